@@ -1,0 +1,1 @@
+"""Load a warehouse from a stream, enriched with master data, in bounded memory."""

@@ -1,0 +1,266 @@
+"""Frozen, validated settings; to and from command-line arguments, YAML and Airflow params.
+
+A field's ``description``, constraints and default are written once, here, and appear in ``--help``, in the trigger form and in
+error messages. Every settings class is a frozen pydantic model that refuses unknown names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
+
+from semistream.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """Base of every settings class."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+    @classmethod
+    def load(cls, values: dict[str, Any]) -> Self:
+        """Validate a mapping. Raises ConfigError naming the first parameter that is wrong."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as e:
+            raise _config_error(cls, e) from None
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Read a YAML file. Raises ConfigError when it is missing or wrong."""
+        return cls.load(read_yaml(path))
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser, *, exclude: Sequence[str] = ()) -> None:
+        """One ``--flag`` a field, its help the field's description and default."""
+        for name, field in cls.model_fields.items():
+            if name in exclude:
+                continue
+            kind, many = _argument_kind(field.annotation)
+            default = "" if field.is_required() or field.get_default(call_default_factory=True) in (None, (), {}, "") \
+                else f" [{_plain(field.get_default(call_default_factory=True))}]"
+            options: dict[str, Any] = {"help": f"{field.description or name}{default}".replace("%", "%%"), "dest": name,
+                                       "default": argparse.SUPPRESS, "required": field.is_required()}
+            if kind is bool:
+                options["action"] = argparse.BooleanOptionalAction
+            else:
+                options["metavar"] = name.split("_")[-1].upper()
+                if many:
+                    options["action"] = "append"
+                if (choices := typing.get_args(kind)) and typing.get_origin(kind) is Literal:
+                    options["choices"] = choices
+                    del options["metavar"]
+            parser.add_argument("--" + name.replace("_", "-"), **options)
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """The settings given on the command line; those not given have their defaults."""
+        return cls.load({k: v for k, v in vars(arguments).items() if k in cls.model_fields})
+
+    def to_arguments(self) -> list[str]:
+        """A command line that gives these settings again (``--flag value …``), leaving defaults out."""
+        out: list[str] = []
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value == field.get_default(call_default_factory=True) and not field.is_required():
+                continue
+            flag = "--" + name.replace("_", "-")
+            if isinstance(value, bool):
+                out.append(flag if value else "--no-" + flag[2:])
+            elif isinstance(value, dict):
+                out += [f for k, v in value.items() for f in (flag, f"{k}={v}")]
+            elif isinstance(value, (tuple, list)):
+                out += [f for v in value for f in (flag, _plain(v))]
+            elif value is not None:
+                out += [flag, _plain(value)]
+        return out
+
+    @classmethod
+    def airflow_params(cls, *, exclude: Sequence[str] = (), **overrides: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Keyword arguments for ``airflow.sdk.Param``, one entry a field: default, description, JSON-schema type and range."""
+        schema = cls.model_json_schema()
+        out = {}
+        for name, field in cls.model_fields.items():
+            if name in exclude:
+                continue
+            keywords = _inline(schema["properties"][name], schema.get("$defs", {}))
+            default = None if field.is_required() else _json_default(field.get_default(call_default_factory=True))
+            keywords |= {"default": default, "description": field.description or name}
+            keywords.pop("title", None)
+            out[name] = keywords | overrides.get(name, {})
+        return out
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """A YAML mapping. Raises ConfigError when the file is missing, unreadable or not a mapping."""
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as e:
+        raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
+    if not isinstance(values, dict):
+        raise ConfigError("config", "must be a YAML mapping of parameter to value", str(path), "See the README for an example.")
+    return values
+
+
+def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Airflow's form reads "type" and no "$ref" or "anyOf" of plain types."""
+    schema = dict(schema)
+    if "$ref" in schema:
+        schema |= definitions[schema.pop("$ref").rsplit("/", 1)[-1]]
+    if "anyOf" in schema:
+        options = [_inline(s, definitions) for s in schema.pop("anyOf")]
+        kinds = [k for s in options for k in ([s["type"]] if isinstance(s.get("type"), str) else s.get("type", []))]
+        for s in options:
+            schema |= {k: v for k, v in s.items() if k != "type"}
+        schema["type"] = list(dict.fromkeys(kinds))
+    return schema
+
+
+def _argument_kind(annotation: Any) -> tuple[Any, bool]:
+    """(scalar type, whether the flag repeats) of a field's annotation."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _argument_kind(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return _argument_kind(next(a for a in arguments if a is not type(None)))
+    if origin in (tuple, list, dict):
+        return arguments[0], True
+    return annotation, False
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return "=".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
+    return json.dumps(value) if isinstance(value, (dict, bool)) else str(int(value) if isinstance(value, ByteSize) else value)
+
+
+def _json_default(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_json_default(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
+    first = e.errors()[0]
+    where = ".".join(str(p) for p in first["loc"]) or cls.__name__
+    name = str(first["loc"][0]) if first["loc"] else ""
+    field = cls.model_fields.get(name)
+    if first["type"] == "extra_forbidden":
+        return ConfigError(where, f"is not a setting of {cls.__name__}", first["input"], f"Settings: {', '.join(cls.model_fields)}.")
+    remedy = f"It means: {field.description}" if field is not None and field.description else "See --help."
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    return ConfigError(where, f"is wrong: {first['msg']}", first["input"], remedy)
+
+
+def _pairs(value: Any) -> Any:
+    """{'a': 'b'}, ['a=b', 'c'] or 'a=b' as a mapping; a lone name maps to itself."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        return dict((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v for v in value)
+    return value
+
+
+def _names(value: Any) -> Any:
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else \
+        tuple(n for v in value for n in str(v).replace(",", " ").split()) if isinstance(value, (list, tuple)) else value
+
+
+def _positive(value: ByteSize) -> ByteSize:
+    if value <= 0:
+        raise ConfigError("memory", "must be positive", int(value), "Give for instance 64MB or 1GiB.")
+    return value
+
+
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Bytes = Annotated[ByteSize, AfterValidator(_positive)]
+JoinType = Literal["inner", "left"]
+
+
+def parse_bytes(text: str | int) -> int:
+    """'64MB' or 64000000 as bytes."""
+    return int(TypeAdapter(ByteSize).validate_python(text))
+
+
+class JoinSettings(Settings):
+    """What a semi-stream join is told, whoever runs it."""
+
+    algorithm: str = Field("ssbj", description="Join algorithm, a name of the registry (see `semistream algorithms`)")
+    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that one job's join may hold, shared by its partitions; "
+                                                            "for instance 64MB")
+    join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched ones too, with nulls")
+    parameters: Annotated[dict[str, Any], BeforeValidator(_pairs)] = Field(
+        {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream algorithms`)")
+
+
+class StreamSpec(Settings):
+    """Where a job's stream tuples come from, as Spark's readStream takes it."""
+
+    format: str = Field("parquet", description="Spark source format: parquet, csv, json, kafka, zipf, outbox, …")
+    options: dict[str, str] = Field({}, description="Options of the source, as Spark takes them")
+    path: str | None = Field(None, description="Directory of the stream's files")
+    columns: str | None = Field(None, description="Schema of the stream as Spark DDL ('id BIGINT, sku STRING'); read from the "
+                                                  "files where their format has one")
+    id: Names = Field((), description="Columns that identify a stream tuple, for the completeness proof")
+
+
+class MasterSpec(Settings):
+    """A job's master data and its dimension table."""
+
+    name: str = Field(description="Name of the master relation; its dimension table is dim_NAME with surrogate key NAME_sk")
+    path: str | None = Field(None, description="CSV, JSON lines or Parquet file (or directory) that it is provisioned from")
+    table: str | None = Field(None, description="Existing table that it is provisioned from, in the warehouse or at --url")
+    business_key: Names = Field((), description="Columns that identify a master tuple; default: the join columns")
+
+
+class Job(Settings):
+    """One load: a stream, its master data, how they join and where the result goes."""
+
+    shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13")
+
+    name: str = Field(description="Name of the job")
+    stream: StreamSpec
+    master: MasterSpec
+    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; several for a composite key")
+    columns: Names = Field((), description="Master columns to add; default: all but the join columns")
+    fact_table: str = Field(description="Table that receives the joined tuples")
+
+
+class Places(Settings):
+    """The directories and the database that everything lives in, from SEMISTREAM_HOME and WAREHOUSE_URL."""
+
+    home: Path = Path("var")
+    warehouse_url: str = ""
+
+    @classmethod
+    def from_environment(cls) -> Places:
+        home = Path(os.environ.get("SEMISTREAM_HOME", "var")).absolute()
+        return cls(home=home, warehouse_url=os.environ.get("WAREHOUSE_URL") or f"sqlite:///{home / 'warehouse.db'}")
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.home / "snapshots"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.home / "checkpoints"
+
+    @property
+    def reports(self) -> Path:
+        return self.home / "reports"

@@ -1,0 +1,293 @@
+"""Join keys as 64-bit codes, the same in Arrow (here) and in Spark (``bucket_expression``).
+
+One integer, date, timestamp, boolean or narrow-decimal column is *exact*: its code is its value. Every other key (strings,
+wide decimals, composites) is hashed by Spark's ``xxhash64`` and compared in full after the match, so that a collision costs
+time, never a row. A key with a null in any column has no code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit, types
+from numba.extending import intrinsic
+
+from semistream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+SEED = 42  # Spark's
+NARROW_DECIMAL_DIGITS = 18  # the most that fit an int64 unscaled
+
+
+@dataclass(frozen=True)
+class JoinKeys:
+    """The join columns of both sides and the canonical Arrow type that both are brought to.
+
+    ``types[i]`` is int64, string, date32, timestamp[us], bool, binary or decimal128(p, s).
+    """
+
+    stream: tuple[str, ...]
+    master: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+
+    @property
+    def exact(self) -> bool:
+        return len(self.types) == 1 and _is_exact(self.types[0])
+
+    def stream_codes(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        """(codes int64[n], valid bool[n]) of a batch of stream tuples; invalid codes are 0."""
+        return codes([batch.column(c) for c in self.stream], self.types)
+
+    def master_codes(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        """(codes int64[n], valid bool[n]) of a batch of master tuples; invalid codes are 0."""
+        return codes([batch.column(c) for c in self.master], self.types)
+
+
+def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
+    """The type that a key column is compared in. Raises ConfigError for a type that equality does not suit."""
+    if pa.types.is_dictionary(kind):
+        return canonical_type(name, kind.value_type)
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_boolean(kind):
+        return kind
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_decimal(kind) and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    raise ConfigError("on", "must name columns of an integer, string, date, timestamp, boolean, binary or decimal type",
+                      f"{name}: {kind}", "Cast the column, for instance a floating-point number to a decimal.")
+
+
+def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]]) -> JoinKeys:
+    """Check the join columns of both schemas and fix the canonical types, which are the master's.
+
+    on: (stream column, master column) pairs. Raises ConfigError for a missing column, or for types that differ.
+    """
+    if not on:
+        raise ConfigError("on", "must name at least one pair of columns", on, "Give --on COLUMN or --on STREAM=MASTER.")
+    kinds = []
+    for s, m in on:
+        for side, name, schema in (("stream", s, stream), ("master", m, master)):
+            if name not in schema.names:
+                raise ConfigError("on", f"must name a column of the {side}", name, f"It has: {', '.join(schema.names)}.")
+        left, right = canonical_type(s, stream.field(s).type), canonical_type(m, master.field(m).type)
+        if not _fits(left, right):
+            raise ConfigError("on", "must join columns of one type", f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
+                              f"Cast {s} to {right} in the source.")
+        kinds.append(right)
+    return JoinKeys(tuple(s for s, _ in on), tuple(m for _, m in on), tuple(kinds))
+
+
+def master_keys(master: pa.Schema, columns: list[str]) -> JoinKeys:
+    """The keys of a master relation by itself, as when a snapshot is written."""
+    return resolve_keys(master, master, [(c, c) for c in columns])
+
+
+def _fits(stream: pa.DataType, master: pa.DataType) -> bool:
+    if pa.types.is_decimal(stream) and pa.types.is_decimal(master):
+        return stream.scale <= master.scale and stream.precision - stream.scale <= master.precision - master.scale
+    return stream == master
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return kind.precision <= NARROW_DECIMAL_DIGITS
+    return not (pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def canonical(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in its canonical type; integers wrap to int64."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type == kind:
+        return column
+    return pc.cast(column, kind, safe=not pa.types.is_uint64(column.type))
+
+
+def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(codes int64[n], valid bool[n]) of key columns, each cast to its canonical type first."""
+    arrays = [canonical(c, k) for c, k in zip(columns, kinds, strict=True)]
+    valid = np.ones(len(arrays[0]), bool)
+    for a in arrays:
+        if a.null_count:
+            valid &= a.is_valid().to_numpy(zero_copy_only=False)
+    if len(arrays) == 1 and _is_exact(kinds[0]):
+        out = _longs(arrays[0])
+        return (out if valid.all() else np.where(valid, out, 0)), valid
+    h = np.full(len(valid), SEED, np.int64)
+    for a, k in zip(arrays, kinds, strict=True):
+        if _is_exact(k):
+            _hash_longs(_longs(a), h)
+        elif pa.types.is_decimal(k):
+            _hash_decimals(np.frombuffer(a.buffers()[1], np.uint8)[a.offset * 16:(a.offset + len(a)) * 16], h)
+        elif len(a):
+            offsets = np.frombuffer(a.buffers()[1], np.int32)[a.offset:a.offset + len(a) + 1]
+            data = a.buffers()[2]
+            _hash_bytes(offsets, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8), h)
+    h[~valid] = 0
+    return h, valid
+
+
+def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
+    """The bucket (int32[n], 0 <= bucket < count) of each key code; equal to Spark's ``bucket_expression``."""
+    if exact:
+        h = np.full(len(key_codes), SEED, np.int64)
+        _hash_longs(key_codes, h)
+    else:
+        h = key_codes
+    return np.mod(h, count).astype(np.int32)  # floor modulo, as Spark's pmod
+
+
+def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int) -> Column:
+    """The same bucket as a Spark column expression over the named columns; a null key's bucket is arbitrary but fixed."""
+    from pyspark.sql import functions as F
+
+    return F.pmod(F.xxhash64(*[_spark_canonical(F.col(f"`{c}`"), k) for c, k in zip(columns, kinds, strict=True)]),
+                  F.lit(count)).cast("int")
+
+
+def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
+    from pyspark.sql import functions as F
+
+    if pa.types.is_date(kind):
+        return F.unix_date(column).cast("bigint")
+    if pa.types.is_timestamp(kind):
+        return column
+    if pa.types.is_decimal(kind):
+        return column.cast(f"decimal({kind.precision},{kind.scale})")
+    if pa.types.is_string(kind):
+        return column.cast("string")
+    if pa.types.is_binary(kind):
+        return column.cast("binary")
+    return column.cast("bigint")
+
+
+def _longs(a: pa.Array) -> np.ndarray:
+    """The 64-bit value of each element of an exact column; nulls give anything."""
+    n, k = len(a), a.type
+    if pa.types.is_decimal(k):
+        return np.frombuffer(a.buffers()[1], np.int64)[2 * a.offset:2 * (a.offset + n):2].copy()  # the low word is the value
+    if pa.types.is_boolean(k):
+        return pc.fill_null(a, False).to_numpy(zero_copy_only=False).astype(np.int64)
+    if pa.types.is_date32(k):
+        return np.frombuffer(a.buffers()[1], np.int32)[a.offset:a.offset + n].astype(np.int64)
+    return np.frombuffer(a.buffers()[1], np.int64)[a.offset:a.offset + n] if n else np.zeros(0, np.int64)
+
+
+# XXH64 as Spark's XXH64.java has it: hashLong, and hashUnsafeBytes with little-endian words.
+P1, P2, P3 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
+
+
+@njit(inline="always")
+def _rotl(x, r):
+    return (x << np.uint64(r)) | (x >> np.uint64(64 - r))
+
+
+@njit(inline="always")
+def _fmix(h):
+    h ^= h >> np.uint64(33)
+    h *= P2
+    h ^= h >> np.uint64(29)
+    h *= P3
+    return h ^ (h >> np.uint64(32))
+
+
+@njit(inline="always")
+def _round(acc, word):
+    return _rotl(acc + word * P2, 31) * P1
+
+
+@njit(inline="always")
+def hash_long(value, seed):
+    """XXH64.hashLong(value, seed) as int64."""
+    h = np.uint64(seed) + P5 + np.uint64(8)
+    h = _rotl(h ^ _round(np.uint64(0), np.uint64(value)), 27) * P1 + P4
+    return np.int64(_fmix(h))
+
+
+@njit(cache=True)
+def _hash_longs(values, h):
+    for i in range(len(values)):
+        h[i] = hash_long(values[i], h[i])
+
+
+@intrinsic
+def _load64(typingctx, array, index):
+    """The 8 bytes of a uint8 array from `index` on, as one little-endian uint64."""
+    from llvmlite import ir
+
+    def codegen(context, builder, signature, args):
+        struct = context.make_array(signature.args[0])(context, builder, args[0])
+        pointer = builder.gep(struct.data, [args[1]])
+        word = builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()))
+        word.align = 1
+        return word
+
+    return types.uint64(array, types.intp), codegen
+
+
+@njit(cache=True)
+def _xxh64(data, start, length, seed):
+    i, end = start, start + length
+    seed = np.uint64(seed)
+    if length >= 32:
+        v1, v2, v3, v4 = seed + P1 + P2, seed + P2, seed, seed - P1
+        while i <= end - 32:
+            v1 = _round(v1, _load64(data, np.intp(i)))
+            v2 = _round(v2, _load64(data, np.intp(i + 8)))
+            v3 = _round(v3, _load64(data, np.intp(i + 16)))
+            v4 = _round(v4, _load64(data, np.intp(i + 24)))
+            i += 32
+        h = _rotl(v1, 1) + _rotl(v2, 7) + _rotl(v3, 12) + _rotl(v4, 18)
+        for v in (v1, v2, v3, v4):
+            h = (h ^ _round(np.uint64(0), v)) * P1 + P4
+    else:
+        h = seed + P5
+    h += np.uint64(length)
+    while i <= end - 8:
+        h = _rotl(h ^ _round(np.uint64(0), _load64(data, np.intp(i))), 27) * P1 + P4
+        i += 8
+    if i <= end - 4:
+        word = np.uint64(data[i]) | np.uint64(data[i + 1]) << np.uint64(8) | np.uint64(data[i + 2]) << np.uint64(16) \
+            | np.uint64(data[i + 3]) << np.uint64(24)
+        h = _rotl(h ^ word * P1, 23) * P2 + P3
+        i += 4
+    while i < end:
+        h = _rotl(h ^ np.uint64(data[i]) * P5, 11) * P1
+        i += 1
+    return np.int64(_fmix(h))
+
+
+@njit(cache=True)
+def _hash_bytes(offsets, data, h):
+    for i in range(len(h)):
+        h[i] = _xxh64(data, offsets[i], offsets[i + 1] - offsets[i], h[i])
+
+
+@njit(cache=True)
+def _hash_decimals(words, h):
+    """Wide decimals are hashed as BigInteger.toByteArray: big-endian, the fewest bytes that keep the sign."""
+    big = np.empty(16, np.uint8)
+    for i in range(len(h)):
+        for j in range(16):
+            big[j] = words[16 * i + 15 - j]
+        first, sign = 0, 0xFF if big[0] & 0x80 else 0
+        while first < 15 and big[first] == sign and (big[first + 1] & 0x80) == (sign & 0x80):
+            first += 1
+        h[i] = _xxh64(big, first, 16 - first, h[i])

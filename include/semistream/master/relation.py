@@ -1,0 +1,47 @@
+"""What a join needs of R."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.keys import JoinKeys
+
+
+class MasterRelation(Protocol):
+    """R, cut into partitions of at most d tuples; the disk buffer holds one of them.
+
+    A partition's key codes can be read without its payload, so that payload is fetched only where something matched.
+    """
+
+    name: str
+    version: str
+    keys: JoinKeys  # of the master side; ``keys.master`` are R's join columns
+    schema: pa.Schema  # R's columns, without the stored key codes
+    tuple_count: int  # R_t
+    tuple_bytes: float  # v_R of all columns, bytes on disk
+    partition_count: int  # N
+    partition_tuples: int  # d, the most tuples that one partition has
+    unique: bool  # whether no two tuples have the same key
+    sequential: bool  # whether reading partitions 0, 1, 2 … in order is the only cheap way (no index)
+    bytes_read: int  # so far
+
+    def read_codes(self, partition: int) -> np.ndarray:
+        """Key codes of a partition's tuples, int64[n]. Tuples with a null key are not in R."""
+        ...
+
+    def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """The named columns of a partition's tuples, in the order of ``read_codes``."""
+        ...
+
+    def partitions_of(self, codes: np.ndarray) -> np.ndarray:
+        """The partitions that may hold each key code, as ranges int32[n, 2] (first, last + 1); an empty range where none can.
+
+        The range is longer than one where a key's tuples cross a partition's border.
+        """
+        ...
+
+    def close(self) -> None: ...

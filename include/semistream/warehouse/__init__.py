@@ -1,0 +1,1 @@
+"""The warehouse: dimension, fact and ledger tables on SQLite or MySQL."""

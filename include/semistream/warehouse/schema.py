@@ -1,0 +1,90 @@
+"""The warehouse's own tables. Dimension and fact tables are made from a job's schemas, by ``tables.py``.
+
+Everything that a load writes is keyed by (app, batch, drain, partition). ``load_batches`` has one row per such key, written in the
+transaction that writes the rows themselves: whoever commits it first has loaded that partition of that batch, and a second attempt
+finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are in.
+"""
+
+from sqlalchemy import BigInteger, Column, DateTime, Float, Index, Integer, MetaData, String, Table, Text, false
+
+metadata = MetaData()
+NAME = String(190)  # the longest that MySQL indexes four of in utf8mb4 within InnoDB's 3072 bytes
+
+
+def _load_key() -> list[Column]:
+    return [
+        Column("app", NAME, primary_key=True),
+        Column("batch", BigInteger, primary_key=True, autoincrement=False),
+        # 1: the rows that were finished by draining after that micro-batch
+        Column("drain", Integer, primary_key=True, autoincrement=False),
+    ]
+
+
+load_batches = Table(
+    "load_batches", metadata,
+    *_load_key(),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("algorithm", NAME, nullable=False),
+    Column("reason", Text),  # why `auto` chose that algorithm
+    Column("master", NAME, nullable=False),
+    Column("master_version", NAME, nullable=False),
+    Column("waiting_before", BigInteger, nullable=False),
+    Column("rows_read", BigInteger, nullable=False),
+    Column("matched", BigInteger, nullable=False),
+    Column("unmatched", BigInteger, nullable=False),
+    Column("waiting", BigInteger, nullable=False),
+    Column("output_rows", BigInteger, nullable=False),
+    Column("cache_hits", BigInteger, nullable=False),
+    Column("disk_tuples_read", BigInteger, nullable=False),
+    Column("bytes_read", BigInteger, nullable=False),
+    Column("r_cycles", Float, nullable=False),
+    Column("service_rate", Float, nullable=False),  # stream tuples per second inside the operator
+    Column("seconds", Float, nullable=False),  # inside the operator
+    Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
+    Column("memory_peak", BigInteger, nullable=False),  # bytes
+    Column("memory", Text, nullable=False),  # JSON: bytes by component
+    Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
+    Column("state_file", Text, nullable=False),  # the join state after this batch
+    Column("committed_at", DateTime, nullable=False),  # UTC
+)
+
+load_commits = Table(
+    "load_commits", metadata,
+    *_load_key(),
+    Column("fact_table", NAME, nullable=False),
+    Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
+    Column("partitions", Integer, nullable=False),
+    Column("source_offsets", Text, nullable=False),  # JSON, as Spark's offset log has them
+    Column("rows_read", BigInteger, nullable=False),
+    Column("committed_at", DateTime, nullable=False),  # UTC
+)
+
+unmatched = Table(
+    "unmatched", metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("app", NAME, nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("drain", Integer, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("fact_table", NAME, nullable=False),
+    Column("reason", String(40), nullable=False),
+    Column("stream_id", String(255)),  # the stream tuple's id columns, joined by "|"
+    Column("tuple", Text, nullable=False),  # the whole stream tuple as JSON
+    Index("ix_unmatched_load", "app", "batch", "drain", "partition"),
+    Index("ix_unmatched_stream", "fact_table", "stream_id"),
+)
+
+quality_runs = Table(
+    "quality_runs", metadata,
+    Column("id", Integer, primary_key=True),
+    Column("app", NAME, nullable=False),
+    Column("fact_table", NAME, nullable=False),
+    Column("started_at", DateTime, nullable=False),  # UTC
+    Column("seconds", Float, nullable=False),
+    Column("from_batch", BigInteger),
+    Column("to_batch", BigInteger),
+    Column("success", Integer, nullable=False, server_default=false()),
+    Column("expectations", Integer, nullable=False),
+    Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
+    Column("report", Text, nullable=False),  # path of its Data Docs page
+)
