@@ -7,8 +7,10 @@ finds the row and writes nothing. ``load_commits`` says that all partitions of a
 
 from sqlalchemy import BigInteger, Column, DateTime, Float, Index, Integer, MetaData, String, Table, Text, false
 
+from semistream.warehouse.types import KeyString, LongString, big_integer
+
 metadata = MetaData()
-NAME = String(190)  # the longest that MySQL indexes four of in utf8mb4 within InnoDB's 3072 bytes
+NAME = KeyString()
 
 
 def _load_key() -> list[Column]:
@@ -61,7 +63,7 @@ load_commits = Table(
 
 unmatched = Table(
     "unmatched", metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("id", big_integer(), primary_key=True),
     Column("app", NAME, nullable=False),
     Column("batch", BigInteger, nullable=False),
     Column("drain", Integer, nullable=False),
@@ -69,9 +71,31 @@ unmatched = Table(
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
     Column("stream_id", String(255)),  # the stream tuple's id columns, joined by "|"
-    Column("tuple", Text, nullable=False),  # the whole stream tuple as JSON
+    Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_load", "app", "batch", "drain", "partition"),
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
+)
+
+masters = Table(
+    "masters", metadata,
+    Column("name", NAME, primary_key=True),
+    Column("table_name", NAME, nullable=False),  # its dimension table
+    Column("arrow_schema", Text, nullable=False),  # of the dimension table: Arrow IPC, base64
+    Column("business_key", Text, nullable=False),  # JSON: column names
+    Column("changes", BigInteger, nullable=False),  # grows whenever a provisioning changed a row
+    Column("rows", BigInteger, nullable=False),
+    Column("provisioned_at", DateTime, nullable=False),  # UTC
+)
+
+rejected_master = Table(
+    "rejected_master", metadata,
+    Column("id", big_integer(), primary_key=True),
+    Column("master", NAME, nullable=False),
+    Column("reason", String(40), nullable=False),  # null_key, long_key, duplicate_key or unparsable
+    Column("detail", Text),
+    Column("tuple", LongString(), nullable=False),  # the whole master tuple as JSON, or its line
+    Column("rejected_at", DateTime, nullable=False),  # UTC; the rows of the latest provisioning only are kept
+    Index("ix_rejected_master", "master"),
 )
 
 quality_runs = Table(

@@ -1,0 +1,47 @@
+"""Engines on the warehouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+
+from semistream.errors import ConfigError
+
+BUSY_SECONDS = 120  # how long a writer waits for another one's transaction
+
+
+def connect(url: str) -> Engine:
+    """An engine on a warehouse URL (``sqlite:///…`` or ``mysql+pymysql://…``); it opens no connection yet.
+
+    Raises ConfigError for any other URL.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError("WAREHOUSE_URL", "must be a database URL", url, "For instance sqlite:///var/warehouse.db.") from None
+    family = parsed.get_backend_name()
+    if family == "sqlite":
+        return _sqlite(parsed)
+    if family in ("mysql", "mariadb"):
+        return create_engine(parsed.set(drivername=f"{family}+pymysql"), isolation_level="READ COMMITTED", pool_pre_ping=True,
+                             connect_args={"local_infile": True, "charset": "utf8mb4", "init_command": "SET time_zone = '+00:00'"})
+    raise ConfigError("WAREHOUSE_URL", "must start with sqlite:/// or mysql+pymysql://", parsed.render_as_string(),
+                      "The warehouse is SQLite or MySQL.")
+
+
+def _sqlite(url: Any) -> Engine:
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    # IMMEDIATE: a transaction that is going to write waits for its turn at BEGIN; one that started reading could only fail.
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "isolation_level": "IMMEDIATE"})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA cache_size = -32768")  # KiB
+
+    return engine

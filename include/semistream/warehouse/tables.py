@@ -1,0 +1,124 @@
+"""Dimension and fact tables, made from a job's schemas."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import pyarrow as pa
+from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, MetaData, Table, inspect
+from sqlalchemy.exc import NoSuchTableError
+
+from semistream.errors import ConfigError
+from semistream.warehouse.schema import NAME
+from semistream.warehouse.types import arrow_type, big_integer, sql_type, stored_schema
+
+LOAD_COLUMNS = ("app", "batch", "drain", "partition")  # what every loaded row is keyed by
+
+
+def surrogate_key(master: str) -> str:
+    """The name of a dimension's surrogate key column."""
+    return f"{master}_sk"
+
+
+def dimension_name(master: str) -> str:
+    return f"dim_{master}"
+
+
+def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str], join_key: Sequence[str] = (),
+                    metadata: MetaData | None = None) -> Table:
+    """``dim_<master>``: a surrogate key, then the columns of ``schema``; unique on the business key, indexed on the join key.
+
+    Raises ConfigError for a missing key column, or a column named like the surrogate key.
+    """
+    keys = {*business_key, *join_key}
+    _need("business_key", keys, schema)
+    _avoid((surrogate_key(master),), schema)
+    name = dimension_name(master)
+    table = Table(name, metadata or MetaData(), Column(surrogate_key(master), big_integer(), primary_key=True, autoincrement=True),
+                  *[Column(f.name, sql_type(f, f.name in keys), nullable=f.name not in business_key) for f in stored_schema(schema)],
+                  mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
+    Index(_index(name, "key"), *[table.c[c] for c in business_key], unique=True)
+    if join_key and tuple(join_key) != tuple(business_key):
+        Index(_index(name, "join"), *[table.c[c] for c in join_key])
+    return table
+
+
+def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema, id_columns: Sequence[str] = (),
+               metadata: MetaData | None = None) -> Table:
+    """A job's fact table: the stream's columns, the surrogate key, the added master columns, and the load that wrote the row.
+
+    added: the master columns under the names that they have in the join's output. Indexed on the id columns and on the load.
+    Raises ConfigError for a missing id column, or for a name that occurs twice.
+    """
+    _need("stream.id", id_columns, stream)
+    _avoid((*LOAD_COLUMNS, surrogate_key(master)), stream)
+    added = pa.schema([f for f in added if f.name != surrogate_key(master)])
+    _avoid((*LOAD_COLUMNS, *stream.names), added)
+    table = Table(name, metadata or MetaData(),
+                  *[Column(f.name, sql_type(f, f.name in id_columns)) for f in stored_schema(stream)],
+                  Column(surrogate_key(master), BigInteger),
+                  *[Column(f.name, sql_type(f)) for f in stored_schema(added)],
+                  Column("app", NAME, nullable=False), Column("batch", BigInteger, nullable=False),
+                  Column("drain", Integer, nullable=False), Column("partition", Integer, nullable=False),
+                  mysql_engine="InnoDB", mysql_charset="utf8mb4")
+    Index(_index(name, "load"), *[table.c[c] for c in LOAD_COLUMNS])
+    if id_columns:
+        Index(_index(name, "id"), *[table.c[c] for c in id_columns])
+    return table
+
+
+def ensure(engine: Engine, table: Table) -> Table:
+    """Create the table, or check that the one that exists has its columns. Raises ConfigError naming what does not fit."""
+    table.metadata.create_all(engine, [table])
+    existing = {c["name"]: c["type"] for c in inspect(engine).get_columns(table.name)}
+    for column in table.columns:
+        if column.name not in existing:
+            raise ConfigError(column.name, f"must be a column of the table {table.name}", sorted(existing),
+                              "Add the column to the table, leave it out of the job, or name another table.")
+        wanted, found = _family(arrow_type(column.name, column.type)), _family(arrow_type(column.name, existing[column.name]))
+        if wanted != found and not (engine.dialect.name == "sqlite" and "decimal" in wanted):
+            raise ConfigError(f"{table.name}.{column.name}", f"must be a column of type {wanted}", found,
+                              "Change the column's type, or name another table.")
+    return table
+
+
+def existing_table(bind: Engine | Connection, name: str) -> Table:
+    """A table or view that is there. Raises ConfigError when it is not."""
+    try:
+        return Table(name, MetaData(), autoload_with=bind)
+    except NoSuchTableError:
+        found = sorted(inspect(bind).get_table_names() + inspect(bind).get_view_names())
+        raise ConfigError("table", "must be a table of the database", name, f"It has: {', '.join(found) or 'none'}.") from None
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """The Arrow schema of a table's rows."""
+    return pa.schema([pa.field(c.name, arrow_type(c.name, c.type), bool(c.nullable)) for c in table.columns])
+
+
+def _family(kind: pa.DataType) -> str:
+    for test, family in ((pa.types.is_boolean, "integer"), (pa.types.is_integer, "integer"), (pa.types.is_floating, "float")):
+        if test(kind):
+            return family
+    return str(kind)
+
+
+def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) -> None:
+    for name in names:
+        if name not in schema.names:
+            raise ConfigError(parameter, "must name columns of the data", name, f"They have: {', '.join(schema.names)}.")
+
+
+def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
+    lower = {n.lower() for n in reserved}  # neither database tells the case of column names apart
+    seen: set[str] = set()
+    for name in schema.names:
+        if name.lower() in lower or name.lower() in seen:
+            raise ConfigError("columns", "must not repeat a column of the table", name, "Rename the column in the source.")
+        seen.add(name.lower())
+
+
+def _index(table: str, suffix: str) -> str:
+    name = f"ix_{table}_{suffix}"
+    return name if len(name) <= 64 else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}"  # MySQL's longest

@@ -1,0 +1,188 @@
+"""Arrow types as column types of the warehouse, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Date,
+    DateTime,
+    Double,
+    Float,
+    Integer,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    String,
+    Text,
+    Time,
+    types,
+)
+from sqlalchemy.dialects import mysql
+
+from semistream.errors import ConfigError
+
+KEY_CHARACTERS = 190  # the longest that MySQL indexes four of in utf8mb4 within InnoDB's 3072 bytes
+SQLITE_DECIMAL_DIGITS = 15  # the most that SQLite's NUMERIC, a double, keeps
+
+
+class KeyString(types.TypeDecorator):
+    """A string that is compared byte by byte, on every database.
+
+    MySQL's default collations hold 'a', 'A' and 'a ' for equal, and a join on such a key would be wrong.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, length: int = KEY_CHARACTERS):
+        super().__init__(length)
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        if dialect.name not in ("mysql", "mariadb"):
+            return dialect.type_descriptor(String(self.impl.length))
+        return dialect.type_descriptor(mysql.VARCHAR(self.impl.length, charset="utf8mb4", collation=_collation(dialect)))
+
+
+class LongString(types.TypeDecorator):
+    """Text of any length, compared byte by byte."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        if dialect.name not in ("mysql", "mariadb"):
+            return dialect.type_descriptor(Text())
+        return dialect.type_descriptor(mysql.LONGTEXT(charset="utf8mb4", collation=_collation(dialect)))
+
+
+class ExactDecimal(types.TypeDecorator):
+    """A decimal that keeps every digit: SQLite has only doubles and text, so there a long one is text."""
+
+    impl = Numeric
+    cache_ok = True
+
+    def __init__(self, precision: int, scale: int):
+        super().__init__(precision, scale)
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        if dialect.name == "sqlite" and self.impl.precision > SQLITE_DECIMAL_DIGITS:
+            return dialect.type_descriptor(String(self.impl.precision + 2))
+        return dialect.type_descriptor(Numeric(self.impl.precision, self.impl.scale))
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        if value is not None and dialect.name == "sqlite" and self.impl.precision > SQLITE_DECIMAL_DIGITS:
+            return f"{value:.{self.impl.scale}f}"
+        return value
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        from decimal import Decimal
+
+        return Decimal(value) if isinstance(value, str) else value
+
+
+def _collation(dialect: Any) -> str:
+    return "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
+
+
+def big_integer() -> Any:
+    """A 64-bit integer that can also be an automatic primary key: in SQLite only INTEGER is one."""
+    return BigInteger().with_variant(Integer, "sqlite")
+
+
+def sql_type(field: pa.Field, key: bool = False) -> Any:
+    """The column type of an Arrow field in a stored schema; ``key`` for a column that is indexed."""
+    k = field.type
+    if pa.types.is_boolean(k):
+        return Boolean()
+    if pa.types.is_int64(k):
+        return BigInteger()
+    if pa.types.is_integer(k):
+        return SmallInteger() if k.bit_width == 16 else Integer()
+    if pa.types.is_float32(k):
+        return Float()
+    if pa.types.is_floating(k):
+        return Double()
+    if pa.types.is_decimal(k):
+        return ExactDecimal(k.precision, k.scale)
+    if pa.types.is_date(k):
+        return Date()
+    if pa.types.is_timestamp(k):
+        return DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+    if pa.types.is_time(k):
+        return Time().with_variant(mysql.TIME(fsp=6), "mysql", "mariadb")
+    if pa.types.is_binary(k):
+        return LargeBinary(KEY_CHARACTERS).with_variant(mysql.VARBINARY(KEY_CHARACTERS), "mysql", "mariadb") if key \
+            else LargeBinary(2**32 - 1)
+    return KeyString() if key else LongString()
+
+
+def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
+    """The Arrow type that a column of some other type is stored as. Raises ConfigError for one that no column can hold."""
+    if pa.types.is_dictionary(kind):
+        return stored_type(name, kind.value_type)
+    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_integer(kind):
+        return pa.int16() if kind.bit_width == 8 else kind if pa.types.is_signed_integer(kind) else \
+            pa.int32() if kind.bit_width == 16 else pa.int64()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_decimal(kind) and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return kind
+    raise ConfigError("columns", "must have types that a database column can hold", f"{name}: {kind}",
+                      "Leave the column out, or make it a string.")
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema as the warehouse stores it, without metadata."""
+    return pa.schema([pa.field(f.name, stored_type(f.name, f.type), f.nullable) for f in schema])
+
+
+def arrow_type(name: str, kind: Any) -> pa.DataType:
+    """The Arrow type of a column of an existing table. Raises ConfigError for a type that has none."""
+    if isinstance(kind, ExactDecimal):
+        return pa.decimal128(kind.impl.precision, kind.impl.scale)
+    if isinstance(kind, types.TypeDecorator):
+        return arrow_type(name, kind.impl)
+    if isinstance(kind, (mysql.TINYINT, mysql.BIT)):
+        return pa.bool_() if getattr(kind, "display_width", None) == 1 else pa.int16()
+    if isinstance(kind, Boolean):
+        return pa.bool_()
+    if isinstance(kind, BigInteger):
+        return pa.int64()
+    if isinstance(kind, SmallInteger):
+        return pa.int32() if getattr(kind, "unsigned", False) else pa.int16()
+    if isinstance(kind, Integer):
+        # SQLite's INTEGER is as wide as it needs to be, and MySQL's UNSIGNED does not fit 32 bits.
+        return pa.int32() if isinstance(kind, (mysql.INTEGER, mysql.MEDIUMINT)) and not kind.unsigned else pa.int64()
+    if isinstance(kind, mysql.YEAR):
+        return pa.int32()
+    if isinstance(kind, Float):
+        return pa.float32() if isinstance(kind, mysql.FLOAT) else pa.float64()
+    if isinstance(kind, Numeric):
+        return pa.decimal128(kind.precision, kind.scale or 0) if kind.precision else pa.float64()
+    if isinstance(kind, Date):
+        return pa.date32()
+    if isinstance(kind, DateTime):
+        return pa.timestamp("us")
+    if isinstance(kind, Time):
+        return pa.time64("us")
+    if isinstance(kind, String):
+        return pa.string()
+    if isinstance(kind, types._Binary):
+        return pa.binary()
+    raise ConfigError("table", "must have columns of types that Arrow knows", f"{name}: {kind}", "Make a view that casts the column.")

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
+
+
+class MariaDB:
+    """A private MariaDB server: own data directory, socket and port."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+
+    def install(self) -> None:
+        subprocess.run(["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self.directory / 'data'}",
+                        "--auth-root-authentication-method=normal", "--skip-test-db"], check=True, capture_output=True)
+
+    def start(self, timeout: float = 60) -> None:
+        """Start it, after a kill too, and wait until it answers."""
+        assert MARIADBD, "mariadb-server is not installed"
+        with open(self.directory / "server.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [MARIADBD, "--no-defaults", "--user=root", f"--datadir={self.directory / 'data'}", f"--port={self.port}",
+                 f"--socket={self.directory / 'socket'}", f"--pid-file={self.directory / 'pid'}", "--bind-address=127.0.0.1",
+                 "--local-infile=1", "--innodb-buffer-pool-size=128M", "--innodb-flush-log-at-trx-commit=1", "--skip-log-bin",
+                 "--skip-name-resolve", "--innodb-flush-method=fsync"], stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + timeout
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("MariaDB did not start:\n" + (self.directory / "server.log").read_text()[-4000:])
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        import pymysql
+
+        try:
+            pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=2).close()
+            return True
+        except pymysql.err.OperationalError:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL, as in a crash; ``start`` brings it back on the same data and port."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def url(self, database: str = "") -> str:
+        return f"mysql+pymysql://root@127.0.0.1:{self.port}/{database}"
+
+    def fresh(self) -> str:
+        """The URL of a new, empty database."""
+        import pymysql
+
+        self._databases += 1
+        name = f"warehouse_{os.getpid()}_{self._databases}"
+        connection = pymysql.connect(host="127.0.0.1", port=self.port, user="root")
+        with connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        return self.url(name)
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory):
+    server = MariaDB(tmp_path_factory.mktemp("mariadb"))
+    server.install()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def warehouse_url(request, tmp_path) -> str:
+    """The URL of a fresh, empty database, once on each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'warehouse.db'}"
+    return request.getfixturevalue("mariadb").fresh()
+
+
+@pytest.fixture
+def warehouse(warehouse_url):
+    """An engine on a fresh warehouse with its own tables, once on each kind of database."""
+    from semistream.warehouse import connect, create_all
+
+    engine = connect(warehouse_url)
+    create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """One Spark session on two local cores."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (SparkSession.builder.master("local[2]").appName("tests")
+               .config("spark.ui.enabled", "false")
+               .config("spark.sql.session.timeZone", "UTC")
+               .config("spark.driver.memory", "1g")
+               .config("spark.driver.bindAddress", "127.0.0.1")
+               .config("spark.driver.host", "127.0.0.1")
+               .config("spark.sql.shuffle.partitions", "4")
+               .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
+               .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
+               .getOrCreate())
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,84 @@
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+
+from semistream.errors import ConfigError
+from semistream.warehouse import bulk, tables
+
+ROWS = [
+    dict(k="a", i=1, s="tab\there", f=1.5, b=True, d=dt.date(2024, 2, 29), t=dt.datetime(2024, 1, 2, 3, 4, 5, 678901),
+         m=Decimal("12345.67"), w=Decimal("12345678901234567890.12"), y=b"\x00\xff'\\", c=dt.time(1, 2, 3, 4)),
+    dict(k="A", i=-2**63, s="back\\slash \\N \n 'quote' \"", f=-1e300, b=False, d=dt.date(1970, 1, 1), t=dt.datetime(1970, 1, 1),
+         m=Decimal("-0.01"), w=Decimal("-0.01"), y=b"", c=dt.time(23, 59, 59, 999999)),
+    dict(k="a ", i=2**63 - 1, s="", f=0.1, b=None, d=None, t=None, m=None, w=None, y=None, c=None),
+    dict(k="ü€😀", i=None, s=None, f=None, b=None, d=None, t=None, m=None, w=None, y=b"x", c=None),
+]
+SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int64()), ("s", pa.string()), ("f", pa.float64()), ("b", pa.bool_()),
+                    ("d", pa.date32()), ("t", pa.timestamp("us")), ("m", pa.decimal128(10, 2)), ("w", pa.decimal128(30, 2)),
+                    ("y", pa.binary()), ("c", pa.time64("us"))])
+
+
+@pytest.fixture
+def dimension(warehouse):
+    return tables.ensure(warehouse, tables.dimension_table("m", SCHEMA, ["k"]))
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_every_type_comes_back_as_it_went_in(warehouse, dimension, files):
+    with warehouse.begin() as connection:
+        if not files:
+            warehouse.__dict__["_semistream"] = {"local_infile": False}
+        assert bulk.bulk_insert(connection, dimension, pa.Table.from_pylist(ROWS, SCHEMA)) == len(ROWS)
+    query = select(*[dimension.c[n] for n in SCHEMA.names]).order_by(dimension.c.m_sk)
+    with warehouse.connect() as connection:
+        assert [r for b in bulk.fetch(connection, query, SCHEMA, 3) for r in b.to_pylist()] == ROWS
+        assert [dict(r._mapping)["w"] for r in connection.execute(query)] == [r["w"] for r in ROWS]
+        # an equality on a string is exact: 'a', 'A' and 'a ' are three keys
+        assert connection.scalar(select(func.count()).where(dimension.c.k == "a")) == 1
+
+
+def test_a_rollback_takes_everything_back(warehouse, dimension):
+    with pytest.raises(ZeroDivisionError), warehouse.begin() as connection:
+        bulk.bulk_insert(connection, dimension, pa.Table.from_pylist(ROWS, SCHEMA))
+        raise ZeroDivisionError
+    with warehouse.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(dimension)) == 0
+
+
+def test_duplicates_and_bent_values_are_errors_not_warnings(warehouse, dimension):
+    twice = pa.Table.from_pylist([ROWS[0], ROWS[0]], SCHEMA)
+    with pytest.raises((bulk.BulkError, IntegrityError)), warehouse.begin() as connection:
+        bulk.bulk_insert(connection, dimension, twice)
+    with warehouse.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(dimension)) == 0
+
+
+def test_replace_keeps_the_last(warehouse, dimension):
+    with warehouse.begin() as connection:
+        bulk.bulk_insert(connection, dimension, pa.Table.from_pylist([ROWS[0], ROWS[0] | {"s": "new"}], SCHEMA), replace=True)
+        assert connection.execute(select(dimension.c.s)).all() == [("new",)]
+
+
+def test_a_table_that_does_not_fit_is_refused(warehouse, dimension):
+    with pytest.raises(ConfigError, match="must be a column of type int"):
+        tables.ensure(warehouse, tables.dimension_table("m", SCHEMA.set(2, pa.field("s", pa.int32())), ["k"]))
+    with pytest.raises(ConfigError, match="'extra' must be a column of the table dim_m"):
+        tables.ensure(warehouse, tables.dimension_table("m", SCHEMA.append(pa.field("extra", pa.int32())), ["k"]))
+
+
+def test_fact_tables(warehouse):
+    stream = pa.schema([("id", pa.int64()), ("k", pa.string())])
+    fact = tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]), ["id"]))
+    assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "app", "batch", "drain", "partition"]
+    tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string())]), ["id"]))
+    reflected = tables.arrow_schema(tables.existing_table(warehouse, "f"))
+    assert reflected.field("id").type == pa.int64() and reflected.field("k").type == pa.string()
+    for schema, message in ((stream.append(pa.field("Batch", pa.int64())), "Batch"), (stream.append(pa.field("K", pa.int64())), "K")):
+        with pytest.raises(ConfigError, match=message):
+            tables.fact_table("f", schema, "m", pa.schema([]), ["id"])
+    with pytest.raises(ConfigError, match="stream.id"):
+        tables.fact_table("f", stream, "m", pa.schema([]), ["nope"])
