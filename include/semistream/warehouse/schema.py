@@ -107,6 +107,7 @@ quality_runs = Table(
     Column("seconds", Float, nullable=False),
     Column("from_batch", BigInteger),
     Column("to_batch", BigInteger),
+    Column("to_drain", Integer),  # whether the rows drained after to_batch were among those verified
     Column("success", Integer, nullable=False, server_default=false()),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
