@@ -1,5 +1,8 @@
 """Master data: the relation R that a stream is joined with."""
 
+from semistream.master.publish import Publication, current_manifest, pin, publish_snapshot
 from semistream.master.relation import MasterRelation
+from semistream.master.snapshot import Manifest, SnapshotRelation, current_version, open_snapshot
 
-__all__ = ["MasterRelation"]
+__all__ = ["Manifest", "MasterRelation", "Publication", "SnapshotRelation", "current_manifest", "current_version", "open_snapshot",
+           "pin", "publish_snapshot"]

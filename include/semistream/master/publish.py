@@ -1,0 +1,187 @@
+"""Publishing a new version of a master snapshot, in memory bounded by one bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import ConfigError, StateError
+from semistream.keys import buckets, master_keys
+from semistream.master.snapshot import (
+    BUCKETS,
+    CURRENT,
+    MANIFEST,
+    PAGE_TUPLES,
+    BucketInfo,
+    BucketWriter,
+    Manifest,
+    current_version,
+    sync_directory,
+    write_atomically,
+)
+
+KEEP = 3  # versions that stay, beside the pinned ones
+GATHERED_BYTES = 32_000_000  # incoming rows that are split into buckets at a time
+
+
+class Publication:
+    """A version in the making, in a directory that nobody sees until ``commit``; a context manager.
+
+    One at a time for a master: a second one waits. Leaving without commit, or dying, leaves the current version as it is.
+    """
+
+    def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str], *,
+                 source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = PAGE_TUPLES,
+                 keep: int = KEEP):
+        if bucket_count < 1 or page_tuples < 1:
+            raise ConfigError("bucket_count, page_tuples", "must be at least 1", (bucket_count, page_tuples), "Leave them out.")
+        self.root, self.name, self.schema, self.source = Path(root), name, schema.remove_metadata(), source or {}
+        self.key_columns, self.bucket_count, self.page_tuples, self.keep = tuple(key_columns), bucket_count, page_tuples, keep
+        self.keys = master_keys(schema, list(key_columns))
+        self.directory = self.root / f".publishing-{uuid.uuid4().hex}"
+
+    def __enter__(self) -> Publication:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for left_over in self.root.glob(".publishing-*"):  # the lock is ours: whoever made them is dead
+            shutil.rmtree(left_over, ignore_errors=True)
+        self.directory.mkdir()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        os.close(self._lock)
+
+    def writer(self, bucket: int) -> BucketWriter:
+        return BucketWriter(self.directory, bucket, self.schema, self.keys, self.page_tuples)
+
+    def commit(self, infos: Sequence[BucketInfo], null_keys: int = 0) -> Manifest:
+        """Make it the current version. Buckets without rows may be missing; ``null_keys`` rows were left out before."""
+        infos = sorted(infos, key=lambda b: b.bucket)
+        known = {b.bucket for b in infos}
+        if len(known) != len(infos):
+            raise StateError(f"a bucket was written twice: {sorted(b.bucket for b in infos)}")
+        infos += [BucketInfo(b, 0, 0, True, 0) for b in range(self.bucket_count) if b not in known]
+        rows = sum(b.rows for b in infos)
+        version = self._next_version()
+        manifest = Manifest(
+            name=self.name, version=version, schema=self.schema, key_columns=self.key_columns, tuple_count=rows,
+            tuple_bytes=sum(b.bytes for b in infos) / rows if rows else 0.0, null_keys=null_keys + sum(b.null_keys for b in infos),
+            unique=all(b.unique for b in infos), bucket_count=self.bucket_count, page_tuples=self.page_tuples, source=self.source,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), buckets=tuple(infos))
+        manifest.write(self.directory)
+        os.rename(self.directory, self.root / version)
+        sync_directory(self.root)
+        write_atomically(self.root / CURRENT, version)
+        self._forget_old_versions()
+        return manifest
+
+    def _next_version(self) -> str:
+        numbers = [int(p.name[1:]) for p in self.root.glob("v[0-9]*") if p.name[1:].isdigit()]
+        return f"v{max(numbers, default=0) + 1:06d}"
+
+    def _forget_old_versions(self) -> None:
+        versions = sorted(p for p in self.root.glob("v[0-9]*") if p.is_dir())
+        pinned = {p.read_text().strip() for p in (self.root / "pins").glob("*") if not p.name.startswith(".")}
+        for old in versions[:-self.keep]:
+            if old.name not in pinned:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def pin(root: str | Path, holder: str, version: str | None) -> None:
+    """Keep a version for a holder (an app's name) in place of the one that it held before; None keeps none."""
+    directory = Path(root) / "pins"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / holder.replace("/", "_")
+    if version is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_atomically(path, version)
+
+
+def current_manifest(root: str | Path) -> Manifest | None:
+    """The manifest of the current version under ``<root>`` = snapshots/<master>, or None before the first one."""
+    version = current_version(root)
+    return Manifest.read(Path(root) / version) if version and (Path(root) / version / MANIFEST).exists() else None
+
+
+def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path, name: str, key_columns: Sequence[str],
+                     *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = PAGE_TUPLES,
+                     keep: int = KEEP, progress: Callable[[int], None] | None = None) -> Manifest:
+    """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current one.
+
+    Rows without a key are left out and counted. progress: told the number of rows of each step, twice a row (split, sort).
+    Memory: about three buckets' rows. Raises ConfigError for key columns that cannot be one.
+    """
+    progress = progress or (lambda rows: None)
+    with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count, page_tuples=page_tuples,
+                     keep=keep) as publication:
+        null_keys = _split(publication, batches, progress)
+        infos = []
+        for bucket in range(bucket_count):
+            run = publication.directory / f"run-{bucket:05d}"
+            if run.exists():
+                infos.append(_sort(publication, bucket, run))
+                run.unlink()
+                progress(infos[-1].rows)
+        return publication.commit(infos, null_keys)
+
+
+def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]) -> int:
+    """Rows to one run file a bucket; gives the number of rows without a key."""
+    null_keys = 0
+    with contextlib.ExitStack() as stack:
+        runs: dict[int, pa.RecordBatchStreamWriter] = {}
+        for batch in _gather(batches, publication.schema):
+            key_codes, valid = publication.keys.master_codes(batch)
+            bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
+            bucket[~valid] = publication.bucket_count
+            null_keys += int((~valid).sum())
+            order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15 else bucket, kind="stable")
+            edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
+            ordered = batch.take(pa.array(order[:edges[-1]]))
+            for b in np.flatnonzero(np.diff(edges)):
+                if b not in runs:
+                    sink = stack.enter_context(pa.OSFile(str(publication.directory / f"run-{b:05d}"), "wb"))
+                    runs[b] = stack.enter_context(pa.ipc.new_stream(sink, publication.schema))
+                runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
+            progress(batch.num_rows)
+    return null_keys
+
+
+def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Small batches as larger ones, large ones in pieces, in the snapshot's schema."""
+    held, size = [], 0
+    for batch in batches:
+        batch = batch.cast(schema) if batch.schema != schema else batch
+        pieces = -(-batch.nbytes // GATHERED_BYTES) or 1
+        step = -(-batch.num_rows // pieces) or 1
+        for start in range(0, batch.num_rows, step):
+            piece = batch.slice(start, step)
+            held.append(piece)
+            size += piece.nbytes
+            if size >= GATHERED_BYTES:
+                yield pa.concat_batches(held)
+                held, size = [], 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _sort(publication: Publication, bucket: int, run: Path) -> BucketInfo:
+    with pa.OSFile(str(run)) as file:
+        rows = pa.concat_batches(list(pa.ipc.open_stream(file)))
+    key_codes, _ = publication.keys.master_codes(rows)
+    writer = publication.writer(bucket)
+    writer.write(rows.take(pa.array(np.argsort(key_codes, kind="stable"))))
+    return writer.close()

@@ -1,0 +1,399 @@
+"""The Arrow snapshot of R: an immutable directory per version, read back with explicit reads.
+
+::
+
+    <root>/<master>/CURRENT            the current version's name, replaced atomically
+    <root>/<master>/v000001/manifest.json
+    <root>/<master>/v000001/bucket-00017.arrow   Arrow IPC file: one record batch a page, rows in the order of their key codes
+    <root>/<master>/v000001/bucket-00017.codes   int64[rows] key codes, then int64[pages, 3]: first code, last code, bytes
+
+The codes lie apart from the payload so that a partition's codes are one read, whatever the payload's width.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from semistream.errors import ConfigError, StateError
+from semistream.keys import JoinKeys, buckets, master_keys
+
+BUCKETS = 64  # divisible by the usual numbers of partitions; 64 runs are few enough to write at the same time
+PAGE_TUPLES = 1024  # measured: half as many read 10-20% slower, twice as many no faster
+PARTITION_TUPLES = 8192
+CURRENT, MANIFEST = "CURRENT", "manifest.json"
+
+
+@dataclass(frozen=True)
+class BucketInfo:
+    """What one bucket's files hold; ``null_keys`` rows were left out of them."""
+
+    bucket: int
+    rows: int
+    bytes: int
+    unique: bool
+    null_keys: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    name: str
+    version: str
+    schema: pa.Schema
+    key_columns: tuple[str, ...]
+    tuple_count: int
+    tuple_bytes: float  # payload and code, on disk
+    null_keys: int  # master tuples without a key, left out
+    unique: bool
+    bucket_count: int
+    page_tuples: int
+    source: dict[str, Any]
+    created: str  # UTC, ISO 8601
+    buckets: tuple[BucketInfo, ...]
+
+    @property
+    def keys(self) -> JoinKeys:
+        return master_keys(self.schema, list(self.key_columns))
+
+    def write(self, directory: Path) -> None:
+        keys = self.keys
+        values = asdict(self) | {"schema": encode_schema(self.schema), "exact": keys.exact, "key_types": [str(t) for t in keys.types]}
+        write_atomically(directory / MANIFEST, json.dumps(values, indent=1))
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest:
+        """Raises StateError when there is no snapshot in the directory."""
+        try:
+            values = json.loads((directory / MANIFEST).read_text())
+        except (OSError, ValueError) as e:
+            raise StateError(f"{directory} holds no snapshot: {e}") from None
+        del values["exact"], values["key_types"]
+        return cls(**values | {"schema": decode_schema(values["schema"]), "key_columns": tuple(values["key_columns"]),
+                               "buckets": tuple(BucketInfo(**b) for b in values["buckets"])})
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def decode_schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside, flush to disk, rename into place."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with open(temporary, "w") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:
+    return directory / f"bucket-{bucket:05d}.{suffix}"
+
+
+class BucketWriter:
+    """Writes one bucket from rows that come in the order of their key codes. Its files appear whole, when it closes.
+
+    Holds one page and 24 bytes a page written. A second writer of the same bucket (a retried task) replaces the first one's files.
+    """
+
+    def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys, page_tuples: int = PAGE_TUPLES):
+        self.directory, self.bucket, self.schema, self.keys, self.page_tuples = directory, bucket, schema, keys, page_tuples
+        attempt = uuid.uuid4().hex
+        self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}" for s in ("arrow", "codes")}
+        self._sink = open(self._paths["arrow"], "wb")
+        self._payload = pa.ipc.new_file(self._sink, schema)
+        self._codes = open(self._paths["codes"], "wb")
+        self._held: list[tuple[np.ndarray, pa.RecordBatch]] = []
+        self._held_rows = 0
+        self._pages: list[tuple[int, int, int]] = []
+        self._rows = self._null_keys = 0
+        self._unique, self._last_code, self._run = True, None, set()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows. Raises StateError when their key codes go down."""
+        key_codes, valid = self.keys.master_codes(batch)
+        if not valid.all():
+            self._null_keys += int((~valid).sum())
+            batch, key_codes = batch.filter(pa.array(valid)), key_codes[valid]
+        if not len(key_codes):
+            return
+        if (self._last_code is not None and key_codes[0] < self._last_code) or (key_codes[1:] < key_codes[:-1]).any():
+            raise StateError(f"bucket {self.bucket}: rows must come in the order of their key codes")
+        self._watch_duplicates(batch, key_codes)
+        self._last_code = key_codes[-1]
+        self._held.append((key_codes, batch))
+        self._held_rows += len(key_codes)
+        if self._held_rows >= self.page_tuples:
+            self._write_pages(self.page_tuples)
+
+    def close(self) -> BucketInfo:
+        """Write what is held, flush it to disk and put the files into place."""
+        if self._held_rows:
+            self._write_pages(1)
+        self._payload.close()
+        self._codes.write(np.array(self._pages, np.int64).tobytes())
+        size = 0
+        for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
+            file.flush()
+            size += file.tell()
+            os.fsync(file.fileno())
+            file.close()
+            os.replace(self._paths[suffix], bucket_file(self.directory, self.bucket, suffix))
+        return BucketInfo(self.bucket, self._rows, size, self._unique, self._null_keys)
+
+    def _write_pages(self, least: int) -> None:
+        """Write whole pages while at least ``least`` rows are held."""
+        table = pa.Table.from_batches([b for _, b in self._held], self.schema).combine_chunks()
+        key_codes = np.concatenate([c for c, _ in self._held])
+        start = 0
+        while len(key_codes) - start >= least:
+            n = min(self.page_tuples, len(key_codes) - start)
+            before = self._sink.tell()
+            for page in table.slice(start, n).to_batches():
+                self._payload.write_batch(page)
+            self._pages.append((int(key_codes[start]), int(key_codes[start + n - 1]), self._sink.tell() - before + 8 * n))
+            start += n
+        self._codes.write(key_codes[:start].tobytes())
+        self._rows += start
+        rest = table.slice(start).to_batches()
+        self._held = [(key_codes[start:], rest[0])] if rest else []
+        self._held_rows = len(key_codes) - start
+
+    def _watch_duplicates(self, batch: pa.RecordBatch, key_codes: np.ndarray) -> None:
+        """Two rows with one code are one key twice, or two hashed keys that collide."""
+        if not self._unique:
+            return
+        same = np.empty(len(key_codes), bool)
+        same[0] = self._last_code is not None and key_codes[0] == self._last_code
+        same[1:] = key_codes[1:] == key_codes[:-1]
+        if self.keys.exact:
+            self._unique = not same.any()
+            return
+        # _run: the keys of the latest code; only codes that come again are looked at row by row
+        for i in np.flatnonzero(same):
+            if i and not same[i - 1]:
+                self._run = {self._key(batch, i - 1)}
+            key = self._key(batch, i)
+            if key in self._run:
+                self._unique = False
+                return
+            self._run.add(key)
+        if not same[-1]:
+            self._run = {self._key(batch, len(key_codes) - 1)}
+
+    def _key(self, batch: pa.RecordBatch, row: int) -> tuple[Any, ...]:
+        return tuple(batch.column(c)[int(row)].as_py() for c in self.keys.master)
+
+
+class SnapshotRelation:
+    """A ``MasterRelation`` over a version's directory, or over some of its buckets.
+
+    partition_tuples: how many tuples a partition should have; it becomes the largest number that whole pages give, at least
+    one page's. buckets: those that are read, default all; R_t and v_R are theirs.
+    """
+
+    sequential = False
+
+    def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None):
+        self.directory = Path(directory)
+        self.manifest = Manifest.read(self.directory)
+        self.name, self.version = self.manifest.name, self.manifest.version
+        self.keys, self.schema = self.manifest.keys, self.manifest.schema
+        infos = {b.bucket: b for b in self.manifest.buckets}
+        self.buckets = tuple(b for b in (range(self.manifest.bucket_count) if buckets is None else buckets) if infos[b].rows)
+        owned = [infos[b] for b in self.buckets]
+        self.tuple_count = sum(b.rows for b in owned)
+        self.tuple_bytes = sum(b.bytes for b in owned) / self.tuple_count if self.tuple_count else self.manifest.tuple_bytes
+        self.unique = all(b.unique for b in owned)
+        self._read_zones(owned)
+        self._open_handles()
+        self._cut(partition_tuples)
+
+    def with_partition(self, tuples: int) -> SnapshotRelation:
+        """The same R in partitions of about that many tuples."""
+        other = copy.copy(self)
+        other._open_handles()
+        other._cut(tuples)
+        return other
+
+    def read_codes(self, partition: int) -> np.ndarray:
+        """Key codes of a partition's tuples, int64[n]."""
+        parts = []
+        for bucket, first, last in self._segments(partition):
+            start, end = first * self.manifest.page_tuples, min(last * self.manifest.page_tuples, self._bucket_rows[bucket])
+            parts.append(np.frombuffer(self._pread(self.buckets[bucket], 8 * (end - start), 8 * start), np.int64))
+        self.bytes_read += sum(p.nbytes for p in parts)
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
+
+    def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """The named columns of a partition's tuples, in the order of ``read_codes``."""
+        columns = list(dict.fromkeys(columns))
+        if not columns:
+            rows = sum(self._page_rows[self._cuts[partition]:self._cuts[partition + 1]])
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))
+        pages = [reader.get_batch(i) for bucket, first, last in self._segments(partition)
+                 for reader in (self._reader(self.buckets[bucket], tuple(columns)),) for i in range(first, last)]
+        self.bytes_read += sum(p.nbytes for p in pages)
+        if not pages:
+            return pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))
+        return (pa.concat_batches(pages) if len(pages) > 1 else pages[0]).select(columns)
+
+    def partitions_of(self, codes: np.ndarray) -> np.ndarray:
+        """The partitions that may hold each key code, int32[n, 2] as (first, last + 1); from memory."""
+        bucket = buckets(codes, self.keys.exact, self.manifest.bucket_count)
+        return _find(codes, self._owned[bucket], self._bucket_pages, self._first, self._last, self._page_partition)
+
+    def drop_cache(self) -> None:
+        """Ask the operating system to forget its copy of the files, so that the next reads are from disk."""
+        for b in self.buckets:
+            for suffix in ("arrow", "codes"):
+                handle = os.open(bucket_file(self.directory, b, suffix), os.O_RDONLY)
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(handle)
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        for _, file in self._readers.values():
+            file.close()
+        self._open_handles()
+
+    # ---- pages and partitions
+
+    def _read_zones(self, owned: list[BucketInfo]) -> None:
+        p = self.manifest.page_tuples
+        zones, rows, pages, bytes_ = [], [], [0], []
+        for b in owned:
+            count = -(-b.rows // p)
+            with open(bucket_file(self.directory, b.bucket, "codes"), "rb") as f:
+                f.seek(8 * b.rows)
+                zone = np.frombuffer(f.read(), np.int64)
+            if len(zone) != 3 * count:
+                raise StateError(f"{f.name} is damaged: {len(zone)} words of {count} pages' zone map")
+            zones.append(zone.reshape(count, 3))
+            rows += [p] * (count - 1) + [b.rows - p * (count - 1)]
+            pages.append(pages[-1] + count)
+        zone = np.concatenate(zones) if zones else np.empty((0, 3), np.int64)
+        self._first, self._last, bytes_ = (np.ascontiguousarray(zone[:, i]) for i in range(3))
+        self._page_bytes, self._page_rows = bytes_, np.array(rows, np.int64)
+        self._bucket_pages, self._bucket_rows = np.array(pages, np.int64), [b.rows for b in owned]
+        self._owned = np.full(self.manifest.bucket_count, -1, np.int32)  # bucket -> place among the owned ones
+        self._owned[list(self.buckets)] = np.arange(len(owned), dtype=np.int32)
+
+    def _cut(self, partition_tuples: int) -> None:
+        """Pages to partitions: as many pages in a row as have at most that many tuples."""
+        if partition_tuples < 1:
+            raise ConfigError("partition_tuples", "must be at least 1", partition_tuples, "It is d, the tuples read per iteration.")
+        ends = np.concatenate([[0], np.cumsum(self._page_rows)])
+        cuts = [0]
+        while cuts[-1] < len(self._page_rows):
+            cut = int(np.searchsorted(ends, ends[cuts[-1]] + partition_tuples, "right")) - 1
+            cuts.append(max(cut, cuts[-1] + 1))
+        self._cuts = cuts if len(cuts) > 1 else [0, 0]  # an empty R has one empty partition
+        self.partition_count = len(self._cuts) - 1
+        edges = np.array(self._cuts)
+        self._page_partition = np.repeat(np.arange(self.partition_count, dtype=np.int32), np.diff(edges))
+        self.partition_tuples = int(np.diff(ends[edges]).max())
+        self.partition_bytes = int(np.diff(np.concatenate([[0], np.cumsum(self._page_bytes)])[edges]).max())
+
+    def _segments(self, partition: int) -> Iterator[tuple[int, int, int]]:
+        """(place of the bucket, first page in it, last + 1) of the buckets that a partition runs over."""
+        page, end = self._cuts[partition], self._cuts[partition + 1]
+        bucket = int(np.searchsorted(self._bucket_pages, page, "right")) - 1
+        while page < end:
+            start, stop = int(self._bucket_pages[bucket]), min(end, int(self._bucket_pages[bucket + 1]))
+            yield bucket, page - start, stop - start
+            page, bucket = stop, bucket + 1
+
+    # ---- files
+
+    def _open_handles(self) -> None:
+        self._handles: dict[int, int] = {}
+        self._readers: dict[tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile]] = {}
+        self.bytes_read = 0
+
+    def _pread(self, bucket: int, length: int, offset: int) -> bytes:
+        if bucket not in self._handles:
+            self._handles[bucket] = os.open(bucket_file(self.directory, bucket, "codes"), os.O_RDONLY)
+        data = os.pread(self._handles[bucket], length, offset)
+        if len(data) != length:
+            raise StateError(f"{bucket_file(self.directory, bucket, 'codes')} is damaged: it ends too early")
+        return data
+
+    def _reader(self, bucket: int, columns: tuple[str, ...]) -> pa.RecordBatchFileReader:
+        """A reader that reads these columns' bytes only."""
+        key = (bucket, columns)
+        if key not in self._readers:
+            file = pa.OSFile(str(bucket_file(self.directory, bucket, "arrow")))
+            fields = sorted(self.schema.get_field_index(c) for c in columns)
+            if fields and fields[0] < 0:
+                raise ConfigError("columns", "must name columns of the master data", columns, f"It has: {', '.join(self.schema.names)}.")
+            options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+            self._readers[key] = pa.ipc.open_file(file, options=options), file
+        return self._readers[key][0]
+
+
+@njit(cache=True)
+def _find(codes, place, bucket_pages, first, last, page_partition):
+    """Partition ranges int32[n, 2] of key codes by binary search in the zone map of each one's bucket."""
+    out = np.zeros((len(codes), 2), np.int32)
+    for i in range(len(codes)):
+        if place[i] < 0:
+            continue
+        low, end, code = bucket_pages[place[i]], bucket_pages[place[i] + 1], codes[i]
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            if last[middle] < code:
+                low = middle + 1
+            else:
+                high = middle
+        if low == end or first[low] > code:
+            continue
+        stop = low
+        while stop + 1 < end and first[stop + 1] <= code:
+            stop += 1
+        out[i, 0], out[i, 1] = page_partition[low], page_partition[stop] + 1
+    return out
+
+
+def current_version(root: str | Path) -> str | None:
+    """The name of the current version under ``<root>`` = snapshots/<master>, or None before the first one."""
+    try:
+        return (Path(root) / CURRENT).read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def open_snapshot(root: str | Path, version: str | None = None, partition_tuples: int = PARTITION_TUPLES,
+                  buckets: Sequence[int] | None = None) -> SnapshotRelation:
+    """A version of the master data under ``<root>`` = snapshots/<master>; default the current one. Raises ConfigError without."""
+    version = version or current_version(root)
+    if version is None or not (Path(root) / version / MANIFEST).exists():
+        raise ConfigError("snapshot", "must have been published", str(Path(root) / (version or CURRENT)),
+                          "Run `semistream snapshot`, or the DAG provision_master_data, first.")
+    return SnapshotRelation(Path(root) / version, partition_tuples, buckets)

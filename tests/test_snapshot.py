@@ -1,0 +1,188 @@
+import datetime as dt
+import os
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from semistream.errors import ConfigError, StateError
+from semistream.keys import buckets, master_keys
+from semistream.master import current_manifest, current_version, open_snapshot, pin, publish_snapshot
+from semistream.master import publish as publishing
+
+RNG = np.random.default_rng(7)
+N = 5000
+INTS = RNG.permutation(N * 3)[:N] - 200  # with gaps
+MASTERS = {
+    "int": (pa.array(INTS, pa.int32()),),
+    "repeated": (pa.array(RNG.integers(0, 40, N)),),
+    "string": (pa.array([f"k{v}ü" for v in INTS]),),
+    "date": (pa.array([dt.date(1970, 1, 1) + dt.timedelta(int(v)) for v in INTS]),),
+    "decimal": (pa.array([Decimal(int(v)) / 100 for v in INTS], pa.decimal128(12, 2)),),
+    "wide": (pa.array([Decimal(int(v)) * 10**20 for v in INTS], pa.decimal128(30, 0)),),
+    "composite": (pa.array(INTS % 70), pa.array([f"s{v // 70}" for v in INTS])),
+}
+
+
+def master(kind: str) -> tuple[pa.Table, list[str]]:
+    columns = MASTERS[kind]
+    names = [f"k{i}" for i in range(len(columns))]
+    table = pa.table([*columns, pa.array(np.arange(N)), pa.array([f"name {i}" * (i % 5) if i % 11 else None for i in range(N)])],
+                     names=[*names, "m_sk", "name"])
+    return table, names
+
+
+def publish(table, names, root, **options):
+    return publish_snapshot(table.to_batches(max_chunksize=700), table.schema, root, "m", names, **{"page_tuples": 32} | options)
+
+
+def everything(relation, columns):
+    rows = [r for i in range(relation.partition_count) for r in relation.read(i, columns).to_pylist()]
+    return sorted(rows, key=lambda r: r["m_sk"])
+
+
+@pytest.mark.parametrize("kind", MASTERS)
+@pytest.mark.parametrize("owned", [None, range(1, 64, 3)], ids=["all", "some"])
+def test_every_row_is_in_one_partition_with_its_code(tmp_path, kind, owned):
+    table, names = master(kind)
+    manifest = publish(table, names, tmp_path)
+    keys = master_keys(table.schema, names)
+    in_bucket = buckets(keys.master_codes(table.combine_chunks().to_batches()[0])[0], keys.exact, 64)
+    expected = table.filter(pa.array(np.isin(in_bucket, list(range(64) if owned is None else owned)))).to_pylist()
+    for tuples in (1, 32, 333, 10**6):
+        relation = open_snapshot(tmp_path, partition_tuples=tuples, buckets=owned)
+        assert everything(relation, table.schema.names) == expected
+        assert relation.tuple_count == len(expected) and relation.unique == (kind != "repeated")
+        for i in range(relation.partition_count):
+            batch, codes = relation.read(i, ["name", *names]), relation.read_codes(i)
+            assert batch.schema.names == ["name", *names]
+            assert (keys.master_codes(batch)[0] == codes).all()
+            assert len(codes) <= max(tuples, 32) and len(codes) <= relation.partition_tuples
+        relation.close()
+    assert manifest.tuple_count == N and manifest.unique == (kind != "repeated")
+
+
+@pytest.mark.parametrize("kind", MASTERS)
+def test_partitions_of_names_exactly_where_a_key_may_be(tmp_path, kind):
+    table, names = master(kind)
+    publish(table, names, tmp_path)
+    relation = open_snapshot(tmp_path, partition_tuples=100)
+    held = {}
+    for i in range(relation.partition_count):
+        for code in relation.read_codes(i).tolist():
+            held.setdefault(code, set()).add(i)
+    known = np.array(list(held))
+    for code, (first, last) in zip(known.tolist(), relation.partitions_of(known).tolist(), strict=True):
+        assert held[code] == set(range(first, last))
+    strangers = np.setdiff1d(np.concatenate([known - 1, known + 1, [-2**63, 2**63 - 1]]), known)
+    ranges = relation.partitions_of(strangers)
+    assert (ranges[:, 1] - ranges[:, 0] <= 1).all() and (ranges[:, 1] <= relation.partition_count).all()
+
+
+def test_keys_of_other_buckets_are_nowhere(tmp_path):
+    table, names = master("int")
+    publish(table, names, tmp_path)
+    mine, other = open_snapshot(tmp_path, buckets=range(0, 64, 2)), open_snapshot(tmp_path, buckets=range(1, 64, 2))
+    codes = np.concatenate([other.read_codes(i) for i in range(other.partition_count)])
+    assert (mine.partitions_of(codes) == 0).all()
+
+
+def test_null_keys_are_left_out_and_counted(tmp_path):
+    table = pa.table({"a": [1, None, 3, None], "b": ["x", "y", None, None], "m_sk": [0, 1, 2, 3]})
+    assert publish(table, ["a", "b"], tmp_path / "composite").null_keys == 3
+    assert publish(table, ["b"], tmp_path / "string").null_keys == 2
+    manifest = publish(table.slice(1, 1), ["a"], tmp_path / "none")
+    assert (manifest.null_keys, manifest.tuple_count) == (1, 0)
+
+
+def test_an_empty_master_has_one_empty_partition(tmp_path):
+    table, names = master("composite")
+    publish(table.slice(0, 0), names, tmp_path)
+    relation = open_snapshot(tmp_path)
+    assert relation.partition_count == 1 and relation.tuple_count == 0 and relation.unique
+    assert len(relation.read_codes(0)) == 0 and relation.read(0, ["name"]).schema.names == ["name"]
+    assert (relation.partitions_of(np.array([1, 2])) == 0).all()
+
+
+def test_only_asked_columns_are_read(tmp_path):
+    table, names = master("int")
+    publish(table.append_column("wide", pa.array(["x" * 200] * N)), names, tmp_path, bucket_count=4)
+    relation = open_snapshot(tmp_path)
+    for i in range(relation.partition_count):
+        relation.read_codes(i)
+    assert relation.bytes_read == 8 * N
+    narrow, wide = relation.with_partition(4096), relation.with_partition(4096)
+    for i in range(narrow.partition_count):
+        narrow.read(i, ["m_sk"])
+        wide.read(i, ["wide"])
+    assert narrow.bytes_read < 10 * N < 200 * N < wide.bytes_read
+    assert relation.tuple_bytes > 200 and relation.partition_bytes >= relation.partition_tuples * 200
+    assert relation.read(0, []).num_rows == len(relation.read_codes(0))
+
+
+def test_hashed_keys_that_collide_are_still_unique(tmp_path, monkeypatch):
+    table, names = master("string")
+    monkeypatch.setattr("semistream.keys._hash_bytes", lambda offsets, data, h: h.fill(5))
+    assert publish(table, names, tmp_path).unique
+    again = pa.concat_tables([table, table.slice(N - 1)])
+    assert not publish(again, names, tmp_path).unique
+
+
+def test_a_failed_publish_changes_nothing(tmp_path):
+    table, names = master("int")
+    publish(table, names, tmp_path)
+
+    def broken():
+        yield from table.to_batches()
+        raise OSError("the source broke")
+
+    with pytest.raises(OSError, match="the source broke"):
+        publish_snapshot(broken(), table.schema, tmp_path, "m", names)
+    assert current_version(tmp_path) == "v000001"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "CURRENT", "v000001"]
+
+
+def test_a_publisher_that_died_leaves_nothing_behind(tmp_path):
+    table, names = master("int")
+    pid = os.fork()
+    if not pid:  # dies before it makes its version the current one
+        publishing.write_atomically = lambda *_: os._exit(9)
+        publishing.Manifest.write = lambda *_: os._exit(9)
+        publish(table, names, tmp_path)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert list(tmp_path.glob(".publishing-*")) and current_version(tmp_path) is None
+    publish(table, names, tmp_path)
+    assert not list(tmp_path.glob(".publishing-*")) and current_version(tmp_path) == "v000001"
+
+
+def test_old_versions_go_and_pinned_ones_stay(tmp_path):
+    table, names = master("int")
+    publish(table, names, tmp_path, bucket_count=2)
+    pin(tmp_path, "app/one", "v000001")
+    for _ in range(4):
+        publish(table, names, tmp_path, bucket_count=2)
+    assert sorted(p.name for p in tmp_path.glob("v*")) == ["v000001", "v000003", "v000004", "v000005"]
+    pin(tmp_path, "app/one", "v000005")
+    publish(table, names, tmp_path, bucket_count=2)
+    assert sorted(p.name for p in tmp_path.glob("v*")) == ["v000004", "v000005", "v000006"]
+    assert current_manifest(tmp_path).version == "v000006"
+
+
+def test_damage_and_absence_are_told(tmp_path):
+    with pytest.raises(ConfigError, match="semistream snapshot"):
+        open_snapshot(tmp_path)
+    table, names = master("int")
+    publish(table, names, tmp_path, bucket_count=1)
+    path = tmp_path / "v000001" / "bucket-00000.codes"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(StateError, match="damaged"):
+        open_snapshot(tmp_path)
+    with pytest.raises(ConfigError, match="must name a column"):
+        publish(table, ["nope"], tmp_path)
+
+
+def test_rows_out_of_order_are_refused(tmp_path):
+    table, names = master("int")
+    with publishing.Publication(tmp_path, "m", table.schema, names) as publication, pytest.raises(StateError, match="order"):
+        publication.writer(0).write(table.to_batches()[0])
