@@ -1,19 +1,31 @@
-"""The contract that every semi-stream join meets, and its statistics."""
+"""The contract that every semi-stream join meets, its statistics and state, and the edges that all of them share."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
+import uuid
+import zlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from semistream.config import Settings
+from semistream.errors import StateError
+from semistream.joins.parts import Arena, as_stored, stored_schema
+from semistream.keys import JoinKeys, canonical
 from semistream.master import MasterRelation
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
+MAGIC = b"semistream state 1\n"
 
 
 class JoinOutput(NamedTuple):
@@ -40,57 +52,252 @@ class JoinState:
 
     def write(self, path: str | Path) -> None:
         """One file, written beside, flushed to disk and renamed into place."""
-        ...
+        path = Path(path)
+        parts = {}
+        for name, table in self.tables.items():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            parts[name] = sink.getvalue()
+        head = json.dumps({"values": self.values, "tables": [[n, len(b), zlib.crc32(b)] for n, b in parts.items()]}).encode()
+        beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with open(beside, "wb") as file:
+                file.write(MAGIC + len(head).to_bytes(8, "little") + zlib.crc32(head).to_bytes(4, "little") + head)
+                for buffer in parts.values():
+                    file.write(buffer)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     @classmethod
     def read(cls, path: str | Path) -> JoinState:
         """Raises StateError when the file is missing or damaged."""
-        ...
+        try:
+            data = Path(path).read_bytes()
+        except OSError as e:
+            raise StateError(f"the join state {path} cannot be read: {e}") from e
+        at = len(MAGIC) + 12
+        size, check = int.from_bytes(data[len(MAGIC):at - 4], "little"), int.from_bytes(data[at - 4:at], "little")
+        head = data[at:at + size]
+        if not data.startswith(MAGIC) or zlib.crc32(head) != check:
+            raise StateError(f"the join state {path} is damaged or not one")
+        head, at, tables = json.loads(head), at + size, {}
+        for name, length, check in head["tables"]:
+            part = data[at:at + length]
+            if zlib.crc32(part) != check:
+                raise StateError(f"the join state {path} is damaged at {name!r}")
+            tables[name] = pa.ipc.open_stream(part).read_all()
+            at += length
+        return cls(tables, head["values"])
+
+
+class Iteration(NamedTuple):
+    """One outer loop."""
+
+    w_n: int  # stream tuples finished through the front stage since the last one
+    w_s: int  # stream tuples finished through H_S
+    disk_tuples: int
+    bytes_read: int
+    seconds: float  # c_loop
+    waiting: int  # tuples in H_S behind it
+    cached: int  # master tuples in H_R behind it
+    r_cycles: int  # full passes over R so far
 
 
 @dataclass
 class JoinStatistics:
-    """Totals since the operator was opened or restored; ``iterations`` keeps the latest iterations one by one."""
+    """Totals since the operator was opened or restored, and its latest iterations one by one."""
 
     rows_read: int = 0  # stream tuples taken in
     matched: int = 0  # stream tuples finished with a match
     unmatched: int = 0  # stream tuples finished without
     output_rows: int = 0  # pairs (and, in a left join, unmatched tuples)
-    cache_hits: int = 0  # stream tuples finished through H_R, or at once otherwise than through H_S
+    cache_hits: int = 0  # stream tuples finished by the front stage
     disk_tuples_read: int = 0
     bytes_read: int = 0
     r_cycles: int = 0
     iteration_count: int = 0
     seconds: float = 0.0  # spent inside the operator
-    waiting: int = 0  # tuples in H_S and the stream buffer now
-    waited_seconds: float = 0.0  # summed over finished tuples: arrival to finish
-    waited_seconds_max: float = 0.0
+    waiting: int = 0  # tuples taken in and not finished now
+    waited_seconds: float = 0.0  # summed over the tuples that entered H_S: from the call that brought them to their entry
+    processed_seconds: float = 0.0  # summed over the same: from there to their removal
+    processed_seconds_max: float = 0.0
     memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component
     memory_peak: int = 0  # bytes, the most that the components ever had together
     rejected: dict[str, int] = field(default_factory=dict)  # unmatched tuples by reason
+    iterations: deque[Iteration] = field(default_factory=lambda: deque(maxlen=10_000), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All but the single iterations."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "iterations"}
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """What an operator is opened with, checked and resolved by ``open_join``."""
+
+    algorithm: str
+    memory: int  # M, bytes
+    stream: pa.Schema  # in stored types
+    master: MasterRelation
+    keys: JoinKeys
+    columns: tuple[str, ...]  # master columns to add
+    names: tuple[str, ...]  # their names in the output
+    join_type: str
+
+    @property
+    def fetched(self) -> list[str]:
+        """Columns of R that are read: those to add, and the join columns where codes can collide."""
+        return list(dict.fromkeys((*self.columns, *(() if self.keys.exact else self.keys.master))))
+
+    @property
+    def fetched_schema(self) -> pa.Schema:
+        return stored_schema(pa.schema([self.master.schema.field(c) for c in self.fetched]))
+
+    def identity(self) -> dict[str, Any]:
+        """What a saved state must agree in with the operator that takes it up."""
+        return {"algorithm": self.algorithm, "stream": str(self.stream), "on": [list(p) for p in zip(self.keys.stream, self.keys.master,
+                strict=True)], "columns": list(self.columns), "join_type": self.join_type, "master": self.master.name,
+                "master_version": self.master.version, "disk_partitions": self.master.partition_count,
+                "disk_partition_tuples": self.master.partition_tuples}
 
 
 class SemiStreamJoin(ABC):
-    """A single-threaded join of a stream with R in at most M bytes."""
+    """A single-threaded join of a stream with R in at most M bytes.
 
-    output_schema: pa.Schema
-    unmatched_schema: pa.Schema
-    stats: JoinStatistics
+    A subclass gives ``_take``, ``_drain``, ``_state`` and ``_go_on``; null keys, output, time and totals are handled here.
+    """
 
-    @abstractmethod
+    def __init__(self, spec: JoinSpec, parameters: Settings):
+        self.spec, self.parameters, self.master = spec, parameters, spec.master
+        self.arena = Arena(spec.memory)
+        self.stats = JoinStatistics()
+        added = [pa.field(n, spec.fetched_schema.field(c).type) for c, n in zip(spec.columns, spec.names, strict=True)]
+        self.output_schema = pa.schema([*spec.stream, *added])
+        self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
+        self._nothing = pa.RecordBatch.from_pylist([], self.output_schema), pa.RecordBatch.from_pylist([], self.unmatched_schema)
+
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to the end."""
+        return self._timed(self._process(chunk))
 
-    @abstractmethod
     def drain(self) -> Iterator[JoinOutput]:
         """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting = 0."""
+        return self._timed(self._drain())
 
-    @abstractmethod
-    def snapshot(self) -> JoinState: ...
+    def snapshot(self) -> JoinState:
+        """The state between two calls."""
+        tables, values = self._state()
+        return JoinState(tables, values | {"identity": self.spec.identity()})
 
-    @abstractmethod
     def restore(self, state: JoinState) -> None:
-        """Go on from a snapshot of an operator opened alike. Raises StateError when it does not fit."""
+        """Go on from a snapshot of an operator opened alike, in a new one. Raises StateError when it does not fit."""
+        mine, theirs = self.spec.identity(), state.values.get("identity", {})
+        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
+        if wrong:
+            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the join is "
+                             f"drained, then change them.")
+        self._go_on(state)
+        self._account()
+
+    @abstractmethod
+    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
+        """Take in tuples in stored types whose keys are not null."""
+
+    @abstractmethod
+    def _drain(self) -> Iterator[JoinOutput]: ...
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]: ...
+
+    @abstractmethod
+    def _go_on(self, state: JoinState) -> None: ...
+
+    @abstractmethod
+    def _waiting(self) -> int: ...
+
+    def _process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
+        batch = as_stored(chunk, self.spec.stream)
+        codes, valid = self.spec.keys.stream_codes(batch)
+        self.stats.rows_read += batch.num_rows
+        if not valid.all():
+            yield self._unmatched(batch.filter(pa.array(~valid)).columns, NULL_KEY)
+            batch, codes = batch.filter(pa.array(valid)), codes[valid]
+        if batch.num_rows:
+            yield from self._take(batch, codes)
+
+    def _timed(self, steps: Iterator[JoinOutput]) -> Iterator[JoinOutput]:
+        """Count the seconds spent inside, not those while the caller uses what came out."""
+        while True:
+            start = time.perf_counter()
+            try:
+                item = next(steps)
+            except StopIteration:
+                return
+            finally:
+                self.stats.seconds += time.perf_counter() - start
+                self._account()
+            yield item
+
+    def _account(self) -> None:
+        self.stats.waiting = self._waiting()
+        self.stats.memory, self.stats.memory_peak = dict(self.arena.components), self.arena.peak
+
+    def _joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
+        """Pairs: stream columns, and columns of R as in ``spec.fetched`` (those that were only compared are left out)."""
+        added = [master[self.spec.fetched.index(c)] for c in self.spec.columns]
+        joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.output_schema)
+        self.stats.output_rows += joined.num_rows
+        return JoinOutput(joined, self._nothing[1])
+
+    def _unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
+        """Stream tuples that have no match."""
+        count = len(stream[0])
+        self.stats.unmatched += count
+        self.stats.rejected[reason] = self.stats.rejected.get(reason, 0) + count
+        rejected = pa.RecordBatch.from_arrays([*stream, pa.repeat(reason, count)], schema=self.unmatched_schema)
+        joined = self._nothing[0]
+        if self.spec.join_type == "left":
+            added = [pa.nulls(count, f.type) for f in list(self.output_schema)[len(stream):]]
+            joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.output_schema)
+            self.stats.output_rows += count
+        return JoinOutput(joined, rejected)
+
+    def _same_keys(self, stream: list[pa.Array], master: list[pa.Array]) -> np.ndarray | None:
+        """Which pairs have equal keys and not only equal codes, bool[n]; None where codes are exact.
+
+        stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``.
+        """
+        keys = self.spec.keys
+        if keys.exact:
+            return None
+        same = np.ones(len(stream[0]), bool)
+        for s, m, kind in zip(keys.stream, keys.master, keys.types, strict=True):
+            left = canonical(stream[self.spec.stream.get_field_index(s)], kind)
+            right = canonical(master[self.spec.fetched.index(m)], kind)
+            same &= pc.equal(left, right).to_numpy(zero_copy_only=False)
+        return same
+
+
+class Partition:
+    """A disk partition: its key codes at once, its payload when first asked for."""
+
+    def __init__(self, spec: JoinSpec, number: int):
+        self._spec, self.number = spec, number
+        self.codes = spec.master.read_codes(number)
+        self._payload: pa.RecordBatch | None = None
+
+    @property
+    def payload(self) -> pa.RecordBatch:
+        if self._payload is None:
+            batch = self._spec.master.read(self.number, self._spec.fetched)
+            self._payload = as_stored(batch, self._spec.fetched_schema)
+        return self._payload

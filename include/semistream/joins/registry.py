@@ -1,28 +1,50 @@
-"""Every semi-stream join by name."""
+"""Every semi-stream join by name: adding one is a file and an entry here."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from semistream.joins.base import SemiStreamJoin
+from semistream.config import Settings
+from semistream.errors import ConfigError
+from semistream.joins.base import JoinSpec, SemiStreamJoin
+from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
+from semistream.joins.parts import stored_schema
+from semistream.joins.ssbj import Ssbj, SsbjParameters
+from semistream.keys import resolve_keys
 from semistream.master import MasterRelation
 
 
 @dataclass(frozen=True)
 class Algorithm:
     name: str
+    title: str
     make: type[SemiStreamJoin]
-    parameters: type  # a Settings class: the algorithm's own parameters, frozen
+    parameters: type[Settings]
     paper: str
-    needs_index: bool  # reads the partition of a given key
-    unique_keys: bool  # refuses a master with duplicate keys
+    needs_index: bool = False  # reads the partition of a given key
+    unique_keys: bool = False  # refuses a master with duplicate keys
 
 
-REGISTRY: dict[str, Algorithm] = {}
+REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
+    Algorithm("meshjoin", "MESHJOIN", Meshjoin, MeshjoinParameters,
+              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming Updates with Persistent Data in an Active "
+              "Data Warehouse (2008)"),
+    Algorithm("ssbj", "SSBJ", Ssbj, SsbjParameters,
+              "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
+)}
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """Raises ConfigError for an unknown name."""
+    if name.lower() not in REGISTRY:
+        near = difflib.get_close_matches(name.lower(), REGISTRY, 1)
+        raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", name, f"Did you mean {near[0]!r}?" if near else "See the README.")
+    return REGISTRY[name.lower()]
 
 
 def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]],
@@ -34,4 +56,31 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
     to add (None: all but the join columns). A master column whose name the stream has too is added as ``<master>_<column>``.
     Raises ConfigError for whatever cannot work.
     """
-    raise NotImplementedError
+    entry = find_algorithm(algorithm)
+    settings = entry.parameters.load(parameters or {})
+    if join_type not in ("inner", "left"):
+        raise ConfigError("join_type", "must be inner or left", join_type, "Choose one.")
+    keys = resolve_keys(stream, master.schema, list(on))
+    if set(keys.master) != set(master.keys.master):
+        raise ConfigError("on", f"must join on the columns that {master.name} is organised by", list(keys.master),
+                          f"They are: {', '.join(master.keys.master)}.")
+    order = [keys.master.index(m) for m in master.keys.master]  # codes of a composite key depend on its order
+    keys = resolve_keys(stream, master.schema, [(keys.stream[i], keys.master[i]) for i in order])
+    added = tuple(c for c in master.schema.names if c not in keys.master) if columns is None else tuple(columns)
+    for c in added:
+        if c not in master.schema.names:
+            raise ConfigError("columns", f"must be columns of {master.name}", c, f"It has: {', '.join(master.schema.names)}.")
+    if entry.unique_keys and not master.unique:
+        raise ConfigError("algorithm", "must allow duplicate master keys, which this master has", algorithm,
+                          f"Choose one of {', '.join(a.name for a in REGISTRY.values() if not a.unique_keys)}.")
+    names = output_names(stream, master.name, added)
+    return entry.make(JoinSpec(entry.name, int(memory), stored_schema(stream), master, keys, added, names, join_type), settings)
+
+
+def output_names(stream: pa.Schema, master: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """The names that master columns get beside the stream's. Raises ConfigError when two would be the same."""
+    names = tuple(f"{master}_{c}" if c in stream.names else c for c in columns)
+    doubled = [n for i, n in enumerate(names) if n in stream.names or n in names[:i]]
+    if doubled:
+        raise ConfigError("columns", "must have names that differ from the stream's", doubled[0], "Rename it, or leave it out.")
+    return names

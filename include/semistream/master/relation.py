@@ -27,7 +27,12 @@ class MasterRelation(Protocol):
     partition_tuples: int  # d, the most tuples that one partition has
     unique: bool  # whether no two tuples have the same key
     sequential: bool  # whether reading partitions 0, 1, 2 … in order is the only cheap way (no index)
+    partition_bytes: int  # the most bytes that one partition takes, key codes and all columns
     bytes_read: int  # so far
+
+    def with_partition(self, tuples: int) -> MasterRelation:
+        """The same R cut into partitions of about that many tuples (rounded to what the storage allows, at least one page)."""
+        ...
 
     def read_codes(self, partition: int) -> np.ndarray:
         """Key codes of a partition's tuples, int64[n]. Tuples with a null key are not in R."""

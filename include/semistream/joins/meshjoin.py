@@ -1,0 +1,89 @@
+"""MESHJOIN.
+
+N. Polyzotis, S. Skiadopoulos, P. Vassiliadis, A. Simitsis, N. Frantzell: *Meshing Streaming Updates with Persistent Data in an Active
+Data Warehouse*, IEEE TKDE 20(7), 2008; as restated in section 2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many
+Semi-Stream Join*.
+
+    loop
+        READ w stream tuples, append them to H_S and, as one chunk, to Q
+        READ the next partition of R (b tuples), cyclically
+        for each tuple r of the partition
+            OUTPUT r with each of its matches in H_S
+        REMOVE the oldest chunk of Q from H_S: it has met all N partitions
+
+Deviations: fewer than w tuples wait in the open chunk, without an iteration, until w have come or the join is drained. A tuple
+that leaves without a match is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from semistream.config import Settings
+from semistream.errors import ConfigError
+from semistream.joins.base import JoinOutput, JoinSpec, JoinState, SemiStreamJoin
+from semistream.joins.parts import variable_bytes
+from semistream.joins.sequential import MeshPhase, fit_disk_buffer
+
+
+class MeshjoinParameters(Settings):
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen from M by the cost model")
+
+
+class Meshjoin(SemiStreamJoin):
+    """Many-to-many, needs no index. M = b v_R + w N (v_ptr + f v_S)."""
+
+    def __init__(self, spec: JoinSpec, parameters: MeshjoinParameters):
+        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        self.mesh = MeshPhase(self)
+        self.arena.reserve("disk buffer", self.master.partition_bytes)
+
+    @property
+    def w(self) -> int:
+        """Stream tuples per iteration."""
+        return self.mesh.w(self.mesh.room.capacity)
+
+    def _build(self, sample: pa.RecordBatch | None) -> None:
+        size = self.arena.free
+        self.mesh.build(sample, size)
+        if size < self.mesh.tuple_bytes * self.mesh.partitions:
+            raise ConfigError("memory", f"must hold the disk buffer and one tuple for each of {self.mesh.partitions:,} disk partitions",
+                              self.spec.memory, "Give more memory.")
+        self.mesh.resize(size)
+
+    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
+        held = self.mesh.tuples.batch(batch)
+        if not self.mesh.room:
+            self._build(held)
+        arrived, sizes, rows = time.perf_counter(), variable_bytes(held), np.arange(len(codes))
+        at = 0
+        while at < len(rows):
+            wanted = self.w - self.mesh.room.open_count
+            taken = self.mesh.admit(held, codes, rows[at:], sizes[at:], wanted, arrived)
+            at += taken
+            if taken == wanted or at < len(rows):
+                yield from self.mesh.iterate()
+
+    def _drain(self) -> Iterator[JoinOutput]:
+        return self.mesh.drain()
+
+    def _waiting(self) -> int:
+        return self.mesh.live
+
+    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        table, values = self.mesh.state()
+        return ({"waiting": table} if table else {}), {"mesh": values}
+
+    def _go_on(self, state: JoinState) -> None:
+        if "waiting" in state.tables:
+            self.mesh.variable = state.values["mesh"]["variable"]
+            self._build(None)
+            self.mesh.go_on(state.tables["waiting"], state.values["mesh"])
+        else:
+            self.mesh.position, self.mesh.cycles = state.values["mesh"]["position"], state.values["mesh"]["cycles"]

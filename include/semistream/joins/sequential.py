@@ -1,0 +1,238 @@
+"""The sequential disk phase that MESHJOIN brought, and that the scan-based joins share.
+
+R is read cyclically in N partitions. Each iteration closes the chunk of newly arrived stream tuples, reads the next partition,
+probes each of its tuples in H_S, and removes the oldest chunk once it has met all N partitions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import ConfigError
+from semistream.joins import kernels
+from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, Partition, SemiStreamJoin
+from semistream.joins.parts import TupleStore, WaitingRoom, variable_bytes
+from semistream.master import MasterRelation
+
+# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
+ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
+
+
+def choose_disk_tuples(memory: int, master: MasterRelation) -> int:
+    """The b that maximises mu = w / c_loop for M bytes, with w ~ (M - b v_R) b / R_t and c_loop = A + b B.
+
+    d mu / d b = 0 gives B v_R b^2 + 2 A v_R b - A M = 0. At most a quarter of M.
+    """
+    a, b, v = ITERATION_COST, TUPLE_COST, max(master.tuple_bytes + 8, 1)
+    best = (-a * v + math.sqrt((a * v) ** 2 + b * v * memory * a)) / (b * v)
+    return max(1, int(min(best, memory / 4 / v, max(master.tuple_count, 1))))
+
+
+class StreamTuples:
+    """How stream tuples are held: an integer key that is its own code is not held twice."""
+
+    def __init__(self, spec: JoinSpec):
+        self.schema = spec.stream
+        index = spec.stream.get_field_index(spec.keys.stream[0])
+        self.key = index if spec.keys.exact and pa.types.is_integer(spec.stream.field(index).type) else None
+        self.held = pa.schema([f for i, f in enumerate(spec.stream) if i != self.key])
+
+    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The held columns."""
+        if self.key is None:
+            return batch
+        columns = [c for i, c in enumerate(batch.columns) if i != self.key]
+        if not columns:  # a record batch without columns has no length
+            return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])).fill_null({}))
+        return pa.RecordBatch.from_arrays(columns, schema=self.held)
+
+    def columns(self, codes: np.ndarray, held: list[pa.Array]) -> list[pa.Array]:
+        """All columns of the stream."""
+        if self.key is None:
+            return held
+        kind = self.schema.field(self.key).type
+        key = pa.array(codes.view(np.uint64) if kind == pa.uint64() else codes).cast(kind)
+        return [*held[:self.key], key, *held[self.key:]]
+
+
+class MeshPhase:
+    """H_S, Q and the cyclic scan of R, on behalf of a join that decides what enters.
+
+    on_partition, if given, sees every partition after it was probed.
+    """
+
+    def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition], None] | None = None):
+        self.join, self.spec, self.master = join, join.spec, join.spec.master
+        self.tuples, self.on_partition = StreamTuples(join.spec), on_partition
+        self.room: WaitingRoom | None = None
+        self.variable = 0.0  # bytes of strings of an average stream tuple
+        self.position = self.cycles = 0
+        self._hits_before = self._bytes_before = 0
+
+    @property
+    def partitions(self) -> int:
+        """N, at least 1: an empty R is passed over in one iteration."""
+        return max(self.master.partition_count, 1)
+
+    @property
+    def tuple_bytes(self) -> float:
+        """v_S as held: payload, key, links, flags and place in the table."""
+        return WaitingRoom.tuple_bytes(self.tuples.held, self.variable)
+
+    @property
+    def live(self) -> int:
+        return self.room.live if self.room else 0
+
+    def w(self, capacity: int) -> int:
+        """Stream tuples per iteration for an H_S of so many tuples: what fills it in one R-cycle.
+
+        At most as many as make the iteration's own cost a twentieth of theirs: beyond, tuples would wait for nothing.
+        """
+        enough = 20 * (ITERATION_COST + self.master.partition_tuples * TUPLE_COST) / STREAM_COST
+        return max(min(capacity // self.partitions, int(enough)), 1)
+
+    def build(self, sample: pa.RecordBatch | None, most_bytes: int) -> None:
+        """Make H_S for at most so many bytes, with the strings' average length taken from the first tuples seen."""
+        if sample is not None and sample.num_rows:
+            self.variable = float(variable_bytes(sample).mean())
+        slot = WaitingRoom.OVERHEAD + TupleStore.slot_bytes(self.tuples.held)
+        variable = any(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in self.tuples.held)
+        self.room = WaitingRoom(self.tuples.held, max(most_bytes // slot, 1), most_bytes if variable else 0)
+
+    def resize(self, size: int) -> bool:
+        """Give H_S that many bytes. False when more wait there now."""
+        capacity = int(size // self.tuple_bytes)
+        heap = int(size - capacity * (self.tuple_bytes - self.variable)) if self.room.most_heap else 0
+        done = self.room.resize(capacity, heap)
+        if done:
+            self.join.arena.reserve("H_S", size)
+        return done
+
+    def admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray, most: int, arrived: float) -> int:
+        """Let stream tuples held[rows] into the open chunk, as many as fit and at most `most`. Returns how many.
+
+        Raises ConfigError when not even one tuple fits into the empty H_S.
+        """
+        count = self.room.fits(sizes, most)
+        if count:
+            now = time.perf_counter()
+            self.room.append(held, codes, rows[:count], int(sizes[:count].sum()), now)
+            self.join.stats.waited_seconds += count * (now - arrived)
+        elif most > 0 and not self.live and len(rows):
+            raise ConfigError("memory", f"must hold one stream tuple of {int(sizes[0]) + WaitingRoom.OVERHEAD:,} bytes beside the rest",
+                              self.spec.memory, "Give more memory.")
+        return count
+
+    def iterate(self) -> Iterator[JoinOutput]:
+        """One outer loop of MESHJOIN."""
+        started, read_before = time.perf_counter(), self.master.bytes_read
+        stats, room = self.join.stats, self.room
+        room.close(started)
+        disk_tuples = 0
+        if self.master.partition_count:
+            partition = Partition(self.spec, self.position)
+            disk_tuples = len(partition.codes)
+            yield from self.probe(partition)
+            if self.on_partition:
+                self.on_partition(partition)
+        self.position += 1
+        if self.position >= self.partitions:
+            self.position, self.cycles = 0, self.cycles + 1
+        removed = 0
+        if len(room.queue) >= self.partitions:
+            removed = room.queue[0].count
+            yield from self.expire()
+        stats.iteration_count += 1
+        stats.disk_tuples_read += disk_tuples
+        stats.bytes_read += self.master.bytes_read - read_before
+        stats.r_cycles = self.cycles
+        stats.iterations.append(Iteration(stats.cache_hits - self._hits_before, removed, disk_tuples,
+                                          self.master.bytes_read - read_before, time.perf_counter() - started, room.live,
+                                          getattr(self.join, "cached", 0), self.cycles))
+        self._hits_before = stats.cache_hits
+
+    def probe(self, partition: Partition) -> Iterator[JoinOutput]:
+        """Join a partition with everything that waits."""
+        room = self.room
+        found, counts, total = room.find(partition.codes)
+        if not total:
+            return
+        for rows, slots in room.pairs(found, counts):
+            master = partition.payload.take(pa.array(rows)).columns
+            stream = self.tuples.columns(room.key[slots], room.store.get(slots))
+            same = self.join._same_keys(stream, master)
+            if same is not None and not same.all():
+                keep, slots = pa.array(same), slots[same]
+                stream, master = [c.filter(keep) for c in stream], [c.filter(keep) for c in master]
+            kernels.mark(room.flags, slots, kernels.MATCHED)
+            if len(slots):
+                yield self.join._joined(stream, master)
+
+    def expire(self) -> Iterator[JoinOutput]:
+        """Remove the oldest chunk: it has met all of R, and what had no match has none."""
+        chunk, slots, matched = self.room.expire()
+        stats, age = self.join.stats, time.perf_counter() - chunk.arrived
+        stats.processed_seconds += chunk.count * age
+        stats.processed_seconds_max = max(stats.processed_seconds_max, age if chunk.count else 0.0)
+        stats.matched += int(matched.sum())
+        lost = slots[~matched]
+        if len(lost):
+            yield self.join._unmatched(self.tuples.columns(self.room.key[lost], self.room.store.get(lost)), NO_MATCH)
+
+    def drain(self) -> Iterator[JoinOutput]:
+        """Iterate without input until nothing waits: at most one R-cycle."""
+        while self.live:
+            yield from self.iterate()
+        if self.room:
+            self.room.queue.clear()
+
+    def state(self) -> tuple[pa.Table | None, dict[str, Any]]:
+        """The waiting tuples in order of age, and the position in the cycle."""
+        values = {"position": self.position, "cycles": self.cycles, "variable": self.variable, "chunks": []}
+        if not self.room:
+            return None, values
+        slots = self.room.slots(0, self.room.live)
+        values["chunks"] = [[c.count, c.closed] for c in self.room.queue]
+        columns = self.tuples.columns(self.room.key[slots], self.room.store.get(slots))
+        matched = pa.array(self.room.flags[slots] & kernels.MATCHED != 0)
+        return pa.Table.from_arrays([*columns, matched], [*(f"s{i}" for i in range(len(columns))), "matched"]), values
+
+    def go_on(self, table: pa.Table, values: dict[str, Any]) -> None:
+        """Take up the waiting tuples; H_S is built and has its size."""
+        self.position, self.cycles = values["position"], values["cycles"]
+        batch = table.combine_chunks().to_batches()[0] if table.num_rows else None
+        now, at = time.perf_counter(), 0
+        for count, closed in values["chunks"]:
+            if count:
+                part = pa.RecordBatch.from_arrays(batch.slice(at, count).columns[:-1], schema=self.spec.stream)
+                codes, _ = self.spec.keys.stream_codes(part)
+                held = self.tuples.batch(part)
+                first = self.room.live
+                if self.admit(held, codes, np.arange(count), variable_bytes(held), count, now) < count:
+                    raise ConfigError("memory", f"must hold the {table.num_rows:,} tuples that wait", self.spec.memory,
+                                      "Give as much memory as before, or drain first.")
+                matched = batch.column(batch.num_columns - 1).slice(at, count).to_numpy(zero_copy_only=False)
+                kernels.mark(self.room.flags, self.room.slots(first, count)[matched], kernels.MATCHED)
+            if closed:
+                self.room.close(now)
+            at += count
+
+
+def fit_disk_buffer(spec: JoinSpec, disk_tuples: int) -> JoinSpec:
+    """The spec with R cut for the disk buffer: b as given, or chosen (0). Raises ConfigError when M does not hold one page."""
+    tuples = disk_tuples or choose_disk_tuples(spec.memory, spec.master)
+    while True:
+        master = spec.master.with_partition(tuples)
+        if master.partition_bytes <= spec.memory // 2:
+            return replace(spec, master=master)
+        if tuples == 1 or disk_tuples:
+            raise ConfigError("memory", f"must be at least {2 * master.partition_bytes:,} bytes, twice a disk buffer of "
+                              f"{master.partition_tuples:,} tuples", spec.memory, "Give more memory, or a smaller disk buffer.")
+        tuples = max(1, tuples // 2)

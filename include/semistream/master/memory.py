@@ -1,0 +1,71 @@
+"""R held in memory: the smallest MasterRelation, for small master data and for examples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.keys import master_keys
+
+
+class MemoryRelation:
+    """An Arrow table as R, in the table's own order: a scan may read it, and an index over it is a sorted array.
+
+    table: R; on: its join columns. Tuples with a null key are left out.
+    """
+
+    sequential = False
+
+    def __init__(self, name: str, table: pa.Table, on: Sequence[str], partition_tuples: int = 1024, version: str = "memory"):
+        self.name, self.version, self.schema = name, version, table.schema
+        self.keys = master_keys(table.schema, list(on))
+        batch = pa.RecordBatch.from_arrays([as_one(c) for c in table.columns], schema=table.schema)
+        codes, valid = self.keys.master_codes(batch)
+        self._batch, self._codes = batch.filter(pa.array(valid)), codes[valid]
+        self.tuple_count = self._batch.num_rows
+        self.tuple_bytes = (self._batch.nbytes + self._codes.nbytes) / max(self.tuple_count, 1)
+        self.unique = len(np.unique(self._codes)) == self.tuple_count
+        self._order = np.argsort(self._codes, kind="stable")
+        self.bytes_read = 0
+        self._cut(partition_tuples)
+
+    def _cut(self, tuples: int) -> None:
+        self.partition_tuples = max(1, tuples)
+        self.partition_count = -(-self.tuple_count // self.partition_tuples)
+        self.partition_bytes = max((self._batch.slice(i * self.partition_tuples, self.partition_tuples).nbytes
+                                    for i in range(self.partition_count)), default=0) + 8 * self.partition_tuples
+
+    def with_partition(self, tuples: int) -> MemoryRelation:
+        other = copy.copy(self)
+        other._cut(tuples)
+        return other
+
+    def read_codes(self, partition: int) -> np.ndarray:
+        codes = self._codes[partition * self.partition_tuples:(partition + 1) * self.partition_tuples]
+        self.bytes_read += codes.nbytes
+        return codes
+
+    def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
+        batch = self._batch.select(list(columns)).slice(partition * self.partition_tuples, self.partition_tuples)
+        self.bytes_read += batch.nbytes
+        return batch
+
+    def partitions_of(self, codes: np.ndarray) -> np.ndarray:
+        ordered = self._codes[self._order]
+        out = np.zeros((len(codes), 2), np.int32)
+        for i, (a, b) in enumerate(zip(np.searchsorted(ordered, codes), np.searchsorted(ordered, codes, side="right"), strict=True)):
+            if a < b:
+                places = self._order[a:b] // self.partition_tuples
+                out[i] = places.min(), places.max() + 1
+        return out
+
+    def close(self) -> None:
+        pass
+
+
+def as_one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) and column.num_chunks != 1 else \
+        column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
