@@ -1,0 +1,42 @@
+"""Master data: into its dimension table, then published as the snapshot that loads read."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import Param, dag, task
+from semistream_operators import MASTER, SparkAppOperator, attempt, places
+
+from semistream import pipeline
+from semistream.config import Job
+
+SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
+
+
+@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
+     params={"job": Param("tpch", type="string", minLength=1, examples=list(Job.shipped), section="Data",
+                          description="Whose master data: a shipped job, or the path of a job's YAML file")})
+def provision_master_data() -> None:
+    @task
+    def prepare(params: dict) -> None:
+        """Make the data files of a shipped job, where they are missing."""
+        attempt(pipeline.prepare, params["job"], places())
+
+    @task
+    def provision(params: dict) -> dict:
+        """Upsert the dimension table by business key."""
+        return attempt(pipeline.provision, params["job"], places())
+
+    publish = SparkAppOperator(task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"), name="publish {{ params.job }}",
+                               application_args=["--job", "{{ params.job }}"], driver_memory="1g")
+
+    @task(outlets=[MASTER])
+    def announce(params: dict, *, outlet_events: dict) -> dict:
+        """Tell those who wait for master data which version there is now."""
+        version = pipeline.published(params["job"], places())
+        outlet_events[MASTER].extra = version
+        return version
+
+    prepare() >> provision() >> publish >> announce()
+
+
+provision_master_data()

@@ -1,0 +1,50 @@
+"""The stream, enriched with master data, into the warehouse: by a Spark app that outlives Airflow and stops by draining.
+
+Started by hand for one job, or by new master data for the jobs that it belongs to. ``trigger`` and ``stop_after`` are the stop
+policy: availableNow ends when the source is exhausted; an interval goes on until it is stopped, from the page "Semistream", by
+marking the task failed or succeeded, or after ``stop_after`` seconds. A retry goes on from the checkpoint.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import Context, dag, task
+from semistream_operators import FACTS, MASTER, SemiStreamLoadOperator, form, jobs_of
+
+from semistream.config import Job
+from semistream.joins.registry import REGISTRY
+from semistream.streaming.settings import LoadSettings
+
+SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
+PARAMS = form(
+    LoadSettings,
+    {"Data": ("job", "app", "sink"), "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
+     "Stop policy": ("trigger", "stop_after", "drain_after"),
+     "Source": ("source_format", "source_path", "source_options", "source_columns", "max_files", "max_rows"),
+     "Failure": ("retry",)},
+    job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
+    algorithm={"enum": list(REGISTRY), "values_display": {a.name: a.title for a in REGISTRY.values()}},
+    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}; see `semistream algorithms`'},
+    memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1},
+    trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
+    sink={"examples": ["sql"]},
+    source_format={"examples": ["parquet", "csv", "json", "kafka", "zipf", "outbox"]},
+    source_options={"description": 'Source options besides the job\'s as JSON, {"name": "value"}, as Spark takes them'},
+)
+
+
+@dag(schedule=[MASTER], catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS,
+     default_args={"retries": 3, "retry_delay": timedelta(seconds=10)})
+def semi_stream_load() -> None:
+    @task
+    def jobs(**context: Context) -> list[str]:
+        """What to load: the jobs whose master data started this run, or the one of the form."""
+        return jobs_of(context)
+
+    SemiStreamLoadOperator.partial(
+        task_id="load", application=str(SPARK_APPS / "semi_stream_join.py"), name="semistream load", driver_memory="1g",
+        outlets=[FACTS], map_index_template="{{ task.job }}",
+    ).expand(job=jobs())
+
+
+semi_stream_load()

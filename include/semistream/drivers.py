@@ -1,0 +1,119 @@
+"""Spark drivers that outlive whoever started them: what was launched on a checkpoint, and whether it still lives.
+
+A launched driver is known by ``<checkpoint>/driver.json``. The checkpoint's lock, held by the driver while it runs, says that it
+lives, on whichever machine of a shared file system it is asked. Before the lock is taken the process itself is looked at.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from semistream.streaming.status import read_status, write_json
+
+SILENCE = 60.0  # s without a sign of life after which a driver on another machine is taken for dead
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of a driver. pid: of the process started (spark-submit); started: its kernel start time, ticks."""
+
+    pid: int
+    started: int
+    host: str
+    owner: str  # who asked for it, for instance a DAG run
+    settings: dict[str, Any]  # what it was told
+    at: float  # epoch seconds
+
+
+def launch(command: Sequence[str], checkpoint: Path, owner: str, settings: dict[str, Any], environment: Mapping[str, str]) -> Launch:
+    """Start a driver in a session of its own, its output appended to ``<checkpoint>/driver.log``."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with open(checkpoint / "driver.log", "ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                   start_new_session=True, env={**os.environ, **environment})
+    record = Launch(process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner, settings, time.time())
+    write_json(checkpoint / "driver.json", asdict(record))
+    return record
+
+
+def last_launch(checkpoint: Path) -> Launch | None:
+    try:
+        return Launch(**json.loads((checkpoint / "driver.json").read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def is_alive(checkpoint: Path, heartbeat: float = 0.0) -> bool:
+    """Whether a driver runs on the checkpoint. heartbeat: its latest, epoch seconds, if any."""
+    if is_locked(checkpoint):
+        return True
+    record = last_launch(checkpoint)
+    if record is None:
+        return False
+    if record.host == socket.gethostname():
+        return _start_time(record.pid) == record.started
+    return time.time() - max(record.at, heartbeat) < SILENCE
+
+
+def ending(checkpoint: Path) -> tuple[str, str] | None:
+    """How the last launched driver ended: ("stopped", "") or ("failed", why); None while it lives."""
+    status, record = read_status(checkpoint), last_launch(checkpoint)
+    heartbeat = datetime.fromisoformat(status.heartbeat).timestamp() if status else 0.0
+    if is_alive(checkpoint, heartbeat):
+        return None
+    status = read_status(checkpoint)  # what it said last, now that it says no more
+    if status is None or record is not None and datetime.fromisoformat(status.heartbeat).timestamp() < record.at - 1:
+        return "failed", "ended before its first sign of life"
+    if status.state == "stopped":
+        return "stopped", ""
+    return "failed", f"failed: {status.error}" if status.state == "failed" else f"was killed while {status.state}"
+
+
+def progress(checkpoint: Path) -> str:
+    """One line on what the app on this checkpoint has done in this run."""
+    status = read_status(checkpoint)
+    if status is None:
+        return "the driver is starting"
+    return (f"{status.state}: batch {status.batch if status.batch is not None else '-'}, {status.rows_read:,} rows read, "
+            f"{status.matched:,} matched, {status.unmatched:,} unmatched, {status.waiting:,} waiting")
+
+
+def is_locked(checkpoint: Path) -> bool:
+    """Whether a driver holds the checkpoint's lock."""
+    try:
+        with open(checkpoint / "lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go again as the file is closed
+        return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+
+
+def log_tail(checkpoint: Path, lines: int = 30) -> str:
+    """The end of the driver's output."""
+    try:
+        with open(checkpoint / "driver.log", "rb") as f:
+            f.seek(max(0, f.seek(0, os.SEEK_END) - 65536))
+            return "\n".join(f.read().decode(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
+def _start_time(pid: int) -> int | None:
+    """When a process started, in ticks since boot; None when there is none or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])

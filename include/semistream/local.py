@@ -1,0 +1,286 @@
+"""Airflow on this machine alone: ``python -m semistream.local load | up | down``.
+
+``load`` runs the three DAGs, one after the other, without a scheduler and with a metadata database of its own, so that a scheduler
+started by ``up`` neither sees nor repeats those runs. Everything is kept under SEMISTREAM_HOME (``var``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+
+from semistream.config import Job, Places
+from semistream.errors import ConfigError, SemistreamError
+
+ROOT = Path(__file__).resolve().parents[2]
+DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
+START_SECONDS = 180  # that Airflow may take to become healthy
+
+
+def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
+    """What Airflow, Spark and the library need to know here. What the caller's environment says of Spark and the warehouse wins."""
+    airflow = home / "airflow"
+    spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+    fixed = {
+        "SEMISTREAM_HOME": str(home),
+        "AIRFLOW_HOME": str(airflow),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow / database}",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "8",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__API__WORKERS": "1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    }
+    chosen = {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark), "AIRFLOW__API__PORT": "8080", "AIRFLOW__API__HOST": "127.0.0.1",
+              "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
+    return {**{k: os.environ.get(k) or v for k, v in chosen.items()}, **fixed}
+
+
+def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
+    """Run the DAGs for each job; the exit code of the whole."""
+    from semistream import pipeline
+
+    started = time.monotonic()
+    log = places.home / "logs" / "load.log"
+    with _output_to(log):
+        os.environ |= environment(places.home, "load.db")
+        airflow = _airflow_command(screen)
+        with _step(screen, "Airflow metadata", lambda: ""):
+            airflow("db", "migrate")
+        for job in jobs:
+            for dag in DAGS:
+                if not _run_dag(airflow, dag, job, screen, places, log):
+                    return 1
+    for job in jobs:
+        screen.print(pipeline.summary_table(pipeline.final_summary(job, places)))
+    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {pipeline.hide_password(places.warehouse_url)}  Log: {log}")
+    return 0
+
+
+def _run_dag(airflow: Callable[..., None], dag: str, job: str, screen: Console, places: Places, log: Path) -> bool:
+    from semistream import pipeline
+
+    begin = log.stat().st_size
+
+    def doing() -> str:
+        tasks = re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
+        task = tasks[-1] if tasks else "starting"
+        return task + (pipeline.progress(job, places) if dag == "semi_stream_load" and task == "load" else "")
+
+    try:
+        with _step(screen, f"{job}: {dag}", doing):
+            airflow("dags", "test", dag, "--conf", json.dumps({"job": job}))
+        return True
+    except SystemExit as e:
+        if not e.code:
+            return True
+        errors = [line for line in _text_from(log, begin).splitlines() if re.search(r"Error|Exception|error *\]", line)]
+        screen.print(f"[red]{dag} failed for {job}.[/red] The whole log: {log}", highlight=False)
+        for line in errors[-8:]:
+            screen.print("  " + line[:400], markup=False, highlight=False)
+        return False
+
+
+def _airflow_command(screen: Console) -> Callable[..., None]:
+    """Airflow's command line in this process: its start-up is paid once, not once a DAG."""
+    with _step(screen, "Airflow", lambda: "importing"):
+        from airflow.cli import cli_parser
+
+        parser = cli_parser.get_parser()
+
+    def run(*arguments: str) -> None:
+        parsed = parser.parse_args(arguments)
+        parsed.func(parsed)
+
+    return run
+
+
+@contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Everything that is written to the standard streams, by whatever library or process, goes to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush(), sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    with open(path, "wb") as file:
+        os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os.dup2(saved[0], 1), os.dup2(saved[1], 2)
+        os.close(saved[0]), os.close(saved[1])
+
+
+@contextmanager
+def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[None]:
+    """Shows what goes on while it goes on: one live line on a terminal, a line per change elsewhere."""
+    started, over = time.monotonic(), threading.Event()
+
+    def follow() -> None:
+        said = ""
+        while not over.wait(0.5):
+            if (now := doing()) and now != said and time.monotonic() - started > 1:
+                if status is not None:
+                    status.update(f"{name}: {now}")
+                elif now.split()[0] != said.split(" ")[0] or " " in now:
+                    screen.print(f"    {name}: {now}", highlight=False)
+                said = now
+
+    status = screen.status(name) if screen.is_terminal else None
+    follower = threading.Thread(target=follow, daemon=True)
+    if status is not None:
+        status.start()
+    follower.start()
+    mark = "[red]✗[/red]"
+    try:
+        yield
+        mark = "[green]✓[/green]"
+    except SystemExit as e:
+        mark = mark if e.code else "[green]✓[/green]"
+        raise
+    finally:
+        over.set()
+        follower.join()
+        if status is not None:
+            status.stop()
+        screen.print(f"{mark} {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False)
+
+
+def _text_from(path: Path, begin: int) -> str:
+    with open(path, "rb") as f:
+        f.seek(begin)
+        return f.read().decode(errors="replace")
+
+
+def up(screen: Console, places: Places) -> int:
+    """Start Airflow with its UI in the background and wait until it is healthy."""
+    settings = environment(places.home)
+    url = f"http://localhost:{settings['AIRFLOW__API__PORT']}"
+    home = Path(settings["AIRFLOW_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    if pid := _running(home):
+        screen.print(f"Airflow runs already (process {pid}): {url}")
+        return 0
+    _free_port(int(settings["AIRFLOW__API__PORT"]))
+    log = home / "standalone.log"
+    with open(log, "wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", "airflow", "standalone"], stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **settings}, cwd=ROOT)
+    (home / "standalone.pid").write_text(str(process.pid))
+    with _step(screen, "Airflow", lambda: "starting"):
+        deadline = time.monotonic() + START_SECONDS
+        while not _healthy(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                screen.print(_text_from(log, 0)[-3000:], markup=False)
+                raise SemistreamError(f"Airflow did not start; its log is {log}")
+            time.sleep(1)
+    users = json.loads((home / "simple_auth_manager_passwords.json.generated").read_text())
+    screen.print(f"Airflow is at {url}, its log at {log}. Log in as:", highlight=False)
+    for user, password in users.items():
+        screen.print(f"    {user}  {password}", highlight=False, markup=False)
+    screen.print("The DAGs are unpaused; `make down` stops it. Running loads go on without it.")
+    return 0
+
+
+def down(screen: Console, places: Places) -> int:
+    """Stop what ``up`` started. Spark drivers have sessions of their own and stay."""
+    home = places.home / "airflow"
+    pid = _running(home)
+    if not pid:
+        screen.print("Airflow does not run.")
+        return 0
+    for sign, seconds in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
+        with suppress(ProcessLookupError):
+            os.killpg(pid, sign)
+        deadline = time.monotonic() + seconds
+        while _group_lives(pid) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    (home / "standalone.pid").unlink()
+    screen.print("Airflow has stopped.")
+    return 0
+
+
+def _running(home: Path) -> int | None:
+    """The process group that ``up`` started, while any of it lives."""
+    try:
+        pid = int((home / "standalone.pid").read_text())
+        return pid if b"airflow" in Path(f"/proc/{pid}/cmdline").read_bytes() else None
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _group_lives(group: int) -> bool:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group and fields[0] not in "ZX":
+                return True
+    return False
+
+
+def _free_port(port: int) -> None:
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("", port))
+        except OSError:
+            raise ConfigError("AIRFLOW__API__PORT", "must be a free port", port, "Set it to another one.") from None
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as response:
+            health = json.load(response)
+    except OSError:
+        return False
+    return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "triggerer", "dag_processor"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m semistream.local", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("load", help="run the three DAGs for the jobs named").add_argument(
+        "job", nargs="*", default=list(Job.shipped), help=f"shipped job or YAML file [{' '.join(Job.shipped)}]")
+    commands.add_parser("up", help="start Airflow with its UI")
+    commands.add_parser("down", help="stop it")
+    arguments = parser.parse_args(argv)
+    screen = Console(file=_own_stdout(), soft_wrap=True)
+    places = Places.from_environment()
+    os.environ["SEMISTREAM_HOME"] = str(places.home)
+    run: dict[str, Callable[[], int]] = {"load": lambda: load(arguments.job, screen, places), "up": lambda: up(screen, places),
+                                         "down": lambda: down(screen, places)}
+    try:
+        return run[arguments.command]()
+    except SemistreamError as e:
+        screen.print(f"[red]{type(e).__name__}:[/red] ", end="")
+        screen.print(str(e), markup=False, highlight=False)
+        return 2 if isinstance(e, ConfigError) else 1
+
+
+def _own_stdout() -> IO[Any]:
+    """The standard output as it is now, whatever it is turned to later."""
+    return os.fdopen(os.dup(1), "w", buffering=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

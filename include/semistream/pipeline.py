@@ -1,0 +1,194 @@
+"""What the tasks of the DAGs do, without Airflow; and what the UI page and ``make load`` tell about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from sqlalchemy import Connection, Engine, case, func, make_url, select, true
+from sqlalchemy.exc import SQLAlchemyError
+
+from semistream import drivers
+from semistream.config import Job, Places
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.status import read_status, stop_requested
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs
+
+TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good", "failed": "bad", "killed": "bad"}
+
+
+def prepare(job: str, places: Places) -> None:
+    """Make the data files of a shipped job, where they are missing; a user's own are there."""
+    from semistream import workloads
+
+    workloads.prepare(workloads.load_job(job, places), places)
+
+
+def provision(job: str, places: Places) -> dict[str, Any]:
+    """Upsert the job's master data into its dimension table: counts of what happened."""
+    from semistream import workloads
+    from semistream.warehouse.dimensions import provision as upsert
+
+    engine = warehouse(places)
+    try:
+        return asdict(upsert(workloads.load_job(job, places), engine))
+    finally:
+        engine.dispose()
+
+
+def published(job: str, places: Places) -> dict[str, Any]:
+    """The master snapshot that a load of the job reads from now on."""
+    from semistream import workloads
+
+    name = workloads.load_job(job, places).master.name
+    version = (places.snapshots / name / "CURRENT").read_text().strip()
+    manifest = json.loads((places.snapshots / name / version / "manifest.json").read_text())
+    return {"job": job, "master": name, "version": version, "tuples": manifest["tuple_count"]}
+
+
+def load_settings(job: str, values: Mapping[str, Any]) -> LoadSettings:
+    """The settings of a load from a filled-in form, whose other entries are not the app's. Raises ConfigError."""
+    given = {k: v for k, v in values.items() if k in LoadSettings.model_fields and v is not None}
+    return LoadSettings.load({**given, "job": job})
+
+
+def run_summary(checkpoint: Path) -> dict[str, Any]:
+    """What the last run on a checkpoint said of itself at its end."""
+    return json.loads((checkpoint / "summary.json").read_text())
+
+
+def verify(app: str, places: Places, *, since_last: bool) -> dict[str, Any]:
+    """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks and rows, when it is not."""
+    from semistream import quality
+
+    result = quality.verify(places.warehouse_url, app, job=_job_of(app, places), since_last=since_last, reports=places.reports,
+                            snapshots=places.snapshots)
+    if not result.success:
+        raise quality.VerificationFailed(result)
+    return {"app": app, "checks": len(result.results), "report": str(result.report or ""), "text": result.describe()}
+
+
+def _job_of(app: str, places: Places) -> Job | None:
+    """What the app was last told to load; None when nobody launched it through ``drivers``."""
+    from semistream import workloads
+
+    launch = drivers.last_launch(places.checkpoints / app)
+    if launch is None:
+        return None
+    settings = LoadSettings.load(launch.settings)
+    return settings.with_source(workloads.load_job(settings.job, places))
+
+
+def unverified(places: Places) -> list[str]:
+    """The apps that have committed something since they were last found complete."""
+    verified = (select(quality_runs.c.app, func.max(quality_runs.c.started_at).label("at"))
+                .where(quality_runs.c.success == 1).group_by(quality_runs.c.app).subquery())
+    newer = (select(load_commits.c.app).distinct().order_by(load_commits.c.app)
+             .outerjoin_from(load_commits, verified, load_commits.c.app == verified.c.app)
+             .where(verified.c.at.is_(None) | (load_commits.c.committed_at > verified.c.at)))
+    with _connection(places) as connection:
+        return list(connection.scalars(newer))
+
+
+def app_names(checkpoints: Path) -> list[str]:
+    """The apps that have ever run."""
+    return sorted(path.parent.name for path in checkpoints.glob("*/status.json"))
+
+
+def overview(places: Places) -> dict[str, Any]:
+    """What the UI page shows: apps by their status files, the ledger and the verifications by the warehouse."""
+    shown: dict[str, Any] = {"apps": [_app(places.checkpoints / name) for name in app_names(places.checkpoints)]}
+    try:
+        return shown | {"ledger": ledger(places), "quality": quality(places), "error": ""}
+    except SQLAlchemyError as e:
+        return shown | {"ledger": [], "quality": [], "error": f"The warehouse does not answer: {str(e).splitlines()[0]}"}
+
+
+def _app(checkpoint: Path) -> dict[str, Any]:
+    status = read_status(checkpoint)
+    assert status is not None
+    end = drivers.ending(checkpoint)
+    state = status.state if end is None else "stopped" if end[0] == "stopped" else "failed" if status.state == "failed" else "killed"
+    return {**asdict(status), "name": checkpoint.name, "alive": end is None, "state": state, "tone": TONES[state],
+            "stopping": stop_requested(checkpoint) or state == "draining", "batch": "" if status.batch is None else status.batch,
+            "heartbeat": _minute(datetime.fromisoformat(status.heartbeat)), "error": "" if end is None else end[1]}
+
+
+def ledger(places: Places, app: str | None = None) -> list[dict[str, Any]]:
+    """One entry per app: the totals of everything that it has committed."""
+    b = load_batches.c
+    position = (2 * b.batch + b.drain).label("position")
+    sums = [func.sum(c).label(c.name) for c in (b.rows_read, b.matched, b.unmatched, b.waiting, b.output_rows, b.cache_hits,
+                                                b.memory_peak, b.memory_budget)]
+    batches = (select(b.app, position, func.max(b.committed_at).label("committed_at"), func.max(b.algorithm).label("algorithm"),
+                      func.max(b.master_version).label("master_version"), func.sum(b.service_rate).label("service_rate"), *sums)
+               .where(b.app == app if app else true()).group_by(b.app, b.batch, b.drain).subquery())
+    a = batches.c
+    last = select(a.app, func.max(a.position).label("position")).group_by(a.app).subquery()
+    totals = select(
+        a.app, func.count().label("batches"), func.max(a.committed_at).label("committed_at"),
+        *(func.sum(c).label(c.name) for c in (a.rows_read, a.matched, a.unmatched, a.output_rows, a.cache_hits)),
+        *(func.max(c).label(c.name) for c in (a.memory_peak, a.memory_budget)),
+        *(func.max(case((a.position == last.c.position, c))).label(c.name) for c in (a.waiting, a.algorithm, a.master_version)),
+    ).join(last, a.app == last.c.app).group_by(a.app).order_by(a.app)
+    tables = select(load_commits.c.app, func.max(load_commits.c.fact_table)).group_by(load_commits.c.app)
+    with _connection(places) as connection:
+        fact = dict(connection.execute(tables).tuples().all())
+        rows = [dict(row) for row in connection.execute(totals).mappings()]
+    return [{**row, "fact_table": fact.get(row["app"], ""), "committed_at": _minute(row["committed_at"]),
+             "cache_share": _share(row["cache_hits"], row["rows_read"]),
+             "memory": f"{_megabytes(row['memory_peak'])} of {_megabytes(row['memory_budget'])}"} for row in rows]
+
+
+def quality(places: Places, app: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
+    """The latest verifications, newest first; ``report`` is relative to the reports' directory."""
+    q = quality_runs.c
+    latest = select(quality_runs).where(q.app == app if app else true()).order_by(q.id.desc()).limit(limit)
+    with _connection(places) as connection:
+        rows = [dict(row) for row in connection.execute(latest).mappings()]
+    reports = places.reports.resolve()
+    for row in rows:
+        report = Path(row["report"]).resolve()
+        row["batches"] = f"{row['from_batch'] or 0} to {row['to_batch']}" if row["to_batch"] is not None else ""
+        row |= {"failed": json.loads(row["failed"]), "started_at": _minute(row["started_at"]), "path": row["report"],
+                "report": str(report.relative_to(reports)) if report.is_relative_to(reports) and report.is_file() else ""}
+    return rows
+
+
+@contextmanager
+def _connection(places: Places) -> Iterator[Connection]:
+    engine = warehouse(places)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def warehouse(places: Places) -> Engine:
+    engine = connect(places.warehouse_url)
+    create_all(engine)
+    return engine
+
+
+def hide_password(url: str) -> str:
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def _minute(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "–"
+
+
+def _megabytes(n: float) -> str:
+    return f"{n / 1e6:,.1f} MB"

@@ -1,0 +1,173 @@
+"""The Spark app as an Airflow task that outlives Airflow: started detached, followed by a trigger, stopped by draining."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Asset, BaseHook, Param
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from semistream import drivers
+from semistream.config import Places, Settings
+from semistream.errors import ConfigError
+from semistream.streaming.status import request_stop
+
+MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset("facts_loaded"), Asset("completeness_verified")
+
+
+def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]], **overrides: dict[str, Any]) -> dict[str, Param]:
+    """The trigger form of the named settings, section by section."""
+    fields = settings.airflow_params(**overrides)
+    for field in fields.values():
+        if field["default"] == "":  # the form takes an empty text for a missing one unless the schema knows null
+            field |= {"default": None, "type": ["null", "string"]}
+    return {name: Param(**fields[name], section=section) for section, names in sections.items() for name in names}
+
+
+def warehouse_environment() -> dict[str, str]:
+    """WAREHOUSE_URL from the Airflow connection ``warehouse``; nothing when the environment names the warehouse or nobody does."""
+    if os.environ.get("WAREHOUSE_URL"):
+        return {}
+    try:
+        connection = BaseHook.get_connection("warehouse")
+    except AirflowNotFoundException:
+        return {}
+    from sqlalchemy import URL  # parsing a DAG file needs no SQL
+
+    driver = {"mysql": "mysql+pymysql"}.get(connection.conn_type, connection.conn_type)
+    url = URL.create(driver, connection.login, connection.password, connection.host, connection.port, connection.schema)
+    return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
+
+
+def places() -> Places:
+    """Where everything lives, as the environment and the connection ``warehouse`` say."""
+    os.environ |= warehouse_environment()
+    return Places.from_environment()
+
+
+def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a task's body; a setting that cannot work fails the task for good, since a retry cannot help."""
+    try:
+        return body(*args, **kwargs)
+    except ConfigError as e:
+        raise AirflowFailException(str(e)) from None
+
+
+def jobs_of(context: Mapping[str, Any]) -> list[str]:
+    """The jobs whose master data started this run; without, the one that the form names."""
+    return _events(context, "job") or [context["params"]["job"]]
+
+
+def apps_of(context: Mapping[str, Any]) -> list[str]:
+    """The loads that started this run; without, the one that the form names, if any."""
+    return _events(context, "app") or [app for app in [context["params"]["app"]] if app]
+
+
+def _events(context: Mapping[str, Any], key: str) -> list[str]:
+    events = context.get("triggering_asset_events") or {}
+    return sorted({event.extra[key] for each in events.values() for event in each if event.extra.get(key)})
+
+
+class SparkAppOperator(SparkSubmitOperator):
+    """An app of ``spark_apps/``; the warehouse's URL reaches it by its environment only."""
+
+    def execute(self, context: Any) -> Any:
+        self.use_connections()
+        return super().execute(context)
+
+    def use_connections(self) -> None:
+        try:
+            BaseHook.get_connection(self._conn_id)
+        except AirflowNotFoundException:  # the hook would quietly submit to YARN
+            raise AirflowFailException(f"There is no Airflow connection {self._conn_id!r} to a Spark master. Set AIRFLOW_CONN_"
+                                       f"{self._conn_id.upper()} or add it under Admin > Connections.") from None
+        self.env_vars = {**(self.env_vars or {}), **warehouse_environment()}
+
+
+class SemiStreamLoadOperator(SparkAppOperator):
+    """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is over.
+
+    The driver is detached from the task: it outlives scheduler, worker and triggerer. Whoever looks after the task next finds it by
+    its checkpoint, or, when it is gone, starts it again from there. Stopping drains: nothing is ever killed.
+    """
+
+    template_fields = (*SparkSubmitOperator.template_fields, "job")
+
+    def __init__(self, *, job: str = "", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.job = job
+        self.checkpoint: Path | None = None
+
+    def execute(self, context: Any) -> None:
+        from semistream import pipeline
+
+        self.use_connections()
+        settings = attempt(pipeline.load_settings, self.job, dict(context["params"]))
+        self.checkpoint = checkpoint = settings.directory(places())
+        ti = context["ti"]
+        owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
+        if drivers.is_alive(checkpoint):
+            self.reattach(owner, by_asset=context["dag_run"].run_type == "asset_triggered")
+        else:
+            self.application_args = settings.to_arguments()
+            self._hook = self._get_hook()
+            command = self._hook._build_spark_submit_command(self.application)
+            launched = drivers.launch(command, checkpoint, owner, settings.model_dump(mode="json"), self.env_vars or {})
+            self.log.info("Started the driver of %s, process %d; its output is %s/driver.log", self.job, launched.pid, checkpoint)
+        self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
+
+    def reattach(self, owner: str, by_asset: bool) -> None:
+        record = drivers.last_launch(self.checkpoint)
+        if record is not None and record.owner == owner:
+            self.log.info("The driver that this task started, process %d, still runs: following it again", record.pid)
+            return
+        whose = f"process {record.pid}, started by {record.owner}," if record else "one that Airflow did not start"
+        if by_asset:
+            raise AirflowSkipException(f"A load of {self.job} runs already ({whose}); it takes up the new master data itself")
+        raise AirflowFailException(f"A load of {self.job} runs already on checkpoint {self.checkpoint} ({whose}). Stop it (page "
+                                   "Semistream, or `semistream stop`), or give this run another app name.")
+
+    def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
+        """The driver has ended: its summary, or why it failed."""
+        from semistream import pipeline
+
+        checkpoint = Path(event["checkpoint"])
+        if event["state"] != "stopped":
+            self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
+            raise AirflowException(f"The driver of {self.job} {event['why']}. A retry goes on from its checkpoint {checkpoint}.")
+        summary = pipeline.run_summary(checkpoint)
+        self.log.info("Loaded: %s", summary)
+        context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
+        return summary
+
+    def on_kill(self) -> None:
+        if self.checkpoint is not None:
+            request_stop(self.checkpoint)
+
+
+class DriverTrigger(BaseTrigger):
+    """Follows a driver by its checkpoint. When a user kills the task, the driver is asked to drain and stop."""
+
+    def __init__(self, checkpoint: str, poll: float = 1.0):
+        super().__init__()
+        self.checkpoint, self.poll = checkpoint, poll
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.{type(self).__name__}", {"checkpoint": self.checkpoint, "poll": self.poll}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        checkpoint, said = Path(self.checkpoint), ""
+        while (end := await asyncio.to_thread(drivers.ending, checkpoint)) is None:
+            if (progress := await asyncio.to_thread(drivers.progress, checkpoint)) != said:
+                self.log.info("%s", said := progress)
+            await asyncio.sleep(self.poll)
+        yield TriggerEvent({"checkpoint": self.checkpoint, "state": end[0], "why": end[1]})
+
+    async def on_kill(self) -> None:
+        await asyncio.to_thread(request_stop, self.checkpoint)
