@@ -12,7 +12,7 @@ from semistream.warehouse import bulk, tables
 ROWS = [
     dict(k="a", i=1, s="tab\there", f=1.5, b=True, d=dt.date(2024, 2, 29), t=dt.datetime(2024, 1, 2, 3, 4, 5, 678901),
          m=Decimal("12345.67"), w=Decimal("12345678901234567890.12"), y=b"\x00\xff'\\", c=dt.time(1, 2, 3, 4)),
-    dict(k="A", i=-2**63, s="back\\slash \\N \n 'quote' \"", f=-1e300, b=False, d=dt.date(1970, 1, 1), t=dt.datetime(1970, 1, 1),
+    dict(k="A", i=-2**63, s="~0 ~N ~ back\\slash \\N \n 'quote' \"", f=-1e300, b=False, d=dt.date(1970, 1, 1), t=dt.datetime(1970, 1, 1),
          m=Decimal("-0.01"), w=Decimal("-0.01"), y=b"", c=dt.time(23, 59, 59, 999999)),
     dict(k="a ", i=2**63 - 1, s="", f=0.1, b=None, d=None, t=None, m=None, w=None, y=None, c=None),
     dict(k="ü€😀", i=None, s=None, f=None, b=None, d=None, t=None, m=None, w=None, y=b"x", c=None),

@@ -102,10 +102,8 @@ def sql_type(field: pa.Field, key: bool = False) -> Any:
         return BigInteger()
     if pa.types.is_integer(k):
         return SmallInteger() if k.bit_width == 16 else Integer()
-    if pa.types.is_float32(k):
-        return Float()
     if pa.types.is_floating(k):
-        return Double()
+        return Double()  # MySQL shows six digits of a FLOAT, which does not identify it
     if pa.types.is_decimal(k):
         return ExactDecimal(k.precision, k.scale)
     if pa.types.is_date(k):
