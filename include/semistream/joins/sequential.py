@@ -101,7 +101,7 @@ class MeshPhase:
     def build(self, sample: pa.RecordBatch | None, most_bytes: int) -> None:
         """Make H_S for at most so many bytes, with the strings' average length taken from the first tuples seen."""
         if sample is not None and sample.num_rows:
-            self.variable = float(variable_bytes(sample).mean())
+            self.variable = float(variable_bytes(sample).mean()) + 1
         slot = WaitingRoom.OVERHEAD + TupleStore.slot_bytes(self.tuples.held)
         variable = any(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in self.tuples.held)
         self.room = WaitingRoom(self.tuples.held, max(most_bytes // slot, 1), most_bytes if variable else 0)
@@ -121,6 +121,8 @@ class MeshPhase:
         Raises ConfigError when not even one tuple fits into the empty H_S.
         """
         count = self.room.fits(sizes, most)
+        if count < min(len(rows), most) and self._longer(sizes):
+            count = self.room.fits(sizes, most)
         if count:
             now = time.perf_counter()
             self.room.append(held, codes, rows[:count], int(sizes[:count].sum()), now)
@@ -129,6 +131,17 @@ class MeshPhase:
             raise ConfigError("memory", f"must hold one stream tuple of {int(sizes[0]) + WaitingRoom.OVERHEAD:,} bytes beside the rest",
                               self.spec.memory, "Give more memory.")
         return count
+
+    def _longer(self, sizes: np.ndarray) -> bool:
+        """Where strings are longer than assumed, divide H_S's bytes anew between slots and strings. False when nothing changed."""
+        room, before = self.room, self.variable
+        if not room.most_heap or room.live >= room.capacity:
+            return False
+        self.variable = max(float(sizes.mean()), room.heap_live / max(room.live, 1), float(sizes[0]) if not room.live else 0.0)
+        if self.variable > 1.1 * before and self.resize(self.join.arena.components["H_S"]):
+            return True
+        self.variable = before
+        return False
 
     def iterate(self) -> Iterator[JoinOutput]:
         """One outer loop of MESHJOIN."""

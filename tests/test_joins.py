@@ -1,0 +1,283 @@
+"""Every check on every registered algorithm: a new one is tested by being registered."""
+
+import itertools
+
+import numpy as np
+import oracle
+import pyarrow as pa
+import pytest
+import strategies
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from semistream import keys as keys_module
+from semistream.errors import ConfigError, StateError
+from semistream.joins import REGISTRY, JoinState, open_join
+from semistream.master.memory import MemoryRelation
+
+MEMORY = 200_000
+ALGORITHMS = sorted(REGISTRY)
+FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}") for a in REGISTRY.values()
+         for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields else [{}])]
+
+
+def relation(master, on, partition_tuples=8):
+    return MemoryRelation("r", master, [m for _, m in on], partition_tuples)
+
+
+def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", partition_tuples=8, columns=None, parameters=None):
+    fields = REGISTRY[algorithm].parameters.model_fields
+    given = {"disk_tuples": partition_tuples} if "disk_tuples" in fields else {}
+    return open_join(algorithm, memory=memory, stream=stream.schema, master=relation(master, on, partition_tuples), on=on, columns=columns,
+                     join_type=join_type, parameters=given | (parameters or {}))
+
+
+def chunks(stream, lengths):
+    at = 0
+    for n in lengths:
+        yield from stream.slice(at, n).combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], stream.schema)]
+        at += n
+
+
+def check(outputs, stats, stream, master, on, join_type="inner"):
+    columns = [c for c in master.column_names if c not in [m for _, m in on]]
+    joined, unmatched = oracle.join(stream.to_pylist(), master.to_pylist(), on, columns, join_type)
+    assert oracle.rows(o.joined for o in outputs) == joined
+    assert oracle.rows(o.unmatched for o in outputs) == unmatched
+    assert sum(s.matched + s.unmatched for s in stats) == sum(s.rows_read for s in stats) == stream.num_rows
+    assert sum(s.output_rows for s in stats) == sum(joined.values())
+    assert stats[-1].waiting == 0
+
+
+def integers(count, start=0, **more):
+    return pa.table({"k": pa.array(range(start, start + count), pa.int64()), "v": pa.array([f"v{i}" for i in range(count)], pa.string()), **more})
+
+
+def sales(numbers):
+    return pa.table({"id": range(len(numbers)), "k": pa.array(numbers, pa.int64())})
+
+
+def run(join, stream, chunk=100):
+    out = [o for b in stream.to_batches(max_chunksize=chunk) for o in join.process(b)]
+    return out + list(join.drain())
+
+
+@pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), join_type=st.sampled_from(["inner", "left"]), partition_tuples=st.sampled_from([1, 8, 100]),
+       memory=st.sampled_from([60_000, 1_000_000]), restarts=st.booleans())
+def test_equals_the_oracle(algorithm, parameters, data, join_type, partition_tuples, memory, restarts, tmp_path_factory):
+    stream, master, on, lengths = data.draw(strategies.joins(unique=REGISTRY[algorithm].unique_keys))
+    make = lambda: start(algorithm, stream, master, on, join_type=join_type, partition_tuples=partition_tuples,  # noqa: E731
+                         memory=memory, parameters=parameters)
+    join, outputs, stats = make(), [], []
+    for chunk in chunks(stream, lengths):
+        outputs += join.process(chunk)
+        if restarts:
+            path = tmp_path_factory.mktemp("state") / "s"
+            join.snapshot().write(path)
+            stats.append(join.stats)
+            join = make()
+            join.restore(JoinState.read(path))
+    outputs += join.drain()
+    check(outputs, [*stats, join.stats], stream, master, on, join_type)
+
+
+@pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+@pytest.mark.parametrize("memory", [30_000, 120_000, 2_000_000])
+def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
+    rng = np.random.default_rng(7)
+    weights = 1 / np.arange(1, 901) ** skew
+    numbers = rng.choice(900, 40_000, p=weights / weights.sum())  # keys 800..899 have no master tuple
+    master, on = integers(800), [("k", "k")]
+    stream = sales(numbers).append_column("note", pa.array(["n" * (i % 9) for i in range(len(numbers))]))
+    join = start(algorithm, stream, master, on, memory=memory, partition_tuples=50, parameters=parameters)
+    outputs, peak = [], 0
+    for batch in stream.to_batches(max_chunksize=3000):
+        for out in join.process(batch):
+            outputs.append(out)
+            assert sum(join.stats.memory.values()) <= memory
+        peak = max(peak, join.stats.memory_peak)
+    outputs += join.drain()
+    assert peak <= memory
+    check(outputs, [join.stats], stream, master, on)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_hash_collisions_cost_time_and_no_row(algorithm, monkeypatch):
+    real = keys_module.codes
+    monkeypatch.setattr(keys_module, "codes", lambda columns, kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]))
+    master = pa.table({"k": [f"key{i}" for i in range(60)], "v": range(60)})
+    if REGISTRY[algorithm].unique_keys:
+        pytest.skip("equal codes are duplicate keys to it, and refused")
+    stream = pa.table({"id": range(2000), "k": [f"key{i * i % 70}" for i in range(2000)]})
+    join = start(algorithm, stream, master, [("k", "k")], memory=60_000)
+    check(run(join, stream), [join.stats], stream, master, [("k", "k")])
+
+
+# The field's habitual bugs, one test each
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_key_in_a_gap_of_r_ends_unmatched_and_does_not_loop(algorithm):
+    master = pa.table({"k": pa.array([1, 2, 1000, 1001], pa.int64()), "v": list("abcd")})
+    stream = sales([500] * 300)
+    join = start(algorithm, stream, master, [("k", "k")], partition_tuples=2)
+    out = run(join, stream)
+    assert sum(o.unmatched.num_rows for o in out) == 300
+    assert {r["reason"] for o in out for r in o.unmatched.to_pylist()} == {"no_match"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("key", [-(2**63), -1, 100, 2**63 - 1])
+def test_a_key_outside_the_range_of_r_is_unmatched_and_not_dropped(algorithm, key):
+    stream = sales([key, 5, key])
+    join = start(algorithm, stream, integers(100), [("k", "k")])
+    check(run(join, stream), [join.stats], stream, integers(100), [("k", "k")])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_full_hash_table_makes_the_source_wait_and_does_not_raise(algorithm):
+    stream = sales(list(range(500)) * 40)
+    join = start(algorithm, stream, integers(500), [("k", "k")], memory=20_000, partition_tuples=25)
+    check(run(join, stream, chunk=20_000), [join.stats], stream, integers(500), [("k", "k")])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_tuples_that_wait_at_the_end_of_the_stream_are_finished(algorithm):
+    stream = sales([7])
+    join = start(algorithm, stream, integers(100), [("k", "k")])
+    out = list(join.process(stream.to_batches()[0]))
+    assert sum(o.joined.num_rows for o in out) + join.stats.waiting == 1
+    out += join.drain()
+    assert oracle.rows(o.joined for o in out) == {(0, 7, "v7"): 1}
+    assert list(join.drain()) == []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_stream_tuples_of_one_key_do_not_overwrite_one_another(algorithm):
+    stream = sales([3] * 777)
+    join = start(algorithm, stream, integers(10), [("k", "k")])
+    assert sorted(r["id"] for o in run(join, stream) for r in o.joined.to_pylist()) == list(range(777))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_null_keys_leave_at_once(algorithm):
+    stream = sales([None, 1, None])
+    join = start(algorithm, stream, integers(10), [("k", "k")])
+    first = list(join.process(stream.to_batches()[0]))
+    assert [r["id"] for r in first[0].unmatched.to_pylist()] == [0, 2]
+    assert join.stats.rejected == {"null_key": 2}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_empty_master_leaves_all_unmatched(algorithm):
+    stream = sales([1, 2, 3])
+    join = start(algorithm, stream, integers(0), [("k", "k")])
+    check(run(join, stream), [join.stats], stream, integers(0), [("k", "k")])
+
+
+# Many-to-many, edges, settings
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_many_to_many_is_exact_or_refused(algorithm):
+    master = pa.concat_tables([integers(50), integers(50), integers(20)])
+    stream = sales([i * i % 60 for i in range(5000)])
+    if REGISTRY[algorithm].unique_keys:
+        with pytest.raises(ConfigError, match="duplicate master keys"):
+            start(algorithm, stream, master, [("k", "k")])
+        return
+    join = start(algorithm, stream, master, [("k", "k")], memory=40_000)
+    check(run(join, stream), [join.stats], stream, master, [("k", "k")])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_master_column_with_a_name_of_the_stream_gets_the_masters_name(algorithm):
+    stream = sales([1]).append_column("v", pa.array([9]))
+    join = start(algorithm, stream, integers(10), [("k", "k")])
+    assert join.output_schema.names == ["id", "k", "v", "r_v"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_stream_of_nothing_but_the_key(algorithm):
+    stream = pa.table({"k": pa.array([1, 1, 99, None], pa.int32())})
+    join = start(algorithm, stream, integers(10), [("k", "k")])
+    check(run(join, stream, chunk=2), [join.stats], stream, integers(10), [("k", "k")])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"memory": 100}, "'memory' must"),
+    ({"join_type": "outer"}, "'join_type' must be inner or left"),
+    ({"columns": ["nope"]}, "'columns' must be columns of r"),
+    ({"parameters": {"speed": 11}}, "'speed' is not a setting"),
+    ({"parameters": {"disk_tuples": -1}}, "'disk_tuples' is wrong"),
+])
+def test_a_setting_that_cannot_work_is_named(algorithm, change, message):
+    with pytest.raises(ConfigError, match=message):
+        join = start(algorithm, sales([1]), integers(1000), [("k", "k")], partition_tuples=100, **change)
+        run(join, sales([1]))
+
+
+@pytest.mark.parametrize(("on", "message"), [
+    ([("nope", "k")], "'on' must name a column of the stream"),
+    ([("k", "nope")], "'on' must name a column of the master"),
+    ([("k", "v")], "'on' must join columns of one type"),
+    ([], "'on' must name at least one pair"),
+])
+def test_join_columns_that_cannot_work_are_named(on, message):
+    with pytest.raises(ConfigError, match=message):
+        open_join("meshjoin", memory=MEMORY, stream=sales([1]).schema, master=relation(integers(5), [("k", "k")]), on=on)
+
+
+def test_an_unknown_algorithm_is_named_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="Did you mean 'meshjoin'"):
+        open_join("meshjion", memory=MEMORY, stream=sales([1]).schema, master=relation(integers(5), [("k", "k")]), on=[("k", "k")])
+
+
+# State
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_state_of_another_join_is_refused(algorithm):
+    stream, master, on = sales([1, 2, 3]), integers(100), [("k", "k")]
+    join = start(algorithm, stream, master, on)
+    list(join.process(stream.to_batches()[0]))
+    with pytest.raises(StateError, match="join_type is 'inner' there and 'left' here"):
+        start(algorithm, stream, master, on, join_type="left").restore(join.snapshot())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_damaged_state_is_refused_wherever_the_damage_is(algorithm, tmp_path):
+    join = start(algorithm, sales([1, 2, 3]), integers(100), [("k", "k")])
+    list(join.process(sales([1, 2, 3]).to_batches()[0]))
+    path = tmp_path / "state"
+    join.snapshot().write(path)
+    whole = path.read_bytes()
+    for at in itertools.chain(range(0, 60), range(60, len(whole), 17)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
+        with pytest.raises(StateError):
+            JoinState.read(path)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(StateError):
+        JoinState.read(path)
+    with pytest.raises(StateError, match="cannot be read"):
+        JoinState.read(tmp_path / "none")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_statistics_tell_each_iteration(algorithm):
+    rng = np.random.default_rng(3)
+    stream = sales(rng.integers(0, 500, 20_000))
+    join = start(algorithm, stream, integers(500), [("k", "k")], memory=60_000, partition_tuples=50)
+    run(join, stream)
+    s = join.stats
+    assert len(s.iterations) == s.iteration_count > 10
+    assert sum(i.disk_tuples for i in s.iterations) == s.disk_tuples_read
+    assert sum(i.bytes_read for i in s.iterations) == s.bytes_read > 0
+    assert sum(i.w_s for i in s.iterations) + s.cache_hits == 20_000
+    assert 0 < sum(i.seconds for i in s.iterations) <= s.seconds
+    assert s.processed_seconds > 0 and s.waited_seconds >= 0
+    assert s.iterations[-1].r_cycles == s.r_cycles
