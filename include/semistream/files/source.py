@@ -1,0 +1,390 @@
+"""CSV, JSON lines and Parquet files read as Arrow batches, a block at a time; malformed rows come out apart, as text."""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.json as arrow_json
+import pyarrow.parquet as pq
+
+from semistream.errors import ConfigError, SemistreamError
+from semistream.files.convert import cast_cells, infer_time, infer_type, parse_type
+from semistream.files.records import split_records
+
+BLOCK = 4 << 20  # bytes of text parsed at a time
+SAMPLE = 16 << 20  # bytes of text that types are found from
+ROWS = 65_536  # of a Parquet file at a time
+FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+           ".parquet": "parquet", ".pq": "parquet"}
+CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+
+
+class Rejected(NamedTuple):
+    """A row that could not be read: its text, and why."""
+
+    text: str
+    detail: str
+
+
+class Chunk(NamedTuple):
+    rows: pa.RecordBatch  # in the source's schema
+    rejected: list[Rejected]
+
+
+_Raw = tuple[pa.RecordBatch, "Sequence[str] | None", list[Rejected]]  # rows, their texts, what is no row
+
+
+class FileSource(ABC):
+    """One data file, or a directory of files alike.
+
+    schema: a column without any value has the type null until ``settle`` gives it one.
+    """
+
+    def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType]):
+        self.side, self.paths = side, list(paths)
+        self.bytes_total, self.bytes_done = sum(p.stat().st_size for p in paths), 0
+        self.ignored: Counter[str] = Counter()  # fields that the schema does not have, with the number of their values
+        self._prepare()
+        unknown = [c for c in types if c not in self.schema.names]
+        if unknown:
+            raise ConfigError("types", f"must name columns of the {side}", unknown[0], f"It has: {', '.join(self.schema.names)}.")
+        self.schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.schema])
+
+    schema: pa.Schema
+
+    def settle(self, types: Mapping[str, pa.DataType], leave: Sequence[str] = ()) -> None:
+        """Types for the columns whose own is not known: string where none is given, but those to leave are left."""
+        self.schema = pa.schema([f.with_type(types.get(f.name, pa.string())) if pa.types.is_null(f.type) and f.name not in leave
+                                 else f for f in self.schema])
+
+    def add_columns(self, names: Sequence[str]) -> None:
+        """Columns that a file without any row could not tell of."""
+        for name in names:
+            self.schema = self.schema.append(pa.field(name, pa.null()))
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All rows, in order; may be called again."""
+        done = 0
+        for path in self.paths:
+            for raw, texts, rejected in self._read(path, done):
+                yield self._typed(raw, texts, rejected)
+            done += path.stat().st_size
+            self.bytes_done = done
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Find the schema."""
+
+    @abstractmethod
+    def _read(self, path: Path, done: int) -> Iterator[_Raw]:
+        """Rows in the file's own types, their texts where there are, and the rows that are not rows."""
+
+    def _typed(self, raw: pa.RecordBatch, texts: Sequence[str] | None, rejected: list[Rejected]) -> Chunk:
+        columns: list[pa.Array] = []
+        wrong: dict[int, str] = {}
+        for field, column in zip(self.schema, raw.columns, strict=True):
+            cast, bad = cast_cells(column, field.type)
+            columns.append(cast)
+            for i in bad.tolist():
+                wrong.setdefault(i, f"{field.name}: {_shown(column[i])} is not {field.type}")
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if wrong:
+            keep = np.ones(raw.num_rows, bool)
+            keep[list(wrong)] = False
+            rows = rows.filter(pa.array(keep))
+            rejected = rejected + [Rejected(texts[i] if texts is not None else str(raw.slice(i, 1).to_pylist()[0]), why)
+                                   for i, why in sorted(wrong.items())]
+        return Chunk(rows, rejected)
+
+    def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
+        """Blocks of the file's bytes; send back how many of them were understood. The last one is (rest, True)."""
+        held, codec = b"", CODECS.get(path.suffix)
+        try:
+            with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as stream:
+                while block := stream.read(BLOCK):
+                    self.bytes_done = done + raw.tell()
+                    data = held + block
+                    consumed = yield data, False
+                    held = data[consumed:]
+                yield held, True
+        except OSError as e:
+            raise SemistreamError(f"{path} cannot be read: {e}") from None
+
+
+class CsvSource(FileSource):
+    """Text with a header line. Types are found from the first rows; cells that do not fit theirs make the row a rejected one."""
+
+    def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType], null_values: Sequence[str],
+                 delimiter: str):
+        self.names: list[str] = []
+        self._delimiter, self._null_values = delimiter, ["", *null_values]
+        super().__init__(side, paths, types)
+
+    def _prepare(self) -> None:
+        samples, size = [], 0
+        for path in self.paths:
+            for raw, _, _ in self._read(path, 0):
+                samples.append(raw)
+                size += raw.nbytes
+                if size >= SAMPLE:
+                    break
+            if size >= SAMPLE:
+                break
+        if not self.names:
+            raise ConfigError(self.side, "must have a header line with the names of its columns", str(self.paths[0]),
+                              "The file is empty; was it written completely?")
+        self.schema = pa.schema([(n, infer_type(self._text([b.column(i) for b in samples]))) for i, n in enumerate(self.names)])
+
+    @staticmethod
+    def _text(columns: list[pa.Array]) -> pa.Array:
+        return cast_cells(pa.concat_arrays(columns) if columns else pa.array([], pa.binary()), pa.string())[0]
+
+    def _read(self, path: Path, done: int) -> Iterator[_Raw]:
+        blocks = self._blocks(path, done)
+        data, final = next(blocks)
+        header = 0
+        while True:
+            if not header:
+                header = self._header(path, data, final)
+            if header:
+                consumed, item = self._parse(data, header, final)
+                header = -1  # behind us
+                yield item
+            else:
+                consumed = 0
+            if final:
+                return
+            data, final = blocks.send(consumed)
+
+    def _header(self, path: Path, data: bytes, final: bool) -> int:
+        """Read the header line: the number of its bytes, 0 while it is not complete (or there is none)."""
+        records = split_records(np.frombuffer(data, np.uint8), ord(self._delimiter), ord('"'), final, False)
+        if not len(records.starts):
+            return 0
+        start, end = records.starts[0], records.ends[0]
+        text = data[start:end].decode("utf-8-sig", errors="replace")
+        names = [n or f"column_{i + 1}" for i, n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
+        twice = [n for n, count in Counter(names).items() if count > 1]
+        if twice or not records.fields[0]:
+            raise ConfigError(self.side, "must have a header line that names each column once", f"{path}: {text[:200]}",
+                              f"Rename one of the columns {twice[0]!r}." if twice else "Its quotes do not match.")
+        if self.names and names != self.names:
+            raise ConfigError(self.side, "must have the same columns in every file", f"{path}: {', '.join(names)}",
+                              f"The first file has: {', '.join(self.names)}.")
+        self.names = names
+        return int(records.starts[1]) if len(records.starts) > 1 else records.consumed
+
+    def _parse(self, data: bytes, skip: int, final: bool) -> tuple[int, _Raw]:
+        skip = max(skip, 0)
+        array = np.frombuffer(data, np.uint8)[skip:]
+        found = split_records(array, ord(self._delimiter), ord('"'), final, len(self.names) == 1)
+        good = found.fields == len(self.names)
+        wanted = f"fields in place of {len(self.names)}"
+        rejected = [Rejected(_decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields else "quotes do not match")
+                    for s, e, fields in zip(found.starts[~good], found.ends[~good], found.fields[~good], strict=True)]
+        starts, ends = skip + found.starts[good], skip + found.ends[good]
+        clean = pa.py_buffer(data)[skip:skip + found.consumed] if good.all() else \
+            pa.py_buffer(b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n")
+        raw = self._arrow(clean, len(starts))
+        return skip + found.consumed, (raw, _Texts(data, starts, ends), rejected)
+
+    def _arrow(self, text: pa.Buffer, rows: int) -> pa.RecordBatch:
+        schema = pa.schema([(n, pa.binary()) for n in self.names])
+        if not rows:
+            return pa.RecordBatch.from_pylist([], schema)
+        table = arrow_csv.read_csv(
+            pa.BufferReader(text),
+            arrow_csv.ReadOptions(column_names=self.names, use_threads=False, block_size=max(text.size + 1, 1024)),
+            arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=len(self.names) > 1),
+            arrow_csv.ConvertOptions(column_types=schema, null_values=self._null_values, strings_can_be_null=True,
+                                     quoted_strings_can_be_null=len(self._null_values) > 1))
+        if table.num_rows != rows:
+            raise SemistreamError(f"{rows} CSV records were read as {table.num_rows} rows; please report this.")
+        return table.combine_chunks().to_batches()[0]
+
+
+class _Texts(Sequence[str]):
+    """The texts of the records of a block, cut out when asked for."""
+
+    def __init__(self, data: bytes, starts: np.ndarray, ends: np.ndarray):
+        self._data, self._starts, self._ends = data, starts, ends
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, i: Any) -> Any:
+        return _decode(self._data[self._starts[i]:self._ends[i]])
+
+
+class JsonSource(FileSource):
+    """One JSON object a line. Types are found from the first lines; later fields that these lack are ignored, and counted."""
+
+    def _prepare(self) -> None:
+        lines: list[bytes] = []
+        for path in self.paths:
+            for data, _ in self._lines(path, 0):
+                lines += data
+                if sum(map(len, lines)) >= SAMPLE:
+                    break
+        if lines and lines[0].lstrip().startswith(b"["):
+            raise ConfigError(self.side, "must have one JSON object a line", lines[0][:60].decode(errors="replace"),
+                              "Turn the array into lines, for instance: jq -c '.[]'.")
+        tables: list[pa.Table] = []
+        _halves(lines, lambda piece: arrow_json.read_json(*_json_input(piece)), tables, [])
+        found: dict[str, pa.DataType] = {}
+        for field in (f for t in tables for f in t.schema):
+            found[field.name] = _wider(found.get(field.name, pa.null()), field.type)
+        self._raw = pa.schema([(n, pa.string() if pa.types.is_timestamp(k) else k) for n, k in found.items()])
+        self.schema = self._raw
+        times = [n for n, k in found.items() if pa.types.is_timestamp(k)]
+        if times:
+            sample, _ = self._parse(lines)
+            kinds = {n: infer_time(sample.column(n).drop_null()) for n in times}
+            self.schema = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in self.schema])
+
+    def settle(self, types: Mapping[str, pa.DataType], leave: Sequence[str] = ()) -> None:
+        super().settle(types, leave)
+        self._raw = pa.schema([self.schema.field(f.name) if pa.types.is_null(f.type) else f for f in self._raw])
+
+    def add_columns(self, names: Sequence[str]) -> None:
+        super().add_columns(names)
+        for name in names:
+            self._raw = self._raw.append(pa.field(name, pa.null()))
+
+    def _read(self, path: Path, done: int) -> Iterator[_Raw]:
+        for lines, _ in self._lines(path, done):
+            rows, bad = self._parse(lines)
+            kept = [line for i, line in enumerate(lines) if i not in bad] if bad else lines
+            yield rows, [_decode(line) for line in kept] if self.schema != self._raw else None, \
+                [Rejected(_decode(lines[i]), why) for i, why in bad.items()]
+
+    def _lines(self, path: Path, done: int) -> Iterator[tuple[list[bytes], bool]]:
+        blocks = self._blocks(path, done)
+        data, final = next(blocks)
+        while True:
+            end = len(data) if final else data.rfind(b"\n") + 1
+            yield [line for line in data[:end].removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip()], final
+            if final:
+                return
+            data, final = blocks.send(end)
+
+    def _parse(self, lines: list[bytes]) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """(the rows of the good lines, why each of the others is not one)."""
+        def read(piece: list[bytes]) -> pa.Table:
+            source, options = _json_input(piece)
+            b"".join(piece).decode()
+            table = arrow_json.read_json(source, options, arrow_json.ParseOptions(
+                explicit_schema=self._raw, newlines_in_values=False, unexpected_field_behavior="infer"))
+            if table.num_rows != len(piece):
+                raise pa.ArrowInvalid("not one JSON object")
+            for name in table.schema.names[len(self._raw):]:
+                self.ignored[name] += table.num_rows - table.column(name).null_count
+            return table.select(self._raw.names)
+
+        tables: list[pa.Table] = []
+        bad: list[tuple[int, str]] = []
+        _halves(lines, read, tables, bad)
+        table = pa.concat_tables(tables) if tables else self._raw.empty_table()
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], self._raw), dict(bad)
+
+
+class ParquetSource(FileSource):
+    """Parquet files, in their own types."""
+
+    def _prepare(self) -> None:
+        try:
+            schemas = [pq.read_schema(p).remove_metadata() for p in self.paths]
+        except (OSError, pa.ArrowInvalid) as e:
+            raise ConfigError(self.side, "must be readable Parquet", str(self.paths[0]), str(e)) from None
+        for path, schema in zip(self.paths, schemas, strict=True):
+            if schema.names != schemas[0].names:
+                raise ConfigError(self.side, "must have the same columns in every file", f"{path}: {', '.join(schema.names)}",
+                                  f"The first file has: {', '.join(schemas[0].names)}.")
+        self.schema = pa.schema([pa.field(f.name, f.type) for f in schemas[0]])
+
+    def _read(self, path: Path, done: int) -> Iterator[_Raw]:
+        size, read = path.stat().st_size, 0
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(ROWS):
+                    read += batch.num_rows
+                    self.bytes_done = done + size * read // file.metadata.num_rows
+                    yield batch, None, []
+        except (OSError, pa.ArrowInvalid) as e:
+            raise SemistreamError(f"{path} cannot be read: {e}") from None
+
+
+def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None, null_values: Sequence[str] = (),
+                delimiter: str = "") -> FileSource:
+    """A data file or directory. side: what to call it in errors; kind: csv, json or parquet, by the name where it is empty.
+
+    types: column to type name, over what the file says. Raises ConfigError for a file that cannot be read so.
+    """
+    paths = [path]
+    if path.is_dir():
+        paths = sorted(p for p in path.iterdir() if p.is_file() and _format(p) and p.name[0] not in "._")
+    if not paths or not paths[0].is_file():
+        raise ConfigError(side, "must be a file, or a directory with files, that exists", str(path), "Check the path.")
+    formats = {kind or _format(p) for p in paths}
+    if len(formats) != 1 or not min(formats):
+        raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files", str(path),
+                          f"Tell it: --{side}-format csv.")
+    asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
+    kind = formats.pop()
+    if kind == "parquet":
+        return ParquetSource(side, paths, asked)
+    if kind == "json":
+        return JsonSource(side, paths, asked)
+    tabs = Path(paths[0].stem if paths[0].suffix in CODECS else paths[0].name).suffix == ".tsv"
+    return CsvSource(side, paths, asked, null_values, delimiter or ("\t" if tabs else ","))
+
+
+def _format(path: Path) -> str:
+    return FORMATS.get(Path(path.stem).suffix if path.suffix in CODECS else path.suffix, "")
+
+
+def _json_input(lines: list[bytes]) -> tuple[pa.BufferReader, arrow_json.ReadOptions]:
+    text = b"\n".join(lines)
+    return pa.BufferReader(text), arrow_json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
+
+
+def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables: list[pa.Table], bad: list[tuple[int, str]],
+            start: int = 0) -> None:
+    """Read lines; where that fails, halve until the lines at fault are alone."""
+    if not lines:
+        return
+    try:
+        tables.append(read(lines))
+    except (pa.ArrowInvalid, UnicodeDecodeError) as e:
+        if len(lines) == 1:
+            bad.append((start, str(e).splitlines()[0]))
+            return
+        half = len(lines) // 2
+        _halves(lines[:half], read, tables, bad, start)
+        _halves(lines[half:], read, tables, bad, start + half)
+
+
+def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """The type that holds both; the first where there is none."""
+    try:
+        return pa.unify_schemas([pa.schema([("x", a)]), pa.schema([("x", b)])], promote_options="permissive").field(0).type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return pa.string() if {pa.types.is_string(t) or pa.types.is_timestamp(t) for t in (a, b)} == {True} else a
+
+
+def _shown(value: pa.Scalar) -> str:
+    value = value.as_py()
+    return repr(_decode(value) if isinstance(value, bytes) else value)
+
+
+def _decode(text: bytes) -> str:
+    return text.decode(errors="replace")
