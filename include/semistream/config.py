@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -236,6 +237,11 @@ class Job(Settings):
     on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; several for a composite key")
     columns: Names = Field((), description="Master columns to add; default: all but the join columns")
     fact_table: str = Field(description="Table that receives the joined tuples")
+
+    def to_ledger(self) -> str:
+        """JSON that ``Job.load`` takes again, without options of the source that may hold a secret."""
+        options = {k: v for k, v in self.stream.options.items() if not re.search("url$|pass|secret|jaas|token|key$", k, re.IGNORECASE)}
+        return self.model_copy(update={"stream": self.stream.model_copy(update={"options": options})}).model_dump_json()
 
 
 class Places(Settings):

@@ -1,1 +1,8 @@
-"""TODO"""
+"""Proof that everything arrived: Great Expectations over the warehouse, and a report that a person can read.
+
+Great Expectations takes seconds to import: it is, only when ``verify`` runs.
+"""
+
+from semistream.quality.verification import CheckResult, VerificationFailed, VerificationResult, verify
+
+__all__ = ["CheckResult", "VerificationFailed", "VerificationResult", "verify"]

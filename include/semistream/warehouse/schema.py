@@ -53,10 +53,11 @@ load_batches = Table(
 load_commits = Table(
     "load_commits", metadata,
     *_load_key(),
+    Column("job", Text),  # JSON: the job that was loaded (config.Job), its source as it was read
     Column("fact_table", NAME, nullable=False),
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
     Column("partitions", Integer, nullable=False),
-    Column("source_offsets", Text, nullable=False),  # JSON, as Spark's offset log has them
+    Column("source_offsets", Text, nullable=False),  # JSON, see ledger.py
     Column("rows_read", BigInteger, nullable=False),
     Column("committed_at", DateTime, nullable=False),  # UTC
 )

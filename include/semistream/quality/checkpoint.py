@@ -1,0 +1,112 @@
+"""One Great Expectations checkpoint run over the warehouse's own connection, and its page of the Data Docs.
+
+The context lives in memory: only validation results and the HTML pages go to disk, and none of them has the connection string.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semistream.errors import SemistreamError
+from semistream.quality.checks import Check
+
+if TYPE_CHECKING:
+    from great_expectations.data_context import EphemeralDataContext
+
+SITE = "semistream"
+RUNS_KEPT = 200  # on the index page
+DOCS = "semistream.quality.docs"
+
+
+def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], summary: dict[str, Any],
+                   reports: Path) -> tuple[bool, list[dict[str, Any]], Path]:
+    """Whether all checks hold; per check {name, title, success, count, rows, error}; the report's page.
+
+    asset: the table that the validation is filed under; name: of the suite; summary: shown above the checks in the report.
+    """
+    context = _context(reports)
+    import great_expectations as gx
+    from great_expectations.checkpoint import UpdateDataDocsAction
+    from great_expectations.core.run_identifier import RunIdentifier
+
+    from semistream.quality.expectations import ExpectQueryToFindNoRows
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there is no MySQL kind of this, so that SQLite's would be a second path
+        datasource = context.data_sources.add_sql("warehouse", connection_string=url)
+    engine = datasource.get_engine()
+    batch = datasource.add_table_asset(asset, table_name=asset).add_batch_definition_whole_table("whole")
+    suite = context.suites.add(gx.ExpectationSuite(name=name))
+    suite.expectations = [
+        ExpectQueryToFindNoRows(query=c.sql(engine.dialect), description=c.title, notes=c.explanation,
+                                meta={"check": c.name} | ({"run": summary} if i == 0 else {})) for i, c in enumerate(checks)]
+    suite.save()
+    validation = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
+    checkpoint = context.checkpoints.add(gx.Checkpoint(
+        name=name, validation_definitions=[validation], actions=[UpdateDataDocsAction(name="docs")], result_format="COMPLETE"))
+    try:
+        done = checkpoint.run(run_id=RunIdentifier(run_name=summary["run"], run_time=datetime.now(UTC)))
+    finally:
+        engine.dispose()
+    identifier, result = next(iter(done.run_results.items()))
+    page = _page(context, identifier)
+    if page is None or not page.is_file():  # GX logs what a renderer raises, and goes on
+        raise SemistreamError(f"The report of {name} was not written below {reports}; see the log of great_expectations.")
+    return bool(result.success), [read_result(r) for r in result.results], page
+
+
+def read_result(result: Any) -> dict[str, Any]:
+    """What a report says of one expectation."""
+    config, found = result.expectation_config, result.result or {}
+    details = found.get("details", {})  # columns and rows apart: the store sorts the keys of mappings
+    errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
+    return {"name": (config.meta or {}).get("check", config.type), "title": config.description, "explanation": config.notes,
+            "success": bool(result.success), "count": found.get("observed_value", 0), "query": config.kwargs.get("query", ""),
+            "rows": [dict(zip(details.get("columns", []), r, strict=True)) for r in details.get("unexpected_rows", [])], "error": errors[0] if errors else None}
+
+
+def _exceptions(info: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """GX gives one mapping, or one by metric."""
+    candidates = [info or {}, *(v for v in (info or {}).values() if isinstance(v, dict))]
+    return [c for c in candidates if c.get("raised_exception")]
+
+
+def _context(reports: Path) -> EphemeralDataContext:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # read as GX is imported
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import great_expectations as gx
+        from great_expectations.data_context.types.base import (
+            DataContextConfig,
+            InMemoryStoreBackendDefaults,
+            ProgressBarsConfig,
+        )
+    defaults = InMemoryStoreBackendDefaults()
+    defaults.stores[defaults.validation_results_store_name]["store_backend"] = _files(reports / "results")
+    index = {"class_name": "DefaultSiteIndexBuilder", "validation_results_limit": RUNS_KEPT,
+             "renderer": {"module_name": DOCS, "class_name": "RunsRenderer"}, "view": {"module_name": DOCS, "class_name": "RunsView"}}
+    section = {"class_name": "DefaultSiteSectionBuilder", "source_store_name": defaults.validation_results_store_name,
+               "renderer": {"module_name": DOCS, "class_name": "ReportRenderer"}, "view": {"module_name": DOCS, "class_name": "ReportView"}}
+    site = {"module_name": DOCS, "class_name": "Site", "show_how_to_buttons": False, "store_backend": _files(reports),
+            "site_index_builder": index, "site_section_builders": {"validations": section, "expectations": "None", "profiling": "None"}}
+    config = DataContextConfig(store_backend_defaults=defaults, data_docs_sites={SITE: site}, analytics_enabled=False,
+                               progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False))
+    return gx.get_context(mode="ephemeral", project_config=config)
+
+
+def _files(directory: Path) -> dict[str, Any]:
+    return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(directory.absolute())}
+
+
+def _page(context: EphemeralDataContext, identifier: Any) -> Path | None:
+    from urllib.parse import unquote, urlparse
+
+    sites = context.get_docs_sites_urls(resource_identifier=identifier, site_names=[SITE])
+    return Path(unquote(urlparse(sites[0]["site_url"]).path)) if sites and sites[0]["site_url"] else None

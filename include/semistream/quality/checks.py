@@ -1,0 +1,315 @@
+"""The expectations: each a query over the warehouse that looks for rows that must not be there, and words for a person.
+
+A query returns the offending rows. All are set-based and go through indexes: the fact table's on its stream ids and on
+(app, batch, drain, partition), the dimension's primary key, and those of the staging tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import and_, case, func, literal, null, or_, select
+from sqlalchemy.sql import ColumnElement, FromClause, Select
+
+from semistream.quality.scope import Scope
+from semistream.quality.staging import Staging
+from semistream.warehouse.schema import load_batches, load_commits, unmatched
+
+ROWS_SHOWN = 50
+LOAD = ("batch", "drain", "partition")
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    title: str
+    explanation: str
+    query: Select | sa.CompoundSelect
+
+    def sql(self, dialect: sa.Dialect) -> str:
+        """The query as text that ``sa.text`` takes: literals inline, no parameters."""
+        plain = type(dialect)(paramstyle="named")  # a dialect of the format style would double every percent sign
+        return str(self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})).replace(":", "\\:")
+
+
+def all_checks(scope: Scope, staging: Staging) -> Iterator[Check]:
+    """The checks that can be made: without recounted sources those that need them are left out."""
+    yield from ledger_checks(scope)
+    yield fact_rows(scope)
+    yield unmatched_rows(scope, staging)
+    if staging.sources is not None:
+        yield source_rows(scope, staging)
+    if scope.ids:
+        yield no_duplicates(scope, staging)
+        if staging.source_ids is not None:
+            yield none_missing(scope, staging)
+            yield none_invented(scope, staging)
+    yield surrogate_keys(scope)
+    if scope.added and scope.comparable:
+        yield enriched_columns(scope)
+    if staging.sample is not None:
+        yield sample_joined(scope, staging)
+    if staging.unmatched_sample is not None:
+        yield sample_unmatched(scope, staging)
+
+
+def ledger_checks(scope: Scope) -> Iterator[Check]:
+    b, c = load_batches.c, load_commits.c
+    sums = select(b.batch, b.drain, func.count().label("n"), func.sum(b.rows_read).label("rows_read")) \
+        .where(scope.holds(load_batches)).group_by(b.batch, b.drain).subquery("ledger")
+    same = and_(sums.c.batch == c.batch, sums.c.drain == c.drain)
+    orphans = select(sums.c.batch, sums.c.drain, null(), sums.c.n) \
+        .where(~select(1).where(c.app == scope.app, same).correlate(sums).exists())
+    yield Check(
+        "batch_partitions", "Every committed batch has all its partitions",
+        "A batch is committed when each of its partitions has written its rows and its ledger row. A batch listed here has fewer "
+        "or more ledger rows than it has partitions, or was passed over without ever being committed.",
+        sa.union_all(select(c.batch, c.drain, c.partitions.label("partitions_expected"),
+                            func.coalesce(sums.c.n, 0).label("partitions_in_ledger"))
+                     .select_from(load_commits.outerjoin(sums, same))
+                     .where(scope.holds(load_commits), func.coalesce(sums.c.n, 0) != c.partitions), orphans))
+    yield Check(
+        "commit_rows", "Rows read by the partitions add up to the batch",
+        "The driver counts what it reads from the source for a batch, each partition what it receives. Rows lost or doubled between "
+        "the two show here.",
+        select(c.batch, c.drain, c.rows_read.label("rows_read_by_driver"), sums.c.rows_read.label("rows_read_by_partitions"))
+        .select_from(load_commits.join(sums, same)).where(scope.holds(load_commits), sums.c.rows_read != c.rows_read))
+    left_over = b.waiting_before + b.rows_read - b.matched - b.unmatched - b.waiting
+    yield Check(
+        "batch_arithmetic", "In every batch: waiting before + read = matched + unmatched + waiting",
+        "Each stream tuple is matched, unmatched or still waiting in the join's memory; none may vanish and none may be counted "
+        "twice. The difference is what is not accounted for.",
+        select(*_load(load_batches), b.waiting_before, b.rows_read, b.matched, b.unmatched, b.waiting, left_over.label("difference"))
+        .where(scope.holds(load_batches), left_over != 0))
+    before = select(*_load(load_batches), b.waiting_before, func.coalesce(
+        func.lag(b.waiting).over(partition_by=b.partition, order_by=(b.batch, b.drain)), 0).label("waiting_after_previous_batch")) \
+        .where(scope.until(load_batches)).subquery("carried")
+    yield Check(
+        "waiting_carried", "What waited after one batch is taken up by the next",
+        "Tuples that wait in the join are carried over in its saved state. A partition listed here began with another number of "
+        "waiting tuples than the batch before it had left.",
+        select(before).where(scope.after(before), before.c.waiting_before != before.c.waiting_after_previous_batch))
+    yield Check(
+        "drained", "Nothing waits after a drain",
+        "A drain (at a stop, and when all available input has been read) finishes every waiting tuple.",
+        select(*_load(load_batches), b.waiting).where(scope.holds(load_batches), b.drain == 1, b.waiting != 0))
+    yield total_arithmetic(scope)
+
+
+def total_arithmetic(scope: Scope) -> Check:
+    b = load_batches.c
+    at_end = and_(b.batch == scope.last[0], b.drain == scope.last[1])
+    total = select(func.sum(b.rows_read).label("rows_read"), func.sum(b.matched).label("matched"),
+                   func.sum(b.unmatched).label("unmatched"), func.sum(case((at_end, b.waiting), else_=0)).label("waiting")) \
+        .where(scope.until(load_batches)).subquery("total")
+    difference = total.c.rows_read - total.c.matched - total.c.unmatched - total.c.waiting
+    return Check(
+        "total_arithmetic", "In total: read = matched + unmatched + waiting",
+        "The same over everything that this app ever loaded, from its first batch to the last one verified here.",
+        select(total, difference.label("difference")).where(difference != 0))
+
+
+def fact_rows(scope: Scope) -> Check:
+    b = load_batches.c
+    counted = _counted(scope, scope.fact, "facts")
+    return Check(
+        "fact_rows", f"{scope.fact_name} has exactly the rows that the ledger says",
+        "Each partition of a batch notes how many rows it wrote. Fewer rows now means that rows were deleted or lost, more means "
+        "that they were written twice.",
+        sa.union_all(*_both_ways(counted, select(*_load(load_batches), b.output_rows.label("rows_in_ledger"))
+                                 .where(scope.holds(load_batches), b.output_rows != 0).subquery("ledger"), LOAD)))
+
+
+def unmatched_rows(scope: Scope, staging: Staging) -> Check:
+    counted = _counted(scope, unmatched, "kept", unmatched.c.reason)
+    return Check(
+        "unmatched_rows", "Every unmatched tuple is kept, with its reason",
+        "A tuple without master data, without a key or that cannot be parsed goes to the table unmatched. Its rows, by reason, "
+        "must be those that the ledger counted (reason (all): the ledger's total against its own count by reason).",
+        sa.union_all(*_both_ways(counted, staging.rejected.select().subquery("ledger"), (*LOAD, "reason")),
+                     _reasons_add_up(scope, staging)))
+
+
+def _reasons_add_up(scope: Scope, staging: Staging) -> Select:
+    b, r = load_batches.c, staging.rejected.c
+    same = and_(r.batch == b.batch, r.drain == b.drain, r.partition == b.partition)
+    by_reason = select(func.coalesce(func.sum(r.rows_in_ledger), 0)).where(same).correlate(load_batches).scalar_subquery()
+    return select(*_load(load_batches), literal("(all)"), b.unmatched, by_reason).where(scope.holds(load_batches),
+                                                                                       b.unmatched != by_reason)
+
+
+def source_rows(scope: Scope, staging: Staging) -> Check:
+    s, c = staging.sources.c, load_commits.c
+    return Check(
+        "source_rows", "The source has as many rows as were read",
+        "The files (or table) that each batch was read from are opened again, without Spark, and counted.",
+        select(s.batch, s.source, s.rows_in_source, c.rows_read).select_from(staging.sources.join(
+            load_commits, and_(c.app == scope.app, c.batch == s.batch, c.drain == 0))).where(s.rows_in_source != c.rows_read))
+
+
+def no_duplicates(scope: Scope, staging: Staging) -> Check:
+    """An id as often in the facts (with the same surrogate key, where several master rows may match) as in the source at most."""
+    f = scope.fact
+    key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
+    many = select(*key, func.count().label("rows_in_warehouse"), func.min(f.c.batch).label("first_batch"),
+                  func.max(f.c.batch).label("last_batch")).where(*_ids_in_scope(scope), scope.until(f)) \
+        .group_by(*key).having(func.count() > 1).subquery("many")
+    columns, wrong = [*many.c], []
+    if staging.source_ids is not None:
+        s = staging.source_ids.c
+        times = select(func.count()).where(*(s[i] == many.c[i] for i in scope.ids)).correlate(many).scalar_subquery()
+        columns.append(times.label("rows_in_source"))
+        wrong.append(or_(times == 0, many.c.rows_in_warehouse > times))
+    return Check(
+        "no_duplicates", "No stream tuple was loaded twice",
+        f"A stream tuple is identified by {_listed(scope.ids)}" + (
+            "." if scope.unique else f"; it may match several master rows, but each of them ({scope.surrogate}) only once."),
+        select(*columns).where(*wrong))
+
+
+def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
+    """When only later batches are verified: the ids that these loaded, wherever else they are."""
+    if scope.first is None:
+        return []
+    recent = scope.fact.alias("recent")
+    ids = select(*(recent.c[i] for i in scope.ids)).where(scope.holds(recent)).distinct()
+    return [sa.tuple_(*(scope.fact.c[i] for i in scope.ids)).in_(ids)] if len(scope.ids) > 1 else \
+        [scope.fact.c[scope.ids[0]].in_(ids)]
+
+
+def none_missing(scope: Scope, staging: Staging) -> Check:
+    s, f, u = staging.source_ids.c, scope.fact, unmatched.c
+    loaded = select(1).where(*(f.c[i] == s[i] for i in scope.ids), scope.until(f)).correlate(staging.source_ids).exists()
+    kept = select(1).where(u.fact_table == scope.fact_name, u.stream_id == s.stream_id, scope.until(unmatched)) \
+        .correlate(staging.source_ids).exists()
+    missing = select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)).where(~loaded, ~kept)
+    allowed = "" if not scope.waiting else f" {scope.waiting} tuples wait in the join at the end of the last batch and may be missing."
+    if scope.waiting or scope.unidentified:
+        missing = missing.cte("missing")
+        how_many = select(func.count()).select_from(missing).scalar_subquery()
+        missing = select(missing).where(~how_many.between(scope.waiting, scope.waiting + scope.unidentified))
+    return Check(
+        "none_missing", "Every stream tuple has arrived",
+        f"Every {_listed(scope.ids)} of the source is in {scope.fact_name} or in unmatched.{allowed}", missing)
+
+
+def none_invented(scope: Scope, staging: Staging) -> Check:
+    f, s = scope.fact, staging.source_ids.c
+    found = select(1).where(*(s[i] == f.c[i] for i in scope.ids)).correlate(f).exists()
+    return Check(
+        "none_invented", "Every loaded row comes from the source",
+        f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have was changed or put there by something else.",
+        select(*(f.c[i] for i in scope.ids), *_load(f)).where(scope.holds(f), ~found))
+
+
+def surrogate_keys(scope: Scope) -> Check:
+    """Also compares the join columns where the dimension's business key is among them, since that never changes for a key."""
+    f, d = scope.fact, scope.dimension
+    fk, pk = f.c[scope.surrogate], d.c[scope.surrogate]
+    absent = pk.is_(None)
+    if scope.left:
+        there = select(1).where(*(d.c[m] == f.c[s] for s, m in scope.on.items())).correlate(f)
+        absent = or_(and_(fk.is_not(None), pk.is_(None)), and_(fk.is_(None), scope.is_current(f), sa.exists(there)))
+    pairs = [(s, m) for s, m in scope.on.items() if m in scope.business_key and s in f.c]
+    other = or_(*(f.c[s] != d.c[m] for s, m in pairs)) if pairs else sa.false()
+    shown = [d.c[m].label(f"{d.name}_{m}") for _, m in pairs]
+    return Check(
+        "surrogate_keys", "Every surrogate key is in its dimension and is the right one",
+        f"{scope.surrogate} of each fact names a row of {d.name}" + (
+            f", and that row has the fact's own {_listed(scope.on)}." if pairs else ".")
+        + (" A tuple without one (left join) has no master data." if scope.left else ""),
+        select(*_ids(scope, f), *_load(f), fk, *(f.c[s] for s, _ in pairs), *shown)
+        .select_from(f.outerjoin(d, fk == pk)).where(scope.holds(f), or_(absent, and_(pk.is_not(None), other))))
+
+
+def enriched_columns(scope: Scope) -> Check:
+    f, d = scope.fact, scope.dimension
+    pairs = [(f.c[a], d.c[m]) for a, m in scope.added.items()]
+    lacking = or_(*(and_(a.is_(None), m.is_not(None)) for a, m in pairs))
+    first = case(*((and_(a.is_(None), m.is_not(None)), literal(str(a.name), sa.String)) for a, m in pairs))
+    value = case(*((and_(a.is_(None), m.is_not(None)), sa.cast(m, sa.String(255))) for a, m in pairs))
+    return Check(
+        "enriched_columns", "Enriched columns are filled wherever the master data has a value",
+        f"Compared for every fact: {_listed(scope.added)}.",
+        select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], first.label("empty_column"), value.label("value_in_dimension"))
+        .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate])).where(scope.holds(f), scope.is_current(f), lacking))
+
+
+def sample_joined(scope: Scope, staging: Staging) -> Check:
+    """Sampled facts against the master rows of their version: the dimension itself, or what its snapshot had, in staging."""
+    f, s, m = scope.fact, staging.sample, staging.master
+    drawn = and_(s.c.app == f.c.app, *(s.c[x] == f.c[x] for x in (*LOAD, *scope.ids)))
+    same_row = and_(m.c.version == s.c.version, m.c[scope.surrogate] == f.c[scope.surrogate],
+                    *(f.c[a] == m.c[b] for a, b in scope.on.items()))
+    absent = m.c[scope.surrogate].is_(None)
+    pairs = [(f.c[a], m.c[b]) for a, b in scope.added.items()]
+
+    def first_that_differs(what: str) -> ColumnElement:
+        shown = {"column": [literal(str(a.name), sa.String) for a, _ in pairs], "loaded": [sa.cast(a, sa.String(255)) for a, _ in pairs],
+                 "joined_again": [sa.cast(b, sa.String(255)) for _, b in pairs]}[what]
+        missing = literal("(no such master row)") if what == "column" else sa.cast(null(), sa.String(255))
+        return case((absent, missing), *((a.is_distinct_from(b), x) for (a, b), x in zip(pairs, shown, strict=True))).label(what)
+
+    differ = select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *(f.c[a] for a in scope.on), s.c.version.label("master_version"),
+                    *map(first_that_differs, ("column", "loaded", "joined_again"))) \
+        .select_from(f.join(s, drawn).outerjoin(m, same_row)) \
+        .where(f.c[scope.surrogate].is_not(None) if scope.left else sa.true(),
+               or_(absent, *(a.is_distinct_from(b) for a, b in pairs))).distinct()
+    return Check(
+        "sample_joined", "A sample of facts, joined again by the database, is the same",
+        f"{staging.sampled:,} facts drawn at random (seed {staging.seed}) are joined by the database with the master data of the "
+        f"version that they were loaded with, and compared column by column.",
+        differ if scope.unique else sa.union_all(differ, _matches_lost(scope, staging)))
+
+
+def _matches_lost(scope: Scope, staging: Staging) -> Select:
+    """Where several master rows match: those that a sampled stream tuple was not joined with."""
+    f, s, m, g = scope.fact, staging.sample, staging.master, scope.fact.alias("other")
+    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), g.c.app == s.c.app, g.c[scope.surrogate] == m.c[scope.surrogate])
+    rows = s.join(f, and_(s.c.app == f.c.app, *(s.c[x] == f.c[x] for x in (*LOAD, *scope.ids)))) \
+        .join(m, and_(m.c.version == s.c.version, *(f.c[a] == m.c[b] for a, b in scope.on.items())))
+    return select(*_ids(scope, f), *_load(f), m.c[scope.surrogate], *(f.c[a] for a in scope.on), s.c.version,
+                  literal("(match not loaded)"), null(), null()) \
+        .select_from(rows).where(~sa.exists(joined.correlate(s, m))).distinct()
+
+
+def sample_unmatched(scope: Scope, staging: Staging) -> Check:
+    s, m = staging.unmatched_sample, staging.master
+    return Check(
+        "sample_unmatched", "A sample of unmatched tuples, joined again by the database, has no match",
+        f"{staging.unmatched_sampled:,} tuples that were put aside for lack of master data, drawn at random (seed {staging.seed}). "
+        "One listed here does have master data.",
+        select(s.c.stream_id, s.c.batch, s.c.drain, s.c.partition, *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
+               s.c.version.label("master_version"), m.c[scope.surrogate])
+        .select_from(s.join(m, and_(m.c.version == s.c.version,
+                                    *(s.c[f"key_{i}"] == m.c[k] for i, k in enumerate(scope.on.values()))))))
+
+
+def _counted(scope: Scope, table: sa.Table, name: str, *further: ColumnElement) -> FromClause:
+    conditions = [scope.holds(table)] + ([table.c.fact_table == scope.fact_name] if table is unmatched else [])
+    key = [*_load(table), *further]
+    return select(*key, func.count().label("rows_in_table")).where(*conditions).group_by(*key).subquery(name)
+
+
+def _both_ways(counted: FromClause, ledger: FromClause, key: tuple[str, ...]) -> tuple[Select, Select]:
+    """Rows of `ledger` whose count differs in `counted`, and rows of `counted` that `ledger` does not have."""
+    same = and_(*(counted.c[k] == ledger.c[k] for k in key))
+    found = func.coalesce(counted.c.rows_in_table, 0)
+    return (select(*(ledger.c[k] for k in key), ledger.c.rows_in_ledger, found.label("rows_in_table"))
+            .select_from(ledger.outerjoin(counted, same)).where(found != ledger.c.rows_in_ledger),
+            select(*(counted.c[k] for k in key), literal(0), counted.c.rows_in_table)
+            .select_from(counted.outerjoin(ledger, same)).where(ledger.c[key[0]].is_(None)))
+
+
+def _load(table: FromClause) -> list[ColumnElement]:
+    return [table.c[name] for name in LOAD]
+
+
+def _ids(scope: Scope, table: FromClause) -> list[ColumnElement]:
+    return [table.c[i] for i in scope.ids]
+
+
+def _listed(names: object) -> str:
+    return ", ".join(names)  # type: ignore[call-overload]

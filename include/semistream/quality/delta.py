@@ -1,0 +1,40 @@
+"""A Delta table's rows as a staging table, so that the same queries can prove it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import Column
+
+from semistream.config import Job
+from semistream.errors import ConfigError
+from semistream.quality.staging import Staging
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.schema import NAME
+from semistream.warehouse.types import sql_type, stored_schema
+
+ROWS = 100_000
+
+
+def stage(staging: Staging, uri: str, job: Job, app: str) -> sa.Table:
+    """What `app` wrote to the Delta table. Raises ConfigError when there is none."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        data = DeltaTable(uri).to_pyarrow_dataset()
+    except TableNotFoundError:
+        raise ConfigError("sink", "must be a Delta table that exists", uri, "It was written by this app and is gone.") from None
+    keys = {*job.stream.id, *job.on}
+    columns = [Column("app", NAME) if f.name == "app" else Column(f.name, sql_type(f, f.name in keys))
+               for f in stored_schema(pa.schema(data.schema))]
+    table = staging.table("facts", *columns)
+    import pyarrow.compute as pc
+
+    for batch in data.to_batches(filter=pc.field("app") == app, batch_size=ROWS):
+        with staging.engine.begin() as connection:
+            bulk_insert(connection, table, batch)
+    staging.index(table, "app", "batch", "drain", "partition")
+    if job.stream.id:
+        staging.index(table, *job.stream.id)
+    return table

@@ -1,0 +1,86 @@
+"""Data Docs that a person reads, without a network: GX builds the site, these render its pages.
+
+GX's own pages need a dozen scripts and stylesheets from content delivery networks. Ours have one stylesheet, inline, and no script.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from great_expectations.render.renderer.site_builder import SiteBuilder
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from semistream.quality.checkpoint import read_result
+from semistream.quality.checks import ROWS_SHOWN
+
+
+class Site(SiteBuilder):
+    """Without GX's images and fonts, which our pages do not show."""
+
+    def build(self, resource_identifiers: Any = None, build_index: bool = True) -> Any:
+        self.target_store.copy_static_assets = lambda *_: None
+        return super().build(resource_identifiers, build_index)
+
+
+class ReportRenderer:
+    """A validation result as what the report's template shows."""
+
+    def __init__(self, data_context: Any = None, **_: Any):
+        pass
+
+    def render(self, result: Any) -> dict[str, Any]:
+        checks = [read_result(r) for r in result.results]
+        run = next((r.expectation_config.meta["run"] for r in result.results if "run" in (r.expectation_config.meta or {})), {})
+        return {"run": run, "success": bool(result.success), "checks": sorted(checks, key=lambda c: c["success"]),
+                "failed": sum(not c["success"] for c in checks), "asset": result.asset_name,
+                "time": _time(result.meta["validation_time"]), "home": "../" * 4 + "index.html", "rows_shown": ROWS_SHOWN}
+
+
+class RunsRenderer:
+    """The site's index: every run, the latest first."""
+
+    def __init__(self, data_context: Any = None, **_: Any):
+        pass
+
+    def render(self, links: dict[str, Any]) -> dict[str, Any]:
+        runs = sorted(links.get("validations_links", []), key=lambda r: str(r["run_time"]), reverse=True)
+        return {"runs": [{"name": r["run_name"], "suite": r["expectation_suite_name"], "asset": r["asset_name"],
+                          "success": r["validation_success"], "time": _time(r["run_time"]), "path": r["filepath"]} for r in runs]}
+
+
+class _View:
+    template: str
+
+    def __init__(self, **_: Any):
+        pass
+
+    def render(self, document: dict[str, Any], **_: Any) -> str:
+        return _templates().get_template(self.template).render(document)
+
+
+class ReportView(_View):
+    template = "report.html"
+
+
+class RunsView(_View):
+    template = "index.html"
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(loader=PackageLoader("semistream.quality"), autoescape=select_autoescape(["html"]),
+                              trim_blocks=True, lstrip_blocks=True)
+    environment.filters["number"] = lambda v: f"{v:,}" if isinstance(v, (int, float)) and not isinstance(v, bool) else v
+    environment.filters["cell"] = lambda v: "NULL" if v is None else v
+    environment.filters["words"] = lambda v: str(v).replace("-", " ")
+    environment.filters["label"] = lambda v: str(v).replace("_", " ")
+    environment.globals["css"] = (Path(__file__).parent / "templates" / "style.css").read_text()
+    return environment
+
+
+def _time(value: Any) -> str:
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

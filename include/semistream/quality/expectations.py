@@ -1,0 +1,58 @@
+"""What Great Expectations needs to run our checks: an expectation that a query finds no rows, and the metric that runs it.
+
+GX's own UnexpectedRowsExpectation runs its query twice, keeps at most 200 rows without saying so, and takes braces in the SQL for
+placeholders. This one runs the query once, counts all its rows and keeps the first ROWS_SHOWN for the report.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from great_expectations.core.expectation_validation_result import ExpectationValidationResult
+from great_expectations.execution_engine import ExecutionEngine, SqlAlchemyExecutionEngine
+from great_expectations.expectations.expectation import BatchExpectation
+from great_expectations.expectations.metrics.metric_provider import metric_value
+from great_expectations.expectations.metrics.query_metric_provider import QueryMetricProvider
+
+from semistream.quality.checks import ROWS_SHOWN
+
+
+class FoundRows(QueryMetricProvider):
+    """{"count": all rows that the query gives, "columns": their names, "rows": the first ROWS_SHOWN as lists}."""
+
+    metric_name = "semistream.found_rows"
+    value_keys = ("query",)
+
+    @metric_value(engine=SqlAlchemyExecutionEngine)
+    def _sqlalchemy(cls, execution_engine: SqlAlchemyExecutionEngine, metric_domain_kwargs: dict[str, Any],
+                    metric_value_kwargs: dict[str, Any], metrics: dict[str, Any],
+                    runtime_configuration: dict[str, Any]) -> dict[str, Any]:
+        found = execution_engine.execute_query(sa.text(metric_value_kwargs["query"]))
+        rows = [[_plain(v) for v in row] for row in found.fetchmany(ROWS_SHOWN)]
+        count = len(rows)
+        while more := found.fetchmany(10_000):
+            count += len(more)
+        return {"count": count, "columns": list(found.keys()), "rows": rows}
+
+
+class ExpectQueryToFindNoRows(BatchExpectation):
+    """Succeeds when the query, which looks for rows that must not be, finds none."""
+
+    query: str
+    metric_dependencies: ClassVar[tuple[str, ...]] = (FoundRows.metric_name,)
+    success_keys: ClassVar[tuple[str, ...]] = ("query",)
+    domain_keys: ClassVar[tuple[str, ...]] = ("batch_id", "row_condition", "condition_parser")
+
+    def _validate(self, metrics: dict[str, Any], runtime_configuration: dict[str, Any] | None = None,
+                  execution_engine: ExecutionEngine | None = None) -> ExpectationValidationResult | dict[str, Any]:
+        found = metrics[FoundRows.metric_name]
+        return {"success": found["count"] == 0,
+                "result": {"observed_value": found["count"], "details": {"columns": found["columns"], "unexpected_rows": found["rows"]}}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal) and value == value.to_integral_value():  # MySQL's sums of integers
+        return int(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,0 +1,160 @@
+"""What one verification looks at: which batches of which app, and which tables and columns of the warehouse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.sql import ColumnElement, FromClause
+
+from semistream.config import Job
+from semistream.errors import ConfigError
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs, unmatched
+
+Position = tuple[int, int]  # (batch, drain)
+BOOKKEEPING = ("app", "batch", "drain", "partition")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Batches after `first` (None: from the beginning) up to `last`, of one app."""
+
+    app: str
+    first: Position | None
+    last: Position
+    source_first: Position | None  # the last drained position at or before `first`: from there on nothing waited
+    commits: int
+    sink: str
+    fact_name: str
+    fact: sa.Table  # the fact table itself, or what was staged of a Delta table
+    dimension: sa.Table
+    surrogate: str
+    ids: tuple[str, ...]
+    on: dict[str, str]  # stream column -> master column
+    added: dict[str, str]  # fact column -> master column
+    business_key: tuple[str, ...]
+    unique: bool  # whether a stream tuple matches one master row at most
+    left: bool
+    version: str  # of the master data that is current
+    versions: dict[Position, str] = field(default_factory=dict)
+    waiting: int = 0  # at the end of `last`
+    unidentified: int = 0  # tuples that could not be parsed, so that even their id is unknown
+
+    def until(self, table: FromClause) -> ColumnElement[bool]:
+        """Rows of this app up to `last`."""
+        return and_(table.c.app == self.app, table.c.batch <= self.last[0], _at(table) <= _number(self.last))
+
+    def after(self, table: FromClause) -> ColumnElement[bool]:
+        return sa.true() if self.first is None else and_(table.c.batch >= self.first[0], _at(table) > _number(self.first))
+
+    def holds(self, table: FromClause) -> ColumnElement[bool]:
+        """Rows of the batches verified."""
+        return and_(self.until(table), self.after(table))
+
+    def is_current(self, table: FromClause) -> ColumnElement[bool]:
+        """Rows that were loaded with the master data of now."""
+        old = [p for p, v in self.versions.items() if v != self.version]
+        return _at(table).not_in([_number(p) for p in old]) if old else sa.true()
+
+    @property
+    def comparable(self) -> bool:
+        return self.version in self.versions.values()
+
+
+def _at(table: FromClause) -> ColumnElement[int]:
+    return table.c.batch * 2 + table.c.drain
+
+
+def _number(position: Position) -> int:
+    return position[0] * 2 + position[1]
+
+
+def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
+    """The app's commits in order. Raises ConfigError when it has none."""
+    c = load_commits.c
+    commits = list(connection.execute(select(load_commits).where(c.app == app).order_by(c.batch, c.drain)))
+    if not commits:
+        known = list(connection.scalars(select(c.app).distinct().order_by(c.app)))
+        raise ConfigError("app", "must have committed batches in the warehouse", app,
+                          f"Apps that have: {', '.join(known) or 'none; load something first'}.")
+    return commits
+
+
+def verified_until(connection: sa.Connection, app: str, fact_table: str) -> Position | None:
+    """Where the last successful run for the app ended."""
+    q = quality_runs.c
+    last = connection.execute(select(q.to_batch, q.to_drain).where(
+        q.app == app, q.fact_table == fact_table, q.success == 1, q.to_batch.is_not(None))
+        .order_by(q.to_batch.desc(), q.to_drain.desc()).limit(1)).first()
+    return None if last is None else (last.to_batch, last.to_drain)
+
+
+def drained_until(connection: sa.Connection, app: str, at: Position | None) -> Position | None:
+    """The last position up to `at` after which nothing waited."""
+    if at is None:
+        return None
+    b = load_batches.c
+    found = connection.execute(select(b.batch, b.drain).where(b.app == app, b.batch * 2 + b.drain <= _number(at))
+                               .group_by(b.batch, b.drain).having(func.sum(b.waiting) == 0)
+                               .order_by(b.batch.desc(), b.drain.desc()).limit(1)).first()
+    return None if found is None else (found.batch, found.drain)
+
+
+def reflect(engine: sa.Engine, name: str, parameter: str) -> sa.Table:
+    try:
+        return sa.Table(name, sa.MetaData(), autoload_with=engine)
+    except sa.exc.NoSuchTableError:
+        raise ConfigError(parameter, "must name a table of the warehouse", name, "Was it loaded into another warehouse?") from None
+
+
+def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, str]:
+    """Fact column -> dimension column of what the join added. A name that the stream has too was added as MASTER_name."""
+    names = job.columns or [c.name for c in dimension.columns if c.name not in job.on.values()]
+    out = {}
+    for m in names:
+        for a in (f"{job.master.name}_{m}", m):
+            if a in fact.columns and m in dimension.columns and a != surrogate_key(job):
+                out[a] = m
+                break
+    return out
+
+
+def surrogate_key(job: Job) -> str:
+    return f"{job.master.name}_sk"
+
+
+def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str], business_key: tuple[str, ...]) -> bool:
+    """Whether no two dimension rows have the same join columns."""
+    if business_key and set(business_key) <= set(columns):
+        return True
+    key = [dimension.c[m] for m in columns]
+    many = select(*key).where(*(k.is_not(None) for k in key)).group_by(*key).having(func.count() > 1).limit(1)
+    return connection.execute(many).first() is None
+
+
+def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.Row], first: Position | None, fact: sa.Table,
+               version: str | None) -> Scope:
+    """The scope over `commits` (in order, those verified), with the job's tables looked up."""
+    engine = connection.engine
+    last = (commits[-1].batch, commits[-1].drain)
+    dimension = reflect(engine, f"dim_{job.master.name}", "job")
+    surrogate = surrogate_key(job)
+    b, u = load_batches.c, unmatched.c
+    versions = {(r.batch, r.drain): r.master_version for r in connection.execute(
+        select(b.batch, b.drain, b.master_version).where(b.app == app).distinct())}
+    business_key = tuple(job.master.business_key) or tuple(job.on.values())
+    waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
+        b.app == app, b.batch == last[0], b.drain == last[1]))
+    unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
+        u.app == app, u.fact_table == commits[-1].fact_table, or_(u.stream_id.is_(None), u.reason == "unparsable")))
+    left = connection.execute(select(1).select_from(fact).where(fact.c.app == app, fact.c[surrogate].is_(None)).limit(1)).first()
+    output, matched, kept = connection.execute(select(func.sum(b.output_rows), func.sum(b.matched), func.sum(b.unmatched))
+                                               .where(b.app == app)).one()
+    unique = is_unique(connection, dimension, list(job.on.values()), business_key)
+    return Scope(
+        app=app, first=first, last=last, source_first=drained_until(connection, app, first), commits=len(commits),
+        sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, dimension=dimension, surrogate=surrogate,
+        ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on), added=added_columns(fact, dimension, job),
+        business_key=business_key, unique=unique, left=left is not None and output > matched and kept > 0,
+        version=version or versions.get(last, ""), versions=versions, waiting=waiting, unidentified=unidentified)

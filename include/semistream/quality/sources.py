@@ -1,0 +1,223 @@
+"""The source counted again, without Spark: how many rows each batch should have read, and which stream ids.
+
+``load_commits.source_offsets`` says which part of the source a batch is (see ``warehouse.ledger``).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, String, Text
+
+from semistream.config import StreamSpec
+from semistream.quality.scope import Scope
+from semistream.quality.staging import Staging
+from semistream.warehouse.bulk import bulk_insert, fetch
+from semistream.warehouse.connect import connect
+from semistream.warehouse.tables import arrow_schema, existing_table
+
+ROWS = 100_000
+
+
+class CannotRecount(Exception):
+    """The source cannot be read again; the message says why."""
+
+
+def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row]) -> None:
+    """The rows and ids of each batch's source, as two staging tables. Leaves a note where they cannot be had."""
+    try:
+        parts = [(c.batch, _part(json.loads(c.source_offsets), stream, staging.engine)) for c in commits if c.drain == 0]
+        _stage(staging, scope, parts)
+    except CannotRecount as e:
+        staging.sources = staging.source_ids = None
+        staging.notes.append(f"The source was not counted again: {e}. Rows read are checked against the ledger only, and stream ids "
+                             "for duplicates only.")
+
+
+def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> None:
+    sources = staging.table("sources", Column("batch", BigInteger), Column("source", Text), Column("rows_in_source", BigInteger))
+    ids = staging.table("ids", Column("batch", BigInteger), *(Column(i, scope.fact.c[i].type) for i in scope.ids),
+                        Column("stream_id", String(255))) if scope.ids else None
+    schema = arrow_schema(ids) if ids is not None else None
+    counted = []
+    for batch, part in parts:
+        rows = 0
+        for n, found in part.read(scope.ids):
+            rows += n
+            if ids is not None and len(found):
+                with staging.engine.begin() as connection:
+                    bulk_insert(connection, ids, _with_stream_id(batch, found, schema))
+        counted.append((batch, part.label, rows))
+    staging.insert(sources, counted)
+    staging.sources = sources
+    if ids is not None:
+        staging.index(ids, *scope.ids)
+        staging.index(ids, "stream_id")
+        staging.source_ids = ids
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a source that one batch read. read(ids): pieces of (rows, the ids of those that have readable ones)."""
+
+    label: str
+    read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]
+
+
+def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
+    """Out of ``load_commits.source_offsets``. Raises CannotRecount when that part of the source cannot be read again."""
+    kind, options = offsets.get("format"), {k.lower(): v for k, v in stream.options.items()}
+    if "files" in offsets:
+        files = [_local(f) for f in offsets["files"]]
+        names = [f.name for f in files]
+        label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return Part(label, lambda ids: (piece for f in files for piece in read_ids(f, kind, stream, options, ids)))
+    if kind in ("zipf", "outbox"):
+        first, last = ((o or [{"id": 0}])[0]["id"] for o in (offsets["start"], offsets["offsets"]))
+        label = f"ids {first + 1} to {last}"
+        if kind == "zipf":
+            return Part(label, lambda ids: _range(first, last, ids))
+        return Part(f"{options.get('table')}, {label}", lambda ids: _outbox(options, first, last, ids, engine))
+    raise CannotRecount(f"a source of format {kind or stream.format} is not kept for a second reading")
+
+
+def _range(first: int, last: int, ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """A generator's tuples are numbered."""
+    for start in range(first, last, ROWS):
+        numbers = pa.array(np.arange(start + 1, min(start + ROWS, last) + 1))
+        yield len(numbers), pa.record_batch([numbers], names=["id"]).select([i for i in ids if i == "id"])
+
+
+def _outbox(options: dict[str, str], first: int, last: int, ids: tuple[str, ...],
+            engine: sa.Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+    url = options.get("url") or os.environ.get(options.get("urlvariable", ""), "")
+    source = connect(url) if url else engine
+    table = existing_table(source, options["table"])
+    column = table.c[options.get("id", "id")]
+    schema = pa.schema([f for f in arrow_schema(table) if f.name in ids])
+    try:
+        with source.connect() as connection:
+            query = sa.select(*(table.c[n] for n in schema.names or [column.name])).where(column > first, column <= last)
+            for batch in fetch(connection, query, schema, ROWS):
+                yield len(batch), batch
+    finally:
+        if source is not engine:
+            source.dispose()
+
+
+def _with_stream_id(batch: int, found: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    found = _readable(found, schema)
+    parts = [c.cast(pa.string()) for c in found.columns]
+    stream_id = pc.binary_join_element_wise(*parts, "|") if len(parts) > 1 else parts[0]
+    return pa.table([pa.repeat(pa.scalar(batch, pa.int64()), len(found)), *found.columns, stream_id], names=schema.names)
+
+
+def _readable(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows whose ids are of the types that the warehouse has them in, in these types."""
+    kinds = [schema.field(n).type for n in found.schema.names]
+    try:
+        return pa.record_batch([c.cast(k) for c, k in zip(found.columns, kinds, strict=True)], names=found.schema.names)
+    except pa.ArrowInvalid:
+        good = [i for i in range(len(found)) if _castable(found.slice(i, 1), kinds)]
+        return _readable(found.take(pa.array(good, pa.int64())), schema) if len(good) < len(found) else found
+
+
+def _castable(row: pa.RecordBatch, kinds: list[pa.DataType]) -> bool:
+    try:
+        for column, kind in zip(row.columns, kinds, strict=True):
+            column.cast(kind)
+        return True
+    except pa.ArrowInvalid:
+        return False
+
+
+def _local(file: str) -> Path:
+    if "://" in file:
+        raise CannotRecount(f"{file} is not on a file system here")
+    path = Path(file)
+    if not path.is_file():
+        raise CannotRecount(f"the source file {path} is gone")
+    return path
+
+
+def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str, str],
+             ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none."""
+    if kind == "parquet":
+        for batch in pq.ParquetFile(file).iter_batches(ROWS, columns=list(ids)):
+            yield len(batch), batch
+    elif kind == "csv":
+        yield from _pieces(_csv_rows(file, stream, options), ids)
+    elif kind == "json":
+        yield from _pieces(_json_rows(file, stream), ids)
+    else:
+        raise CannotRecount(f"no way is known to read {kind} again")
+
+
+def _pieces(rows: Iterator[tuple[Any, ...] | None], ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    count, found = 0, []
+    for row in rows:
+        count += 1
+        if row is not None and None not in row:
+            found.append(tuple(str(v) for v in row))
+        if count == ROWS:
+            yield count, _strings(found, ids)
+            count, found = 0, []
+    yield count, _strings(found, ids)
+
+
+def _strings(rows: list[tuple[str, ...]], ids: tuple[str, ...]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(ids)
+    return pa.record_batch([pa.array(c, pa.string()) for c in columns], schema=pa.schema([(i, pa.string()) for i in ids]))
+
+
+def _csv_rows(file: Path, stream: StreamSpec, options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
+    """Spark's options by their names. A row of the wrong width has no ids."""
+    with _text(file, options.get("encoding", "utf-8")) as f:
+        reader = csv.reader(f, delimiter=options.get("sep", options.get("delimiter", ",")), quotechar=options.get("quote", '"') or None)
+        header = next(reader, []) if options.get("header", "true").lower() == "true" else []
+        names = _ddl_names(stream) or header
+        places = [names.index(i) for i in stream.id if i in names]
+        for row in reader:
+            if row:
+                yield tuple(row[p] or None for p in places) if len(row) == len(names) else None
+
+
+def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | None]:
+    with _text(file, "utf-8") as f:
+        for line in f:
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+                yield tuple(value.get(i) for i in stream.id)
+            except (ValueError, AttributeError):
+                yield None
+
+
+def _text(file: Path, encoding: str) -> TextIO:
+    return gzip.open(file, "rt", newline="", encoding=encoding) if file.suffix == ".gz" else open(file, newline="", encoding=encoding)
+
+
+def _ddl_names(stream: StreamSpec) -> list[str]:
+    """Column names of a Spark DDL schema such as 'id BIGINT, price DECIMAL(10, 2)'."""
+    names, depth = [""], 0
+    for c in stream.columns or "":
+        depth += (c in "(<") - (c in ")>")
+        if c == "," and not depth:
+            names.append("")
+        else:
+            names[-1] += c
+    return [n.split()[0].strip("`") for n in names if n.split()]

@@ -1,0 +1,183 @@
+"""Verification of what an app loaded: one Great Expectations checkpoint, a page of Data Docs, a row in quality_runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import func, select
+
+from semistream import warehouse
+from semistream.config import Job, Places
+from semistream.errors import SemistreamError
+from semistream.quality import delta
+from semistream.quality.checkpoint import run_checkpoint
+from semistream.quality.checks import all_checks
+from semistream.quality.scope import Position, Scope, committed, make_scope, reflect, verified_until
+from semistream.quality.sources import stage_sources
+from semistream.quality.staging import Staging, stage_rejected, stage_sample
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs
+
+BATCHES_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One expectation. rows: the first offending rows; count: all of them; error: why it could not be checked."""
+
+    name: str
+    title: str
+    success: bool
+    count: int
+    rows: list[dict[str, Any]]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """report: the page of this run, None when nothing had been committed since the last one; index: the page of all runs."""
+
+    success: bool
+    app: str
+    fact_table: str
+    results: list[CheckResult] = field(default_factory=list)
+    figures: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    report: Path | None = None
+    index: Path | None = None
+
+    @property
+    def failed(self) -> list[CheckResult]:
+        return [r for r in self.results if not r.success]
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, rows: int = 5) -> str:
+        """A few lines for a log or an error message: what failed, and its first rows."""
+        if self.report is None:
+            return f"{self.app}: nothing was committed since the last verification."
+        if self.success:
+            return f"{self.app}: all {len(self.results)} checks hold. Report: {self.report}"
+        lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
+        for r in self.failed:
+            lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
+            lines += ["    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:rows]]
+        return "\n".join([*lines, f"Report: {self.report}"])
+
+
+class VerificationFailed(SemistreamError):
+    """Raised by callers that must fail; the message names the checks and the rows."""
+
+    def __init__(self, result: VerificationResult):
+        self.result = result
+        super().__init__(result.describe())
+
+
+def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = False, reports_dir: Path | None = None,
+           sample: int = 1000, seed: int = 0, snapshots: Path | None = None) -> VerificationResult:
+    """Check everything that `app` has committed, or what it has since the last successful verification.
+
+    job: what the app loads; default: what the ledger says, else the shipped job of the app's name. reports_dir: where Data Docs are kept, snapshots: where the
+    master data's snapshots are; both by default under SEMISTREAM_HOME. sample: how many facts, and how many unmatched tuples, are
+    joined again. Raises ConfigError for an app that has loaded nothing; a failed check does not raise.
+    """
+    started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
+    places = Places.from_environment()
+    reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
+    engine = warehouse.connect(url)
+    try:
+        with engine.connect() as connection:
+            commits = committed(connection, app)
+            job = job or _job(commits[-1], app, places)
+            first = verified_until(connection, app, commits[-1].fact_table) if since_last else None
+        if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
+            return VerificationResult(True, app, commits[-1].fact_table, index=reports / "index.html")
+        with Staging(engine, seed) as staging:
+            result, scope = _verify(engine, url, app, job, commits, first, staging, sample, reports, snapshots / job.master.name)
+        _write_run(engine, result, scope, started, time.monotonic() - clock)
+    finally:
+        engine.dispose()
+    return result
+
+
+def _job(commit: sa.Row, app: str, places: Places) -> Job:
+    """The job that was loaded, as the ledger has it; else the shipped one of the app's name."""
+    if commit.job:
+        return Job.load(json.loads(commit.job))
+    from semistream import workloads
+
+    return workloads.load_job(app, places)
+
+
+def _verify(engine: sa.Engine, url: str, app: str, job: Job, commits: list[sa.Row], first: Position | None, staging: Staging,
+            sample: int, reports: Path, snapshots: Path) -> tuple[VerificationResult, Scope]:
+    sink, name = commits[-1].sink, commits[-1].fact_table
+    fact = reflect(engine, name, "app") if sink == "sql" else delta.stage(staging, sink, job, app)
+    current = snapshots / "CURRENT"
+    with engine.connect() as connection:
+        scope = make_scope(connection, app, job, commits, first, fact, current.read_text().strip() if current.exists() else None)
+    stage_rejected(staging, scope)
+    stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
+    stage_sample(staging, scope, sample, snapshots)
+    with engine.connect() as connection:
+        figures, batches = _figures(connection, scope)
+    if not scope.comparable:
+        staging.notes.append(f"All of these were loaded with an older version of the master data than {scope.version}: enriched "
+                             "columns are compared in the sample only.")
+    run = _run_name(scope)
+    summary = {"run": run, "app": app, "fact_table": name, "sink": sink, "figures": [[k, n] for k, n in figures.items()],
+               "columns": list(batches[0])[1:-1], "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
+               "commits": len(batches), "notes": staging.notes}
+    success, checked, page = run_checkpoint(url, load_commits.name, app, list(all_checks(scope, staging)), summary, reports)
+    results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")}) for c in checked]
+    return VerificationResult(success, app, name, results, figures, staging.notes, page, reports / "index.html"), scope
+
+
+def _later(commit: sa.Row, position: Position | None) -> bool:
+    return position is None or (commit.batch, commit.drain) > position
+
+
+def _run_name(scope: Scope) -> str:
+    """Also a directory's name."""
+    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
+    return f"{since}-up-to-{_position(scope.last)}"
+
+
+def _position(position: Position) -> str:
+    return f"{position[0]}{'-drained' if position[1] else ''}"
+
+
+def _figures(connection: sa.Connection, scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """The completeness summary: totals of the batches verified, and these one by one."""
+    b = load_batches.c
+    numbers = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows")
+    rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in numbers))
+                              .where(scope.holds(load_batches)).group_by(b.batch, b.drain).order_by(b.batch, b.drain)).all()
+    batches = [{"batch": _position((r.batch, r.drain)), **{n: int(r._mapping[n]) for n in numbers},
+                "ok": r.waiting_before + r.rows_read == r.matched + r.unmatched + r.waiting} for r in rows]
+    figures = {label: sum(x[n] for x in batches) for label, n in (
+        ("rows read", "rows_read"), ("matched", "matched"), ("unmatched", "unmatched"))}
+    reasons: dict[str, int] = {}
+    for text in connection.scalars(select(b.rejected).where(scope.holds(load_batches))):
+        for reason, n in json.loads(text).items():
+            reasons[reason] = reasons.get(reason, 0) + n
+    figures |= {f"unmatched: {reason}": n for reason, n in sorted(reasons.items()) if n}
+    figures |= {"waiting": batches[-1]["waiting"] if batches else 0, "output rows": sum(x["output_rows"] for x in batches),
+                "batches": len({r.batch for r in rows})}
+    return figures, batches
+
+
+def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float) -> None:
+    failed: Sequence[str] = [r.name for r in result.failed]
+    with engine.begin() as connection:
+        connection.execute(quality_runs.insert().values(
+            app=result.app, fact_table=result.fact_table, started_at=started, seconds=seconds,
+            from_batch=None if scope.first is None else scope.first[0], to_batch=scope.last[0], to_drain=scope.last[1],
+            success=int(result.success), expectations=len(result.results), failed=json.dumps(failed), report=str(result.report)))

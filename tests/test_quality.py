@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from semistream import quality
+from semistream.config import Job
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.schema import load_batches, load_commits, unmatched
+from semistream.warehouse.tables import dimension_table, ensure, fact_table
+
+BATCHES, PER_BATCH, PARTITIONS = 3, 60, 2
+MASTER = pa.schema([pa.field("sku", pa.string()), pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)),
+                    pa.field("colour", pa.string()), pa.field("day", pa.date32())])
+STREAM = pa.schema([pa.field("order_id", pa.int64()), pa.field("sku", pa.string()), pa.field("quantity", pa.int32()),
+                    pa.field("day", pa.date32())])
+ADDED = pa.schema([pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)), pa.field("colour", pa.string()),
+                   pa.field("sales_day", pa.date32())])
+
+
+def products(many: bool = False) -> list[dict]:
+    """Master rows; `many`: two for every sku."""
+    from decimal import Decimal
+
+    return [{"sku": f"p{i:02d}" if not many else f"p{i // 2:02d}", "name": f"Product {i} 100%: 'new'", "price": Decimal(i * 125) / 100,
+             "colour": None if i % 4 == 0 else f"colour {i}", "day": date(2026, 1, 1 + i % 28)} for i in range(40)]
+
+
+def orders(batch: int) -> list[dict]:
+    """Stream tuples; every 10th has a sku without a product, every 15th has none."""
+    first = batch * PER_BATCH
+    return [{"order_id": i, "sku": None if i % 15 == 14 else f"x{i}" if i % 10 == 9 else f"p{i * 7 % 20:02d}", "quantity": i % 5,
+             "day": date(2026, 2, 1 + i % 28)} for i in range(first, first + PER_BATCH)]
+
+
+class Loader:
+    """Fills a warehouse as the streaming app does: batch after batch, partition by partition, with tuples that wait."""
+
+    def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
+        self.url, self.directory, self.left = url, directory, left
+        self.engine = connect(url)
+        create_all(self.engine)
+        business = ["sku", "name"] if many else ["sku"]
+        self.job = Job.load({
+            "name": "sales", "stream": {"format": "parquet", "path": str(directory), "id": ["order_id"]},
+            "master": {"name": "sales", "business_key": business}, "on": {"sku": "sku"},
+            "columns": ["name", "price", "colour", "day"], "fact_table": "fact_sales"})
+        self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, ["sku"]))
+        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, "sales", ADDED, ["order_id"]))
+        with self.engine.begin() as connection:
+            bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))
+        self.version, self.waiting = "v000001", {p: [] for p in range(PARTITIONS)}
+
+    def load(self, batches: range, drain: bool = True) -> None:
+        with self.engine.connect() as connection:
+            found = connection.execute(sa.select(self.dimension)).mappings().all()
+        self.products: dict[str, list] = {}
+        for row in found:
+            self.products.setdefault(row["sku"], []).append(row)
+        for b in batches:
+            file = self.directory / f"orders-{b}.parquet"
+            pq.write_table(pa.Table.from_pylist(orders(b), STREAM), file)
+            self._commit(b, 0, orders(b), [file])
+        if drain:
+            self._commit(batches[-1], 1, [], [])
+
+    def _commit(self, batch: int, drain: int, rows: list[dict], files: list[Path]) -> None:
+        with self.engine.begin() as connection:
+            for p in range(PARTITIONS):
+                self._partition(connection, batch, drain, p, [r for r in rows if r["order_id"] % PARTITIONS == p])
+            connection.execute(load_commits.insert().values(
+                app="sales", batch=batch, drain=drain, fact_table="fact_sales", sink="sql", partitions=PARTITIONS,
+                source_offsets=source_offsets(files), rows_read=len(rows), committed_at=now()))
+
+    def _partition(self, connection: sa.Connection, batch: int, drain: int, partition: int, rows: list[dict]) -> None:
+        before = self.waiting[partition]
+        waits = set() if drain else {r["order_id"] for r in rows if r["order_id"] % 7 == 3}
+        finished = before + [r for r in rows if r["order_id"] not in waits]
+        self.waiting[partition] = [r for r in rows if r["order_id"] in waits]
+        lineage = {"app": "sales", "batch": batch, "drain": drain, "partition": partition}
+        facts, kept = [], []
+        for r in finished:
+            for m in self.products.get(r["sku"], []):
+                facts.append({**r, "sales_sk": m["sales_sk"], "name": m["name"], "price": m["price"], "colour": m["colour"],
+                              "sales_day": m["day"], **lineage})
+            if r["sku"] not in self.products:
+                kept.append({**lineage, "fact_table": "fact_sales", "reason": "null_key" if r["sku"] is None else "no_match",
+                             "stream_id": str(r["order_id"]), "tuple": json.dumps(r, default=str)})
+                if self.left:
+                    facts.append({**dict.fromkeys(c.name for c in self.fact.columns), **r, **lineage})
+        schema = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED, pa.field("app", pa.string()),
+                            pa.field("batch", pa.int64()), pa.field("drain", pa.int32()), pa.field("partition", pa.int32())])
+        bulk_insert(connection, self.fact, pa.Table.from_pylist(facts, schema))
+        if kept:
+            connection.execute(unmatched.insert(), kept)
+        reasons = {k: sum(u["reason"] == k for u in kept) for k in ("null_key", "no_match")}
+        connection.execute(load_batches.insert().values(
+            **lineage, algorithm="ssbj", master="sales", master_version=self.version, waiting_before=len(before), rows_read=len(rows),
+            matched=len(finished) - len(kept), unmatched=len(kept), waiting=len(self.waiting[partition]), output_rows=len(facts),
+            cache_hits=0, disk_tuples_read=0, bytes_read=0, r_cycles=0, service_rate=0, seconds=0, memory_budget=0, memory_peak=0,
+            memory="{}", rejected=json.dumps(reasons), state_file="", committed_at=now()))
+
+
+def source_offsets(files: list[Path]) -> str:
+    return json.dumps({"format": "parquet", "offsets": [], "start": None, "files": [str(f) for f in files]} if files else {})
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def check(loader: Loader, reports: Path, **options) -> quality.VerificationResult:
+    options = {"sample": 1000, "snapshots": reports / "none"} | options
+    return quality.verify(loader.url, "sales", job=loader.job, reports_dir=reports, **options)
+
+
+def failed(result: quality.VerificationResult) -> set[str]:
+    return {r.name for r in result.failed}
+
+
+def rows_of(result: quality.VerificationResult, name: str) -> list[dict]:
+    return next(r.rows for r in result.results if r.name == name)
+
+
+def test_sound(warehouse_url, tmp_path):
+    loader = Loader(warehouse_url, tmp_path)
+    loader.load(range(BATCHES))
+    result = check(loader, tmp_path / "reports")
+    assert result.success, result.describe()
+    assert result.report.exists()
+    print(result, result.report)
+
+
+def test_sound_many_to_many(warehouse_url, tmp_path):
+    loader = Loader(warehouse_url, tmp_path, many=True)
+    loader.load(range(BATCHES))
+    assert loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 312
+    assert failed(check(loader, tmp_path / "reports")) == set()
+    one = sa.select(sa.func.min(loader.fact.c.sales_sk)).where(loader.fact.c.order_id == 20)
+    with loader.engine.begin() as connection:
+        sk = connection.scalar(one)
+        connection.execute(loader.fact.delete().where(loader.fact.c.order_id == 20, loader.fact.c.sales_sk == sk))
+    result = check(loader, tmp_path / "reports")
+    assert failed(result) == {"fact_rows", "sample_joined"}
+    assert [(r["order_id"], r["sales_sk"]) for r in rows_of(result, "sample_joined")] == [(20, sk)]
+
+
+def test_sound_left_join(warehouse_url, tmp_path):
+    loader = Loader(warehouse_url, tmp_path, left=True)
+    loader.load(range(BATCHES))
+    assert loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 180
+    assert failed(check(loader, tmp_path / "reports")) == set()
+    with loader.engine.begin() as connection:
+        connection.execute(loader.fact.update().where(loader.fact.c.order_id == 20).values(sales_sk=None))
+    result = check(loader, tmp_path / "reports")
+    assert failed(result) == {"surrogate_keys"}
+    assert rows_of(result, "surrogate_keys")[0]["order_id"] == 20
+
+
+Break = Callable[[sa.Connection, Loader], None]
+
+
+def on_fact(where: str, **values) -> Break:
+    return lambda connection, loader: change(connection, f"UPDATE fact_sales SET {sets(connection, values)} WHERE {where}")
+
+
+def on(table: sa.Table, batch: int, drain: int = 0, partition: int | None = 0, **changes: str) -> Break:
+    """Changes are SQL expressions."""
+    def run(connection: sa.Connection, loader: Loader) -> None:
+        where = [table.c.app == "sales", table.c.batch == batch, table.c.drain == drain]
+        where += [table.c.partition == partition] if "partition" in table.c and partition is not None else []
+        done = connection.execute(table.update().where(*where).values({k: sa.literal_column(v) for k, v in changes.items()}))
+        assert done.rowcount == 1
+    return run
+
+
+def several(*breaks: Break) -> Break:
+    def run(connection: sa.Connection, loader: Loader) -> None:
+        for b in breaks:
+            b(connection, loader)
+    return run
+
+
+def sql(statement: str) -> Break:
+    return lambda connection, loader: change(connection, statement)
+
+
+def change(connection: sa.Connection, statement: str) -> None:
+    assert connection.exec_driver_sql(statement.replace("%", "%%")).rowcount > 0
+
+
+def sets(connection: sa.Connection, values: dict) -> str:
+    return ", ".join(f"{k} = {'NULL' if v is None else repr(v)}" for k, v in values.items())
+
+
+def duplicate(connection: sa.Connection, loader: Loader) -> None:
+    row = connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20)).mappings().one()
+    connection.execute(loader.fact.insert().values(dict(row)))
+
+
+def shorten_source(connection: sa.Connection, loader: Loader) -> None:
+    pq.write_table(pa.Table.from_pylist(orders(1)[:-1], STREAM), loader.directory / "orders-1.parquet")
+
+
+def add_product(connection: sa.Connection, loader: Loader) -> None:
+    connection.execute(loader.dimension.insert().values(sku="x9", name="late"))
+
+
+BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
+    "a fact is deleted": (sql("DELETE FROM fact_sales WHERE order_id = 20"), {
+        "fact_rows": {"batch": 0, "drain": 0, "partition": 0}, "none_missing": {"order_id": 20, "source_batch": 0}}, {}),
+    "a fact is there twice": (duplicate, {
+        "fact_rows": {"batch": 0}, "no_duplicates": {"order_id": 20, "rows_in_warehouse": 2, "rows_in_source": 1}}, {}),
+    "a stream id is changed": (on_fact("order_id = 20", order_id=99999), {
+        "none_missing": {"order_id": 20}, "none_invented": {"order_id": 99999, "batch": 0}}, {}),
+    "an enriched value is changed": (on_fact("order_id = 20", name="wrong: 5 off"), {
+        "sample_joined": {"order_id": 20, "column": "name", "loaded": "wrong: 5 off", "joined_again": "Product 0 100%: 'new'"}}, {}),
+    "a decimal is changed": (on_fact("order_id = 41", price=0.01), {"sample_joined": {"order_id": 41, "column": "price"}}, {}),
+    "an enriched column is emptied": (on_fact("order_id = 20", sales_day=None), {
+        "enriched_columns": {"order_id": 20, "empty_column": "sales_day", "value_in_dimension": "2026-01-01"}}, {"sample": 0}),
+    "a surrogate key is of no one": (on_fact("order_id = 20", sales_sk=99999), {
+        "surrogate_keys": {"order_id": 20, "sales_sk": 99999}}, {"sample": 0}),
+    "a surrogate key is missing": (on_fact("order_id = 20", sales_sk=None), {
+        "surrogate_keys": {"order_id": 20, "sales_sk": None}}, {"sample": 0}),
+    "a surrogate key is of another": (on_fact("order_id = 41", sales_sk=2), {
+        "surrogate_keys": {"order_id": 41, "sku": "p07", "dim_sales_sku": "p01"}}, {"sample": 0}),
+    "a batch lacks a partition": (on(load_commits, 1, partitions="3"), {
+        "batch_partitions": {"batch": 1, "partitions_expected": 3, "partitions_in_ledger": 2}}, {}),
+    "a partition's ledger row is lost": (sql("DELETE FROM load_batches WHERE batch = 1 AND load_batches.partition = 1"), {
+        "batch_partitions": {"batch": 1, "partitions_in_ledger": 1}, "commit_rows": {"batch": 1}, "total_arithmetic": {},
+        "waiting_carried": {"batch": 2, "partition": 1}, "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
+        "unmatched_rows": {"batch": 1, "partition": 1}}, {}),
+    "a batch was never committed": (sql("DELETE FROM load_commits WHERE batch = 1"), {
+        "batch_partitions": {"batch": 1, "partitions_expected": None}, "none_invented": {"batch": 1}}, {}),
+    "the driver read more": (on(load_commits, 1, rows_read="rows_read + 1"), {
+        "commit_rows": {"batch": 1, "rows_read_by_driver": 61, "rows_read_by_partitions": 60}, "source_rows": {"batch": 1}}, {}),
+    "a count is altered": (on(load_batches, 1, matched="matched + 1"), {
+        "batch_arithmetic": {"batch": 1, "partition": 0, "difference": -1}, "total_arithmetic": {"difference": -1}}, {}),
+    "waiting tuples appear": (on(load_batches, 1, waiting_before="waiting_before + 1", waiting="waiting + 1"), {
+        "waiting_carried": {"batch": 1, "partition": 0}}, {}),
+    "a waiting tuple is forgotten": (several(on(load_batches, 1, waiting="waiting - 1", matched="matched + 1")), {
+        "waiting_carried": {"batch": 2, "partition": 0}, "total_arithmetic": {}}, {}),
+    "a tuple waits after the drain": (on(load_batches, 2, 1, waiting="waiting + 1", matched="matched - 1"), {
+        "drained": {"batch": 2, "drain": 1, "partition": 0, "waiting": 1}}, {}),
+    "more rows were promised": (on(load_batches, 1, output_rows="output_rows + 1"), {"fact_rows": {"batch": 1, "partition": 0}}, {}),
+    "an unmatched tuple is lost": (sql("DELETE FROM unmatched WHERE stream_id = '9'"), {
+        "unmatched_rows": {"batch": 0, "reason": "no_match", "partition": 1}, "none_missing": {"order_id": 9}}, {}),
+    "an unmatched tuple has another reason": (sql("UPDATE unmatched SET reason = 'null_key' WHERE stream_id = '9'"), {
+        "unmatched_rows": {"batch": 0, "partition": 1}}, {}),
+    "the reasons do not add up": (on(load_batches, 1, rejected="'{}'"), {"unmatched_rows": {"batch": 1, "reason": "(all)"}}, {}),
+    "the source has fewer rows": (shorten_source, {
+        "source_rows": {"batch": 1, "source": "orders-1.parquet", "rows_in_source": 59, "rows_read": 60}}, {}),
+    "an unmatched tuple has master data": (add_product, {"sample_unmatched": {"stream_id": "9", "sku": "x9"}}, {}),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_broken(name, warehouse_url, tmp_path):
+    break_it, expected, options = BREAKS[name]
+    loader = Loader(warehouse_url, tmp_path)
+    loader.load(range(BATCHES))
+    with loader.engine.begin() as connection:
+        break_it(connection, loader)
+    result = check(loader, tmp_path / "reports", **options)
+    assert not result.success
+    assert failed(result) == set(expected)
+    for check_name, row in expected.items():
+        assert any(row.items() <= r.items() for r in rows_of(result, check_name)), rows_of(result, check_name)
+    page = result.report.read_text()
+    for r in result.failed:
+        assert r.title.replace("'", "&#39;") in page
+        assert all(str(v) in page for v in r.rows[0].values() if v is not None and not isinstance(v, str))
