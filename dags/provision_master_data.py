@@ -4,15 +4,16 @@ from datetime import timedelta
 from pathlib import Path
 
 from airflow.sdk import Param, dag, task
-from semistream_operators import MASTER, SparkAppOperator, attempt, places
 
 from semistream import pipeline
 from semistream.config import Job
+from semistream_operators import MASTER, SparkAppOperator, attempt, places
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 
-@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
+@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__,
+     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
      params={"job": Param("tpch", type="string", minLength=1, examples=list(Job.shipped), section="Data",
                           description="Whose master data: a shipped job, or the path of a job's YAML file")})
 def provision_master_data() -> None:
@@ -26,8 +27,9 @@ def provision_master_data() -> None:
         """Upsert the dimension table by business key."""
         return attempt(pipeline.provision, params["job"], places())
 
-    publish = SparkAppOperator(task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"), name="publish {{ params.job }}",
-                               application_args=["--job", "{{ params.job }}"], driver_memory="1g")
+    publish = SparkAppOperator(
+        task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"), application_args=["--job", "{{ params.job }}"],
+        name="semistream publish", driver_memory="1g")
 
     @task(outlets=[MASTER])
     def announce(params: dict, *, outlet_events: dict) -> dict:

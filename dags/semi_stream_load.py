@@ -9,11 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from airflow.sdk import Context, dag, task
-from semistream_operators import FACTS, MASTER, SemiStreamLoadOperator, form, jobs_of
 
 from semistream.config import Job
 from semistream.joins.registry import REGISTRY
 from semistream.streaming.settings import LoadSettings
+from semistream_operators import FACTS, MASTER, SemiStreamLoadOperator, form, jobs_of
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(

@@ -1,9 +1,9 @@
-"""Did everything arrive? Great Expectations over the warehouse, after each load and once a day; a failed expectation fails the task."""
+"""Did everything arrive? Great Expectations over the warehouse, after each load and once a day; a failed one fails the task."""
 
 from airflow.sdk import AssetOrTimeSchedule, Context, CronTriggerTimetable, Param, dag, task
-from semistream_operators import FACTS, VERIFIED, apps_of, attempt, places
 
 from semistream import pipeline
+from semistream_operators import FACTS, VERIFIED, apps_of, attempt, places
 
 
 @dag(schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 5 * * *", timezone="UTC"), assets=[FACTS]), catchup=False,

@@ -31,7 +31,7 @@ def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]], **ov
 
 
 def warehouse_environment() -> dict[str, str]:
-    """WAREHOUSE_URL from the Airflow connection ``warehouse``; nothing when the environment names the warehouse or nobody does."""
+    """WAREHOUSE_URL from the Airflow connection ``warehouse``, if there is one and the environment does not say it already."""
     if os.environ.get("WAREHOUSE_URL"):
         return {}
     try:
@@ -93,8 +93,8 @@ class SparkAppOperator(SparkSubmitOperator):
 class SemiStreamLoadOperator(SparkAppOperator):
     """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is over.
 
-    The driver is detached from the task: it outlives scheduler, worker and triggerer. Whoever looks after the task next finds it by
-    its checkpoint, or, when it is gone, starts it again from there. Stopping drains: nothing is ever killed.
+    The driver is detached from the task: it outlives scheduler, worker and triggerer. Whoever looks after the task next finds it
+    by its checkpoint, or, when it is gone, starts it again from there. Stopping drains: nothing is ever killed.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job")
@@ -118,7 +118,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
             self.application_args = settings.to_arguments()
             self._hook = self._get_hook()
             command = self._hook._build_spark_submit_command(self.application)
-            launched = drivers.launch(command, checkpoint, owner, settings.model_dump(mode="json"), self.env_vars or {})
+            launched = drivers.launch(command, checkpoint, owner, self.env_vars or {})
             self.log.info("Started the driver of %s, process %d; its output is %s/driver.log", self.job, launched.pid, checkpoint)
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 

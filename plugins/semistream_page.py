@@ -1,4 +1,4 @@
-"""Running loads, what the ledger says of each, the latest proof of completeness with its report, and a button that stops by draining."""
+"""Running loads, their ledger, the proofs of completeness with their reports, and a button that stops by draining."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader
-from semistream_operators import places
 
 from semistream import pipeline
 from semistream.streaming.status import request_stop
+from semistream_operators import places
 
 LOAD = "semi_stream_load"
 may_read = Depends(requires_access_dag("GET", param_dag_id=LOAD))

@@ -129,3 +129,21 @@ def spark(tmp_path_factory):
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def airflow_home(tmp_path_factory) -> Path:
+    """SEMISTREAM_HOME of the Airflow tests."""
+    return tmp_path_factory.mktemp("airflow")
+
+
+@pytest.fixture(scope="session")
+def airflow_environment(airflow_home) -> dict[str, str]:
+    """Airflow set up as `make load` does, metadata and all, before anything imports it in this process."""
+    from semistream import local
+
+    assert "airflow" not in sys.modules, "Airflow was imported before its environment was set"
+    settings = local.environment(airflow_home)
+    os.environ |= settings
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
+    return settings

@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from semistream.streaming.status import read_status, write_json
+from semistream.streaming.status import clear_stop, read_status, write_json
 
 SILENCE = 60.0  # s without a sign of life after which a driver on another machine is taken for dead
 
@@ -31,17 +30,22 @@ class Launch:
     started: int
     host: str
     owner: str  # who asked for it, for instance a DAG run
-    settings: dict[str, Any]  # what it was told
     at: float  # epoch seconds
 
 
-def launch(command: Sequence[str], checkpoint: Path, owner: str, settings: dict[str, Any], environment: Mapping[str, str]) -> Launch:
-    """Start a driver in a session of its own, its output appended to ``<checkpoint>/driver.log``."""
+def launch(command: Sequence[str], checkpoint: Path, owner: str, environment: Mapping[str, str]) -> Launch:
+    """Start a driver in a session of its own, its output appended to ``<checkpoint>/driver.log``.
+
+    A stop that was requested of an earlier owner's driver is forgotten; one of the same owner's still holds.
+    """
     checkpoint.mkdir(parents=True, exist_ok=True)
+    former = last_launch(checkpoint)
+    if former is None or former.owner != owner:
+        clear_stop(checkpoint)
     with open(checkpoint / "driver.log", "ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                    start_new_session=True, env={**os.environ, **environment})
-    record = Launch(process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner, settings, time.time())
+    record = Launch(process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner, time.time())
     write_json(checkpoint / "driver.json", asdict(record))
     return record
 
@@ -72,7 +76,7 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
     if is_alive(checkpoint, heartbeat):
         return None
     status = read_status(checkpoint)  # what it said last, now that it says no more
-    if status is None or record is not None and datetime.fromisoformat(status.heartbeat).timestamp() < record.at - 1:
+    if status is None or (record is not None and datetime.fromisoformat(status.heartbeat).timestamp() < record.at - 1):
         return "failed", "ended before its first sign of life"
     if status.state == "stopped":
         return "stopped", ""

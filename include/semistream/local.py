@@ -1,7 +1,7 @@
 """Airflow on this machine alone: ``python -m semistream.local load | up | down``.
 
-``load`` runs the three DAGs, one after the other, without a scheduler and with a metadata database of its own, so that a scheduler
-started by ``up`` neither sees nor repeats those runs. Everything is kept under SEMISTREAM_HOME (``var``).
+``load`` runs the three DAGs, one after the other, without a scheduler and with a metadata database of its own, so that a
+scheduler started by ``up`` neither sees nor repeats those runs. Everything is kept under SEMISTREAM_HOME (``var``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_SECONDS = 180  # that Airflow may take to become healthy
 
 
 def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
-    """What Airflow, Spark and the library need to know here. What the caller's environment says of Spark and the warehouse wins."""
+    """What Airflow, Spark and the library need to know. What the caller's environment says of Spark and the warehouse wins."""
     airflow = home / "airflow"
     spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
     fixed = {
@@ -73,7 +73,8 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
                     return 1
     for job in jobs:
         screen.print(pipeline.summary_table(pipeline.final_summary(job, places)))
-    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {pipeline.hide_password(places.warehouse_url)}  Log: {log}")
+    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {pipeline.hide_password(places.warehouse_url)}")
+    screen.print(f"Log: {log}")
     return 0
 
 

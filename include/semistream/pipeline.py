@@ -15,11 +15,11 @@ from sqlalchemy import Connection, Engine, case, func, make_url, select, true
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream import drivers
-from semistream.config import Job, Places
+from semistream.config import Places
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs, unmatched
 
 TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good", "failed": "bad", "killed": "bad"}
 
@@ -68,22 +68,11 @@ def verify(app: str, places: Places, *, since_last: bool) -> dict[str, Any]:
     """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks and rows, when it is not."""
     from semistream import quality
 
-    result = quality.verify(places.warehouse_url, app, job=_job_of(app, places), since_last=since_last, reports=places.reports,
+    result = quality.verify(places.warehouse_url, app, since_last=since_last, reports_dir=places.reports,
                             snapshots=places.snapshots)
     if not result.success:
         raise quality.VerificationFailed(result)
     return {"app": app, "checks": len(result.results), "report": str(result.report or ""), "text": result.describe()}
-
-
-def _job_of(app: str, places: Places) -> Job | None:
-    """What the app was last told to load; None when nobody launched it through ``drivers``."""
-    from semistream import workloads
-
-    launch = drivers.last_launch(places.checkpoints / app)
-    if launch is None:
-        return None
-    settings = LoadSettings.load(launch.settings)
-    return settings.with_source(workloads.load_job(settings.job, places))
 
 
 def unverified(places: Places) -> list[str]:
@@ -115,7 +104,7 @@ def _app(checkpoint: Path) -> dict[str, Any]:
     status = read_status(checkpoint)
     assert status is not None
     end = drivers.ending(checkpoint)
-    state = status.state if end is None else "stopped" if end[0] == "stopped" else "failed" if status.state == "failed" else "killed"
+    state = status.state if end is None else end[0] if status.state in ("stopped", "failed") else "killed"
     return {**asdict(status), "name": checkpoint.name, "alive": end is None, "state": state, "tone": TONES[state],
             "stopping": stop_requested(checkpoint) or state == "draining", "batch": "" if status.batch is None else status.batch,
             "heartbeat": _minute(datetime.fromisoformat(status.heartbeat)), "error": "" if end is None else end[1]}
@@ -180,6 +169,45 @@ def warehouse(places: Places) -> Engine:
 
 def hide_password(url: str) -> str:
     return make_url(url).render_as_string(hide_password=True)
+
+
+def progress(app: str, places: Places) -> str:
+    return drivers.progress(places.checkpoints / app)
+
+
+def final_summary(app: str, places: Places) -> dict[str, Any]:
+    """The ledger's totals of an app, its unmatched tuples by reason, its last run, and its last verification."""
+    u = unmatched.c
+    reasons = select(u.reason, func.count()).where(u.app == app).group_by(u.reason).order_by(func.count().desc())
+    with _connection(places) as connection:
+        by_reason = dict(connection.execute(reasons).tuples().all())
+    total = ledger(places, app)
+    proof = quality(places, app, limit=1)
+    return {"app": app, "total": total[0] if total else {}, "reasons": by_reason, "run": run_summary(places.checkpoints / app),
+            "proof": proof[0] if proof else {}}
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """This run beside everything that the app has ever committed."""
+    run, total, proof = summary["run"], summary["total"], summary["proof"]
+    table = Table("", "this run", "in all", title=f"{summary['app']} → {total.get('fact_table', '')}", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, key in (("rows read", "rows_read"), ("matched", "matched"), ("unmatched", "unmatched"), ("waiting", "waiting"),
+                       ("output rows", "output_rows")):
+        table.add_row(label, f"{run[key]:,}", f"{total.get(key) or 0:,}")
+        if key == "unmatched":
+            for reason in summary["reasons"]:
+                table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}", f"{summary['reasons'][reason]:,}")
+    table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s", "")
+    table.add_row("through the cache", _share(run["cache_hits"], run["rows_read"]), total.get("cache_share", ""))
+    table.add_row("peak memory of budget", f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}",
+                  total.get("memory", ""))
+    table.add_section()
+    table.add_row("complete", "", "yes" if proof.get("success") else "NO")
+    table.caption = f"Report: {proof.get('path', '')}"
+    table.caption_justify = "left"
+    return table
 
 
 def _minute(at: datetime) -> str:

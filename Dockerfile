@@ -1,0 +1,29 @@
+# One image for Airflow, for Spark's master and workers, and for the `semistream` command.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends default-jdk-headless procps \
+ && rm -rf /var/lib/apt/lists/*
+
+ENV JAVA_HOME=/usr/lib/jvm/default-java \
+    PYSPARK_PYTHON=/usr/local/bin/python \
+    NUMBA_CACHE_DIR=/tmp/numba \
+    SEMISTREAM_HOME=/var/lib/semistream
+
+WORKDIR /opt/semistream
+COPY requirements.lock requirements-tools.lock ./
+# The lock file is complete, and leaves pyspark-client out on purpose: no dependency may bring it back.
+RUN pip install --no-cache-dir --require-hashes -r requirements-tools.lock \
+ && uv pip install --system --no-cache --no-deps --require-hashes -r requirements.lock \
+ && uv pip install --system --no-cache --no-deps psycopg2-binary==2.9.13 asyncpg==0.32.0
+
+COPY pyproject.toml README.md ./
+COPY include include
+COPY dags dags
+COPY plugins plugins
+COPY spark_apps spark_apps
+RUN uv pip install --system --no-cache --no-deps --editable . \
+ && useradd --create-home --uid 50000 semistream \
+ && install --directory --owner=semistream "$SEMISTREAM_HOME"
+
+USER semistream

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "docker-compose.yaml"
+COMPOSE = yaml.safe_load(FILE.read_text())
+SERVICES = COMPOSE["services"]
+BIN = Path(sys.executable).parent
+
+
+def airflow_commands() -> dict[str, list[str]]:
+    return {name: s["command"] for name, s in SERVICES.items() if name.startswith("airflow-")}
+
+
+def test_schema():
+    subprocess.run([BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE], check=True, capture_output=True)
+
+
+def test_no_secret_is_in_the_file():
+    for name, service in SERVICES.items():
+        for key, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|SECRET|FERNET|URL$|SQL_ALCHEMY_CONN", key) and "EXECUTION_API" not in key:
+                assert re.search(r"\$\{\w+:\?", value), (name, key)
+
+
+def test_every_secret_is_in_the_recipe():
+    text = FILE.read_text()
+    recipe = text[:text.index("\nname:")]
+    assert all(secret in recipe for secret in re.findall(r"\$\{(\w+):\?", text))
+
+
+@pytest.mark.parametrize("name", [n for n, s in SERVICES.items() if n != "airflow-init"])
+def test_services_are_checked_for_health(name):
+    assert SERVICES[name]["healthcheck"]["test"]
+
+
+def test_dependencies_exist_and_wait_for_something_that_happens():
+    for service in SERVICES.values():
+        for needed, how in service.get("depends_on", {}).items():
+            condition = how["condition"]
+            assert "healthcheck" in SERVICES[needed] if condition == "service_healthy" else needed == "airflow-init"
+
+
+def test_services_are_those_of_standalone_airflow(airflow_environment):
+    """`make up` runs these commands by `airflow standalone`, `make load` the migration."""
+    import inspect
+
+    from airflow.cli.commands.standalone_command import StandaloneCommand
+
+    started = re.findall(r'command=\["([\w-]+)"\]', inspect.getsource(StandaloneCommand.run))
+    assert {f"airflow-{c}": ["airflow", c] for c in started} | {"airflow-init": ["airflow", "db", "migrate"]} == airflow_commands()
+
+
+def test_airflow_knows_the_commands_and_options(airflow_environment):
+    from airflow.cli import cli_parser
+    from airflow.configuration import conf
+
+    parser = cli_parser.get_parser()
+    checks = [s["healthcheck"]["test"][1].replace('"$$(hostname)"', "here").split() for n, s in SERVICES.items()
+              if n.startswith("airflow-") and s.get("healthcheck", {}).get("test", [""])[0] == "CMD-SHELL"]
+    for command in [*airflow_commands().values(), *checks]:
+        assert command[0] == "airflow" and callable(parser.parse_args(command[1:]).func)
+    for key in SERVICES["airflow-scheduler"]["environment"]:
+        if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__(\w+)", key):
+            option = match[1].lower(), match[2].lower()
+            assert conf.has_option(*option) or option == ("core", "execution_api_server_url"), key  # the one without a default
+
+
+def test_image_holds_what_the_commands_need():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    copied = re.findall(r"^COPY (.+) \S+$", dockerfile, re.M)
+    assert all((ROOT / path).exists() for line in copied for path in line.split())
+    assert {"dags", "plugins", "include", "spark_apps"} <= {p for line in copied for p in line.split()}
+
+
+def test_spark_cluster_comes_up_by_its_commands(tmp_path):
+    """The commands of master and worker, their host names and ports replaced by local ones."""
+    with ExitStack() as stack:
+        ports = {old: _free_port(stack) for old in ("7077", "8081", "8082")}
+
+    def local(name: str) -> list[str]:
+        command = [re.sub("7077|8081|8082", lambda m: ports[m[0]], a) for a in SERVICES[name]["command"]]
+        return [a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path)) for a in command]
+
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_CORES": "1",
+                   "SPARK_WORKER_MEMORY": "512m"}
+    with ExitStack() as stack:
+        for name in ("spark-master", "spark-worker"):
+            process = subprocess.Popen(local(name), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        deadline = time.monotonic() + 60
+        while not _alive_workers(ports["8081"]):
+            assert time.monotonic() < deadline, "no worker registered with the master"
+            time.sleep(0.2)
+
+
+def _free_port(stack: ExitStack) -> str:
+    s = stack.enter_context(socket.socket())
+    s.bind(("127.0.0.1", 0))
+    return str(s.getsockname()[1])
+
+
+def _alive_workers(port: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as answer:
+            return json.load(answer)["aliveworkers"]
+    except OSError:
+        return 0
