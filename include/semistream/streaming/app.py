@@ -1,0 +1,377 @@
+"""The streaming app: reads micro-batches, joins and loads each exactly once, drains, stops.
+
+A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose key lies in the buckets of R
+that operator p owns; ``mapInArrow`` joins and loads it and returns one summary row. Rows cross into Python once, never back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from semistream import keys
+from semistream.config import Job, Places
+from semistream.errors import ConfigError, StateError
+from semistream.joins.registry import find_algorithm
+from semistream.master import Manifest, current_version, pin
+from semistream.streaming import sources
+from semistream.streaming.plan import Plan, Progress
+from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
+from semistream.streaming.sinks import DeltaSink, Sink, SqlSink
+from semistream.streaming.status import StatusFile, clear_stop, stop_requested, write_json
+from semistream.streaming.task import SUMMARY, Work
+from semistream.warehouse import create_all
+from semistream.warehouse.ledger import retrying
+
+log = logging.getLogger(__name__)
+POLL = 0.25  # s between looks for a stop request
+ATTEMPTS = 3  # at a job whose Python worker was killed, where Spark itself does not try again
+WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL", "EOFException")
+SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",  # partitions keep their numbers, also when they are empty
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+
+
+class Stopped(Exception):
+    """A micro-batch that came after the stop; Spark gives it again at the next start."""
+
+
+@dataclass
+class Totals:
+    """Of this run. service_rate counts the slowest partition of each batch."""
+
+    rows_read: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    output_rows: int = 0
+    cache_hits: int = 0
+    bytes_read: int = 0
+    waiting: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    memory_peak: int = 0
+    rejected: dict[str, int] | None = None
+
+    def add(self, entries: list[dict[str, Any]]) -> None:
+        for name in ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "bytes_read"):
+            setattr(self, name, getattr(self, name) + sum(e[name] for e in entries))
+        self.waiting = sum(e["waiting"] for e in entries)
+        self.batches += 1
+        self.seconds += max(e["seconds"] for e in entries)
+        self.memory_peak = max(self.memory_peak, sum(e["memory_peak"] for e in entries))
+        self.rejected = self.rejected or {}
+        for entry in entries:
+            for reason, count in entry["rejected"].items():
+                self.rejected[reason] = self.rejected.get(reason, 0) + count
+
+    @property
+    def service_rate(self) -> float:
+        return (self.matched + self.unmatched) / self.seconds if self.seconds else 0.0
+
+
+class Load:
+    """One app on one checkpoint. Only one at a time may exist for it (``status.checkpoint_lock``)."""
+
+    def __init__(self, settings: LoadSettings, job: Job, places: Places, status: StatusFile):
+        self.settings, self.job, self.places, self.status = settings, settings.with_source(job), places, status
+        self.app, self.checkpoint = settings.name(), settings.directory(places)
+        self.warehouse = SqlSink(places.warehouse_url, job.fact_table, job.master.name, settings.retry)
+        self.sink: Sink = self.warehouse
+        if settings.sink != "sql":
+            self.sink = DeltaSink(settings.sink, str(self.checkpoint), self.warehouse)
+        self.ledger = self.warehouse.ledger(self.app)
+        self.snapshots = places.snapshots / job.master.name
+        self.totals, self.started = Totals(), time.monotonic()
+        self._border = threading.Lock()  # held while a batch or a drain is worked on
+        self._stopping, self._signalled = False, threading.Event()
+        self.failure: BaseException | None = None
+
+    # ---- before the session
+
+    def check(self) -> None:
+        """What can be known to fail without Spark. Raises ConfigError."""
+        find_algorithm(self.settings.algorithm)
+        schema = sources.schema_before_session(self.job.stream)
+        if current_version(self.snapshots) is None:
+            raise ConfigError("snapshot", "must have been published", str(self.snapshots),
+                              "Run `semistream snapshot`, or the DAG provision_master_data, first.")
+        if schema is not None:
+            self._plan(max(self.settings.partitions, 1)).open(schema, 0).master.close()
+
+    def _plan(self, partitions: int) -> Plan:
+        """The plan that the settings and the current master version ask for. Raises ConfigError."""
+        version = current_version(self.snapshots)
+        assert version is not None
+        directory = self.snapshots / version
+        buckets = Manifest.read(directory).bucket_count
+        if partitions > buckets:
+            raise ConfigError("partitions", f"must be at most {buckets}, the buckets of the master snapshot", partitions,
+                              "Ask for fewer, or publish the snapshot with more buckets.")
+        s = self.settings
+        return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type, dict(s.parameters), tuple(self.job.on.items()),
+                    self.job.columns or None, partitions, str(directory))
+
+    # ---- the run
+
+    def run(self, spark: SparkSession) -> dict[str, Any]:
+        """Until the source is empty (availableNow), or a stop request or SIGTERM; drained. Gives the summary."""
+        self.spark = spark.newSession()
+        for name, value in SESSION.items():
+            self.spark.conf.set(name, value)
+        buckets = Manifest.read(self.snapshots / (current_version(self.snapshots) or "")).bucket_count
+        self.partitions = self.settings.partitions or min(spark.sparkContext.defaultParallelism, buckets)
+        stream = sources.read_stream(self.spark, self.job.stream, self.settings.max_files, self.settings.max_rows)
+        self.stream = sources.stream_schema(stream)
+        self.log = sources.SourceLog(self.checkpoint / "query", self.job.stream.format)
+        self._take_up()
+        self.status.update(state="running", master_version=Path(self.plan.snapshot).name, waiting=self.totals.waiting)
+        self._consume(stream)
+        self.status.update(state="draining")
+        with self._border:
+            self._drain()
+        summary = self._summary()
+        clear_stop(self.checkpoint)
+        self.status.update(state="stopped")
+        return summary
+
+    def _consume(self, stream: DataFrame) -> None:
+        writer = stream.writeStream.foreachBatch(self._on_batch).option("checkpointLocation", str(self.checkpoint / "query"))
+        trigger = {"availableNow": True} if self.settings.trigger == AVAILABLE_NOW else {"processingTime": self.settings.trigger}
+        query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
+        try:
+            while not query.awaitTermination(POLL):
+                if self._stop_asked() and self._stop_at_border():
+                    query.stop()
+                elif self._idle():
+                    with self._border:
+                        self._drain()
+        except PySparkException:
+            if self.failure is not None:
+                raise self.failure from None
+            if not self._stopping:
+                raise
+        finally:
+            query.stop()
+
+    def _on_batch(self, df: DataFrame, batch: int) -> None:
+        """Called by Spark with each micro-batch, and with one again that it does not know to be finished."""
+        with self._border:
+            if self._stopping:
+                raise Stopped
+            try:
+                self._batch(df, batch)
+            except BaseException as e:
+                self.failure = e
+                raise
+
+    def _batch(self, df: DataFrame, batch: int) -> None:
+        if self._pending == (batch, 0):
+            self._finish(df)
+            return
+        last = self.last[0] if self.last else -1
+        if batch <= last:  # committed, but Spark had no time to note it
+            return
+        if batch > last + 1:
+            raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
+                             f"Restore the warehouse or the checkpoint, or begin again with another app name and checkpoint.")
+        self._change_plan()
+        self._begin(Progress(batch, 0, self.plan, self.states))
+        self._finish(df)
+
+    def _change_plan(self) -> None:
+        """Take up a new master version, or changed settings, once nothing waits under the old plan."""
+        wanted = self._plan(self.partitions)
+        if wanted == self.plan:
+            return
+        self._drain()
+        self._open(wanted)
+        self.states = {}
+        log.info("master version %s, %s with %d partitions", Path(wanted.snapshot).name, wanted.algorithm, wanted.partitions)
+        self.status.update(master_version=Path(wanted.snapshot).name)
+
+    def _drain(self) -> None:
+        """Finish what waits. The border is held."""
+        if self.last is None or not self.totals.waiting:
+            return
+        self._begin(Progress(self.last[0], 1, self.plan, self.states))
+        self._finish(None)
+
+    # ---- one batch or drain
+
+    def _begin(self, progress: Progress) -> None:
+        progress.write(self.checkpoint)
+        self.progress, self._pending = progress, (progress.batch, progress.drain)
+
+    def _finish(self, df: DataFrame | None) -> None:
+        """Join, load and commit what ``progress`` notes; a drain (df None) has no input."""
+        at = self.progress
+        work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint), self.stream, self.job.stream.id,
+                    self.sink)
+        entries = self._run(work, df)
+        self.sink.commit({"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
+                          "fact_table": self.job.fact_table, "sink": self.settings.sink, "partitions": at.plan.partitions,
+                          "source_offsets": json.dumps({} if at.drain else self.log.offsets(at.batch)),
+                          "rows_read": sum(e["rows_read"] for e in entries)}, entries)
+        self._committed(entries)
+        self.totals.add(entries)
+        t = self.totals
+        self.status.update(batch=at.batch, rows_read=t.rows_read, matched=t.matched, unmatched=t.unmatched, waiting=t.waiting,
+                           service_rate=t.service_rate)
+
+    def _committed(self, entries: list[dict[str, Any]]) -> None:
+        self.states = {e["partition"]: e["state_file"] for e in entries}
+        self.last, self._pending = (self.progress.batch, self.progress.drain), None
+        self._progressed = time.monotonic()
+        used = set(self.states.values())
+        for file in (self.checkpoint / "state").iterdir():
+            if file.name not in used:
+                file.unlink(missing_ok=True)
+
+    def _run(self, work: Work, df: DataFrame | None) -> list[dict[str, Any]]:
+        """The Spark job of a batch: the ledger rows of all partitions."""
+        count = work.plan.partitions
+        if df is None:
+            df = self.spark.range(0, count, 1, count)
+        else:
+            of, buckets = work.plan.stream_keys(work.stream)
+            number = keys.bucket_expression(of.stream, of.types, buckets) % count
+            df = df.withColumn("__partition", number).repartitionById(count, "__partition").drop("__partition")
+        result = df.mapInArrow(work.task(), SUMMARY)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                entries = [json.loads(row.summary) for row in result.collect()]
+                break
+            except Exception as e:
+                if attempt == ATTEMPTS or not any(sign in str(e) for sign in WORKER_DIED):
+                    raise
+                log.warning("a Python worker died in batch %d; trying again", work.batch)
+        entries.sort(key=lambda e: e["partition"])
+        if [e["partition"] for e in entries] != list(range(count)):
+            raise StateError(f"batch {work.batch} ran partitions {[e['partition'] for e in entries]}, not 0 to {count - 1}")
+        return entries
+
+    # ---- start and stop
+
+    def _take_up(self) -> None:
+        """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch when Spark gives it again."""
+        (self.checkpoint / "state").mkdir(exist_ok=True)
+        retrying(lambda: create_all(self.warehouse.engine), self.settings.retry)
+        progress = Progress.read(self.checkpoint)
+        if progress is not None and isinstance(self.sink, DeltaSink):
+            self.sink.recover(self.app)
+        self.last = self.ledger.last()
+        self._check_same_history(progress)
+        self.states, self._pending, self._progressed = {}, None, time.monotonic()
+        self._open(progress.plan if progress else self._plan(self.partitions))
+        if progress is None:
+            return
+        self.progress = progress
+        if self.last == (progress.batch, progress.drain):
+            entries = self.ledger.partitions(*self.last)
+            self._committed(entries)
+            self.totals.waiting = sum(e["waiting"] for e in entries)
+            return
+        self.states, self._pending = progress.states, (progress.batch, progress.drain)
+        if self.last is not None:
+            self.totals.waiting = sum(e["waiting"] for e in self.ledger.partitions(*self.last))
+        if progress.drain:
+            self._finish(None)
+
+    def _check_same_history(self, progress: Progress | None) -> None:
+        """An app's ledger and its checkpoint must tell of the same batches; else tuples would be skipped. Raises ConfigError."""
+        last = self.last
+        version = self.sink.version(self.app) if isinstance(self.sink, DeltaSink) else None
+        if progress is None and last is None and version is None:
+            return
+        if progress is not None:
+            at = (progress.batch, progress.drain)
+            before = last if last is not None else (-1, 1)
+            if before == at or (before < at and at[0] - before[0] <= 1):
+                return
+        raise ConfigError("checkpoint", f"must be the one that {self.app} has gone on with so far, to "
+                          f"{f'batch {last[0]}' if last else 'no batch'} in this warehouse", str(self.checkpoint),
+                          "Give the former --checkpoint and WAREHOUSE_URL, or another --app name with a new checkpoint.")
+
+    def _open(self, plan: Plan) -> None:
+        """Check the plan against stream, master and sink, and hold its master version. Raises ConfigError."""
+        join = plan.open(self.stream, 0)
+        n = len(self.stream)
+        fields = list(join.output_schema)
+        plan.stream_keys(self.stream)
+        retrying(lambda: self.sink.prepare(pa.schema(fields[:n]), pa.schema(fields[n:]), self.job.stream.id), self.settings.retry)
+        join.master.close()
+        pin(self.snapshots, self.app, Path(plan.snapshot).name)
+        self.plan = plan
+
+    def _stop_asked(self) -> bool:
+        after = self.settings.stop_after
+        over = bool(after) and time.monotonic() - self.started > after
+        return over or self._signalled.is_set() or stop_requested(self.checkpoint)
+
+    def _stop_at_border(self) -> bool:
+        """Let no further micro-batch begin, unless one is half-way since a crash: that one first."""
+        if not self._border.acquire(timeout=POLL):
+            return False
+        try:
+            self._stopping = self._pending is None
+            return self._stopping
+        finally:
+            self._border.release()
+
+    def _idle(self) -> bool:
+        after = self.settings.drain_after
+        return bool(after and self.totals.waiting) and self._pending is None and time.monotonic() - self._progressed > after
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """SIGTERM asks for a stop, as the stop file does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former = signal.signal(signal.SIGTERM, lambda *_: self._signalled.set())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, former)
+
+    def _summary(self) -> dict[str, Any]:
+        t = self.totals
+        finished = t.matched + t.unmatched
+        summary = {
+            "app": self.app, "job": self.job.name, "algorithm": self.plan.algorithm, "partitions": self.plan.partitions,
+            "master_version": Path(self.plan.snapshot).name, "batches": t.batches, "rows_read": t.rows_read, "matched": t.matched,
+            "unmatched": t.unmatched, "rejected": t.rejected or {}, "waiting": t.waiting, "output_rows": t.output_rows,
+            "service_rate": t.service_rate, "cache_hits": t.cache_hits,
+            "cache_share": t.cache_hits / finished if finished else 0.0,
+            "memory_peak": t.memory_peak, "memory_budget": int(self.settings.memory), "bytes_read": t.bytes_read,
+            "seconds": time.monotonic() - self.started}
+        write_json(self.checkpoint / "summary.json", summary)
+        return summary
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The summary for people."""
+    s = summary
+    lines = [("rows read", f"{s['rows_read']:,}"), ("matched", f"{s['matched']:,}"), ("unmatched", f"{s['unmatched']:,}"),
+             *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
+             ("waiting", f"{s['waiting']:,}"), ("output rows", f"{s['output_rows']:,}"),
+             ("service rate", f"{s['service_rate']:,.0f} tuples/s"), ("through the cache", f"{s['cache_share']:.1%}"),
+             ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"), ("seconds", f"{s['seconds']:.1f}")]
+    title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} partitions, {s['batches']} batches, "
+             f"master {s['master_version']}")
+    return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines)])

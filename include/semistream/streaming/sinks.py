@@ -1,0 +1,200 @@
+"""Where a batch goes: the SQL warehouse, or a Delta table. Both so that a batch is in exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+from sqlalchemy import Connection, Engine, Table
+
+from semistream.errors import ConfigError
+from semistream.streaming.status import write_json
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.connect import connect
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.schema import unmatched
+from semistream.warehouse.tables import ensure, fact_table
+
+if TYPE_CHECKING:
+    from semistream.streaming.task import Spool
+
+INSERT_ROWS = 200_000  # handed to the bulk writer at a time
+LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))
+
+
+class Sink(Protocol):
+    """``loaded`` and ``load`` run in tasks, the rest in the driver."""
+
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+        """The ledger row of a partition that is loaded already."""
+
+    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+        """Load a partition, or make it ready for ``commit``; gives the ledger row that counts."""
+
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
+        """Make the place, or check it. Raises ConfigError when it does not fit."""
+
+    def recover(self, app: str) -> None:
+        """Finish a commit that a crash left half-way."""
+
+    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+        """Make a batch, all of whose partitions are loaded, count."""
+
+
+@lru_cache(maxsize=4)
+def _engine(url: str, _process: int) -> Engine:
+    return connect(url)
+
+
+@dataclass(frozen=True)
+class SqlSink:
+    """Each task writes its rows and its ledger row in one transaction; what it needs again after a lost connection is spooled."""
+
+    url: str = field(repr=False)
+    fact: str
+    master: str
+    retry: float
+
+    @property
+    def engine(self) -> Engine:
+        return _engine(self.url, os.getpid())
+
+    def ledger(self, app: str) -> Ledger:
+        return Ledger(self.engine, app, self.retry)
+
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+        return self.ledger(app).partition(batch, drain, partition)
+
+    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+        joined, rejected = with_load(spool.joined(), entry), rejected_rows(spool.unmatched(), entry, self.fact)
+        table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
+
+        def write(connection: Connection) -> None:
+            _insert(connection, table, joined)
+            _insert(connection, unmatched, rejected)
+
+        return self.ledger(entry["app"]).load(entry, write)
+
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
+        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns))
+
+    def recover(self, app: str) -> None:
+        pass
+
+    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+        self.ledger(commit["app"]).commit(commit)
+
+
+@dataclass(frozen=True)
+class DeltaSink:
+    """Tasks write Parquet files that nothing refers to. The driver notes them (``intent.json``), commits them as one Delta
+    transaction under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one
+    transaction of the warehouse. After a crash only what follows the intent is done again, and both steps can be.
+    """
+
+    uri: str
+    checkpoint: str
+    warehouse: SqlSink
+
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+        return None  # the driver asks no task for a batch that is in
+
+    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+        name = f"{entry['state_file']}.parquet"
+        files, path = pyarrow.fs.FileSystem.from_uri(self.uri)
+        joined = with_load(spool.joined(), entry)
+        data = None
+        if joined.num_rows:
+            pq.write_table(joined, f"{path}/{name}", filesystem=files, compression="zstd")
+            data = {"path": name, "size": files.get_file_info(f"{path}/{name}").size, "rows": joined.num_rows}
+        rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)
+        if rejected.num_rows:
+            staging = Path(self.checkpoint) / "staging"
+            staging.mkdir(exist_ok=True)
+            pq.write_table(rejected, staging / name)
+            _sync(staging / name)
+        return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None}
+
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        schema = pa.schema([*stream, *added, *(pa.field(n, t) for n, t in LOAD_FIELDS)])
+        try:
+            if not DeltaTable.is_deltatable(self.uri):
+                if "://" not in self.uri:
+                    Path(self.uri).mkdir(parents=True, exist_ok=True)
+                DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+            found = [f.name for f in DeltaTable(self.uri).schema().fields]
+        except DeltaError as e:
+            raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri, str(e)) from None
+        if found != schema.names:
+            raise ConfigError("sink", "must be a Delta table of the job's columns", found,
+                              f"They are: {', '.join(schema.names)}. Name another table.")
+
+    def recover(self, app: str) -> None:
+        path = Path(self.checkpoint) / "intent.json"
+        if path.exists():
+            intent = json.loads(path.read_text())
+            self._finish(intent["commit"], intent["entries"])
+
+    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+        write_json(Path(self.checkpoint) / "intent.json", {"commit": commit, "entries": entries})
+        self._finish(commit, entries)
+
+    def version(self, app: str) -> int | None:
+        """The newest transaction version that the table has of an app."""
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+
+    def _finish(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+        from deltalake import CommitProperties, DeltaTable, Transaction
+        from deltalake.transaction import AddAction
+
+        table, version = DeltaTable(self.uri), 2 * commit["batch"] + commit["drain"]
+        newest = table.transaction_version(commit["app"])
+        if newest is None or newest < version:
+            actions = [AddAction(d["path"], d["size"], {}, 0, True, json.dumps({"numRecords": d["rows"]}))
+                       for d in (e["data"] for e in entries) if d]
+            once = CommitProperties(app_transactions=[Transaction(commit["app"], version)])
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=once)
+        staging = Path(self.checkpoint) / "staging"
+        rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
+        rows = [{k: v for k, v in e.items() if k not in ("data", "unmatched_file")} for e in entries]
+        self.warehouse.ledger(commit["app"]).commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
+        (Path(self.checkpoint) / "intent.json").unlink(missing_ok=True)
+        for left_over in staging.glob("*.parquet"):
+            left_over.unlink(missing_ok=True)
+
+
+def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:
+    """Rows with the load that they belong to."""
+    for name, kind in LOAD_FIELDS:
+        joined = joined.append_column(name, pa.repeat(pa.scalar(entry[name], kind), joined.num_rows))
+    return joined
+
+
+def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Table:
+    """Unmatched tuples as rows of the table ``unmatched``."""
+    return with_load(tuples, entry).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+
+
+def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
+    for start in range(0, rows.num_rows, INSERT_ROWS):
+        bulk_insert(connection, table, rows.slice(start, INSERT_ROWS))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,169 @@
+"""The stream as a Spark DataFrame: any source by format and options, with what could not be parsed marked, not lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from semistream.config import StreamSpec
+from semistream.errors import ConfigError
+from semistream.streaming.datasources import OutboxSource, ZipfSource
+
+RAW = "_corrupt_record"  # the whole text of a tuple that could not be parsed, else null
+OWN = {s.name(): s for s in (ZipfSource, OutboxSource)}
+FILES = ("parquet", "orc", "csv", "json", "text", "avro")
+TEXTS = ("csv", "json")  # file formats whose tuples may be unparsable
+KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+SAMPLE_FILES = 1  # that the schema of files without one is taken from
+
+
+def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0, max_rows: int = 0) -> DataFrame:
+    """The stream's tuples, and ``_corrupt_record`` where the format can have unparsable ones.
+
+    max_files, max_rows: of one micro-batch; 0: no limit. Raises ConfigError for a source that cannot be read.
+    """
+    options = _options(spec, max_files, max_rows)
+    reader = spark.readStream.format(spec.format).options(**options)
+    if spec.format in OWN:
+        spark.dataSource.register(OWN[spec.format])
+    schema = _read_schema(spark, spec)
+    if schema is not None and spec.format != "kafka":
+        reader = reader.schema(schema)
+    try:
+        df = reader.load(spec.path) if spec.path else reader.load()
+    except PySparkException as e:
+        if spec.format == "kafka" and "kafka" in str(e).lower():
+            raise ConfigError("source_format", "needs Spark's Kafka connector", "kafka",
+                              f"Submit with --packages {KAFKA_PACKAGE}:{spark.version}.") from None
+        what = f"{spec.format} {spec.path or ''}".strip()
+        raise ConfigError("stream", "must be a source that Spark can read", what, str(e)) from None
+    return parse_kafka(df, spec) if spec.format == "kafka" and spec.columns else df
+
+
+def parse_kafka(df: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Kafka records whose value is JSON, as tuples of ``spec.columns``; a value that is not goes to ``_corrupt_record`` whole."""
+    schema = _with_raw(_from_ddl(df.sparkSession, spec.columns or ""))
+    text = F.col("value").cast("string")
+    parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW})
+    names = [f.name for f in schema if f.name != RAW]
+    out = df.select(text.alias("__text"), parsed.alias("__row"))
+    raw = F.when(F.col("__row").isNull(), F.coalesce("__text", F.lit(""))).otherwise(F.col(f"__row.{RAW}"))
+    return out.select(*[F.col(f"__row.`{n}`") for n in names], raw.alias(RAW))
+
+
+def stream_schema(df: DataFrame) -> pa.Schema:
+    """The Arrow schema of the stream's tuples as the tasks get them, ``_corrupt_record`` left out."""
+    return to_arrow_schema(StructType([f for f in df.schema if f.name != RAW]), timezone="UTC")
+
+
+def schema_before_session(spec: StreamSpec) -> pa.Schema | None:
+    """The stream's schema as far as it can be known without Spark: that of the first Parquet file, else None."""
+    if spec.format != "parquet" or spec.columns or not spec.path or "://" in spec.path:
+        return None
+    first = next((p for p in sorted(Path(spec.path).rglob("*.parquet")) if not p.name.startswith(("_", "."))), None)
+    if first is None:
+        return None
+    fields = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in pq.read_schema(first)]
+    return pa.schema(fields)
+
+
+def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
+    options: dict[str, str] = {}
+    if spec.format == "csv":
+        options["header"] = "true"
+    if spec.format in TEXTS:
+        options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW}
+    if max_files and spec.format in FILES:
+        options["maxFilesPerTrigger"] = str(max_files)
+    if max_rows and (spec.format in OWN or spec.format == "kafka"):
+        options["maxOffsetsPerTrigger" if spec.format == "kafka" else "rowsPerBatch"] = str(max_rows)
+    return options | spec.options
+
+
+def _read_schema(spark: SparkSession, spec: StreamSpec) -> StructType | None:
+    """The schema to read with; None lets the source tell its own."""
+    if spec.columns:
+        schema = _from_ddl(spark, spec.columns)
+    elif spec.format in FILES:
+        schema = _infer(spark, spec)
+    else:
+        return None
+    return _with_raw(schema) if spec.format in TEXTS else schema
+
+
+def _with_raw(schema: StructType) -> StructType:
+    return StructType([*(f for f in schema if f.name != RAW), StructField(RAW, StringType())])
+
+
+def _from_ddl(spark: SparkSession, text: str) -> StructType:
+    try:
+        return StructType.fromDDL(text)
+    except PySparkException as e:
+        raise ConfigError("stream.columns", "must be a schema in Spark's DDL", text, str(e).split("\n")[0]) from None
+
+
+def _infer(spark: SparkSession, spec: StreamSpec) -> StructType:
+    """The schema that the first files have, or seem to have."""
+    if not spec.path:
+        raise ConfigError("stream.path", "must be given for files", None, "Give the directory of the stream's files.")
+    if "://" in spec.path:
+        files = [spec.path]
+    else:
+        files = sorted(str(p) for p in Path(spec.path).rglob("*") if p.is_file() and not p.name.startswith(("_", ".")))
+        if not files:
+            raise ConfigError("stream.path", "must be a directory with at least one file, or stream.columns must be given",
+                              spec.path, "Put the first file there, or write the schema as DDL.")
+    options = _options(spec, 0, 0) | ({"inferSchema": "true"} if spec.format == "csv" else {})
+    try:
+        return spark.read.format(spec.format).options(**options).load(files[:SAMPLE_FILES]).schema
+    except PySparkException as e:
+        raise ConfigError("stream.path", f"must hold {spec.format} files", spec.path, str(e).split("\n")[0]) from None
+
+
+class SourceLog:
+    """Which part of the source each micro-batch is, out of Spark's own logs under the query's checkpoint."""
+
+    def __init__(self, query_checkpoint: Path, source_format: str):
+        self.directory, self.format = query_checkpoint, source_format
+
+    def offsets(self, batch: int) -> dict[str, Any]:
+        """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
+        start, end = self._read(batch - 1) if batch else None, self._read(batch)
+        out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
+        if self.format in FILES and end:
+            out["files"] = self._files(start[0]["logOffset"] if start and start[0] else -1, end[0]["logOffset"])
+        return out
+
+    def _read(self, batch: int) -> list[Any] | None:
+        try:
+            lines = (self.directory / "offsets" / str(batch)).read_text().splitlines()[2:]
+        except FileNotFoundError:
+            return None
+        return [None if line == "-" else json.loads(line) for line in lines]
+
+    def _files(self, after: int, last: int) -> list[str]:
+        """The files that the source's log has for (after, last]; it is compacted now and then."""
+        entries: dict[str, None] = {}
+        log = self.directory / "sources" / "0"
+        for number in range(after + 1, last + 1):
+            path = log / str(number)
+            for line in (path if path.exists() else log / f"{number}.compact").read_text().splitlines()[1:]:
+                entry = json.loads(line)
+                if after < entry["batchId"] <= last:
+                    entries[_plain_path(entry["path"])] = None
+        return list(entries)
+
+
+def _plain_path(uri: str) -> str:
+    parts = urlparse(uri)
+    return unquote(parts.path) if parts.scheme in ("", "file") else uri

@@ -1,0 +1,148 @@
+"""What an app and the outside tell each other through the checkpoint directory: status, stop request, lock. No Spark here."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from semistream.errors import ConfigError
+
+HEARTBEAT = 2.0  # s
+LOCK_PATIENCE = 2.0  # s; others take the lock for a moment to see whether it is held
+
+State = Literal["starting", "running", "draining", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """``<checkpoint>/status.json``: how an app is doing. Counts are of this run; rates in tuples/s; heartbeat UTC, ISO 8601."""
+
+    state: State
+    pid: int
+    host: str
+    heartbeat: str
+    app: str = ""
+    batch: int | None = None
+    rows_read: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    waiting: int = 0
+    service_rate: float = 0.0
+    master_version: str = ""
+    error: str = ""
+
+
+def read_status(checkpoint: str | Path) -> Status | None:
+    """The latest status, or None when no app has ever run there."""
+    try:
+        values = json.loads((Path(checkpoint) / "status.json").read_text())
+    except FileNotFoundError:
+        return None
+    return Status(**{k: v for k, v in values.items() if k in Status.__dataclass_fields__})
+
+
+def request_stop(checkpoint: str | Path) -> None:
+    """Ask the app on this checkpoint to drain and stop."""
+    directory = Path(checkpoint)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "stop").touch()
+
+
+def stop_requested(checkpoint: str | Path) -> bool:
+    return (Path(checkpoint) / "stop").exists()
+
+
+def clear_stop(checkpoint: str | Path) -> None:
+    (Path(checkpoint) / "stop").unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Replace a JSON file atomically; it is on disk when this returns."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with open(beside, "w") as f:
+        json.dump(values, f)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(beside, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class StatusFile:
+    """Writes the status at every change, and a heartbeat in between from a thread of its own."""
+
+    def __init__(self, checkpoint: Path, app: str):
+        self.path = checkpoint / "status.json"
+        self._status = Status("starting", os.getpid(), socket.gethostname(), _now(), app)
+        self._mutex, self._ended = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> StatusFile:
+        self.update()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if error is not None:
+            self.update(state="failed", error=f"{type(error).__name__}: {error}"[:4000])
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    def update(self, **changes: Any) -> None:
+        with self._mutex:
+            self._status = replace(self._status, heartbeat=_now(), **changes)
+            write_json(self.path, asdict(self._status))
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT):
+            self.update()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
+    """Hold the checkpoint for this process. Raises ConfigError, naming the holder, when another app has it.
+
+    The kernel lets go of the lock when the process ends, however it ends.
+    """
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + LOCK_PATIENCE
+    with open(checkpoint / "lock", "a+") as f:
+        while True:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    f.seek(0)
+                    holder = f.read().strip() or "unknown"
+                    raise ConfigError("checkpoint", f"is in use by another app ({holder})", str(checkpoint),
+                                      f"Stop it first (touch {checkpoint / 'stop'}), or give another --checkpoint.") from None
+                time.sleep(0.05)
+        f.truncate(0)
+        f.write(f"pid {os.getpid()} on {socket.gethostname()}")
+        f.flush()
+        try:
+            yield
+        finally:
+            f.truncate(0)

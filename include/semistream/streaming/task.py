@@ -1,0 +1,249 @@
+"""What one Spark task does: join one partition of a micro-batch and load the result, exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.errors import StateError
+from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
+from semistream.joins.base import UNPARSABLE
+from semistream.streaming.plan import Plan
+from semistream.streaming.sinks import Sink
+
+RAW = "_corrupt_record"
+SUMMARY = "summary STRING"  # what a task returns: one row, the JSON of its ledger row
+SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read", "bytes_read", "seconds")
+
+# The operator that this worker process ran last, under what it is the continuation of. Workers are reused, so that the next
+# micro-batch need not read the state back; nothing depends on it. One only: each may hold M/P bytes.
+_held: tuple[tuple[str, int, str], SemiStreamJoin] | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """One micro-batch, or the drain after it, as every task of it is told.
+
+    checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples, ``_corrupt_record`` left out.
+    """
+
+    app: str
+    batch: int
+    drain: int
+    plan: Plan
+    states: dict[int, str]
+    checkpoint: str
+    stream: pa.Schema
+    stream_id: tuple[str, ...]
+    sink: Sink = field(repr=False)  # it knows the warehouse's password
+
+    def task(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        """The function for ``mapInArrow``."""
+        work = self
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            entry = work.load(context.partitionId(), batches)
+            yield pa.record_batch([pa.array([json.dumps(entry)])], names=["summary"])
+
+        return run
+
+    def load(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+        """Join and load one partition, unless that has been done; gives the ledger row that counts."""
+        done = self.sink.loaded(self.app, self.batch, self.drain, partition)
+        if done is not None:
+            for _ in batches:  # a worker that leaves input unread cannot be reused
+                pass
+            return done
+        join = self._operator(partition)
+        before = join.stats.as_dict()
+        with Spool(join, self) as spool:
+            unparsable = self._run(join, batches, spool)
+            entry = self._entry(partition, join, before, unparsable)
+            state = Path(self.checkpoint) / "state" / entry["state_file"]
+            join.snapshot().write(state)
+            entry = self.sink.load(entry, spool)
+        if entry["state_file"] == state.name:
+            self._hold(partition, state.name, join)
+        else:  # another attempt was first
+            state.unlink(missing_ok=True)
+            join.master.close()
+        return entry
+
+    def _operator(self, partition: int) -> SemiStreamJoin:
+        """The operator as it stood after the batch before: the one at hand, or a new one that takes up the state."""
+        global _held
+        held, _held = _held, None
+        before = self.states.get(partition, "")
+        if held is not None:
+            if before and held[0] == (self.checkpoint, partition, before):
+                return held[1]
+            held[1].master.close()
+            del held  # its memory, before the next one takes its own
+        join = self.plan.open(self.stream, partition)
+        if before:
+            join.restore(JoinState.read(Path(self.checkpoint) / "state" / before))
+        return join
+
+    def _hold(self, partition: int, state: str, join: SemiStreamJoin) -> None:
+        global _held
+        _held = ((self.checkpoint, partition, state), join)
+
+    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], spool: Spool) -> int:
+        """Feed the operator; gives the number of tuples that could not be parsed."""
+        unparsable = 0
+        for batch in batches:
+            if self.drain:  # its job has rows only to have partitions
+                continue
+            batch, rejected = split_unparsable(batch)
+            if rejected is not None:
+                unparsable += rejected.num_rows
+                spool.reject(rejected)
+            for output in join.process(batch):
+                spool.write(output)
+        if self.drain:
+            for output in join.drain():
+                spool.write(output)
+        return unparsable
+
+    def _entry(self, partition: int, join: SemiStreamJoin, before: dict[str, Any], unparsable: int) -> dict[str, Any]:
+        """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing is loaded."""
+        now = join.stats.as_dict()
+        entry = {name: now[name] - before[name] for name in SUMMED}
+        rejected = {r: n for r in now["rejected"] if (n := now["rejected"][r] - before["rejected"].get(r, 0))}
+        if unparsable:
+            rejected[UNPARSABLE] = unparsable
+        entry["rows_read"] += unparsable
+        entry["unmatched"] += unparsable
+        if before["waiting"] + entry["rows_read"] != entry["matched"] + entry["unmatched"] + now["waiting"]:
+            raise StateError(f"partition {partition} of batch {self.batch} does not add up: {before['waiting']} waited, {entry}, "
+                             f"{now['waiting']} wait; {self.plan.algorithm} lost or doubled tuples. Nothing of it was loaded.")
+        finished = entry["matched"] + entry["unmatched"]
+        return entry | {
+            "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition, "algorithm": self.plan.algorithm,
+            "master": join.master.name, "master_version": join.master.version, "waiting_before": before["waiting"],
+            "waiting": now["waiting"], "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
+            "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0, "memory_budget": self.plan.memory,
+            "memory_peak": now["memory_peak"], "memory": now["memory"], "rejected": rejected,
+            "state_file": f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"}
+
+
+class Spool:
+    """A task's output on local disk, until it is loaded in one short transaction that can be tried again.
+
+    ``joined()`` and ``unmatched()`` are tables whose pages the system reads from the files when they are touched.
+    """
+
+    def __init__(self, join: SemiStreamJoin, work: Work):
+        self.work, self.output_schema = work, join.output_schema
+        self._added = len(join.output_schema) - len(work.stream)
+        place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=place)
+        self._schemas = {"joined": join.output_schema, "unmatched": UNMATCHED}
+        self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._directory.cleanup()
+
+    @property
+    def stream_schema(self) -> pa.Schema:
+        """The stream's columns in the types that the join gives them out in."""
+        return pa.schema(list(self.output_schema)[:len(self.work.stream)])
+
+    @property
+    def added_schema(self) -> pa.Schema:
+        return pa.schema(list(self.output_schema)[len(self.work.stream):])
+
+    def write(self, output: JoinOutput) -> None:
+        if output.joined.num_rows:
+            self._append("joined", output.joined)
+        if output.unmatched.num_rows:
+            tuples = output.unmatched.drop_columns(["reason"])
+            self._append("unmatched", unmatched_rows(tuples, output.unmatched.column("reason"), self.work.stream_id))
+
+    def reject(self, batch: pa.RecordBatch) -> None:
+        """Keep tuples that could not be parsed: their text."""
+        texts = [json.dumps({RAW: text}) for text in batch.column(RAW).to_pylist()]
+        ids = stream_ids(batch, self.work.stream_id)
+        self._append("unmatched", pa.record_batch([pa.repeat(UNPARSABLE, len(ids)), ids, pa.array(texts)], schema=UNMATCHED))
+
+    def joined(self) -> pa.Table:
+        return self._read("joined")
+
+    def unmatched(self) -> pa.Table:
+        """Columns reason, stream_id, tuple."""
+        return self._read("unmatched")
+
+    def _append(self, name: str, batch: pa.RecordBatch) -> None:
+        if name not in self._writers:
+            self._writers[name] = pa.ipc.new_stream(os.path.join(self._directory.name, name), self._schemas[name])
+        self._writers[name].write_batch(batch)
+
+    def _read(self, name: str) -> pa.Table:
+        if name not in self._writers:
+            return self._schemas[name].empty_table()
+        self._writers[name].close()
+        with pa.memory_map(os.path.join(self._directory.name, name)) as file:
+            return pa.ipc.open_stream(file).read_all()
+
+
+UNMATCHED = pa.schema([("reason", pa.string()), ("stream_id", pa.string()), ("tuple", pa.string())])
+
+
+def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """(tuples without ``_corrupt_record``, those that could not be parsed or None)."""
+    if RAW not in batch.schema.names:
+        return batch, None
+    raw = batch.column(RAW)
+    good = batch.drop_columns([RAW])
+    if raw.null_count == len(raw):
+        return good, None
+    return good.filter(pc.is_null(raw)), batch.filter(pc.is_valid(raw))
+
+
+def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...]) -> pa.RecordBatch:
+    """Tuples as rows of the table ``unmatched``."""
+    texts = [json.dumps(row, default=_plain) for row in tuples.to_pylist()]
+    return pa.record_batch([reasons, stream_ids(tuples, id_columns), pa.array(texts, pa.string())], schema=UNMATCHED)
+
+
+def stream_ids(tuples: pa.RecordBatch, id_columns: tuple[str, ...]) -> pa.Array:
+    """The id columns joined by "|", at most 255 characters; null where there are none, or one is null."""
+    if not id_columns:
+        return pa.nulls(tuples.num_rows, pa.string())
+    texts = [tuples.column(c).cast(pa.string()) for c in id_columns]
+    joined = pc.binary_join_element_wise(*texts, "|") if len(texts) > 1 else texts[0]
+    return pc.utf8_slice_codeunits(joined, 0, 255)
+
+
+def _plain(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Without the operator that this process may still hold, before and after."""
+    global _held
+    _held = None
+    try:
+        yield
+    finally:
+        _held = None

@@ -1,0 +1,54 @@
+"""Load a warehouse from a stream joined with master data: spark-submit spark_apps/semi_stream_join.py --job tpch
+
+Exit codes: 0 done or stopped, drained; 1 failed, start it again to go on; 2 the settings cannot work.
+Environment: SEMISTREAM_HOME, WAREHOUSE_URL. SIGTERM to the driver's Python process (its pid is in <checkpoint>/status.json), or a
+file <checkpoint>/stop, drains and stops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from semistream.config import Places
+from semistream.errors import ConfigError
+from semistream.streaming.app import Load, describe
+from semistream.streaming.session import open_session
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.workloads import load_job
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("semi_stream_join.py", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    LoadSettings.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        settings = LoadSettings.from_arguments(arguments)
+        places = Places.from_environment()
+        with checkpoint_lock(settings.directory(places)), StatusFile(settings.directory(places), settings.name()) as status:
+            load = Load(settings, load_job(settings.job, places), places, status)
+            with load.signals():
+                load.check()
+                print(describe(run(open_session(settings.name()), load)))
+        return 0
+    except ConfigError as e:
+        print(f"{parser.prog}: {e}", file=sys.stderr)
+        return 2
+
+
+def run(spark: SparkSession, load: Load) -> dict[str, Any]:
+    """Run the load to its end; the session is stopped."""
+    try:
+        return load.run(spark)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
