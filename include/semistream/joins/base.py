@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,21 +154,23 @@ class JoinSpec:
     names: tuple[str, ...]  # their names in the output
     join_type: str
 
-    @property
+    @cached_property
     def fetched(self) -> list[str]:
         """Columns of R that are read: those to add, and the join columns where codes can collide."""
         return list(dict.fromkeys((*self.columns, *(() if self.keys.exact else self.keys.master))))
 
-    @property
+    @cached_property
     def fetched_schema(self) -> pa.Schema:
         return stored_schema(pa.schema([self.master.schema.field(c) for c in self.fetched]))
 
     def identity(self) -> dict[str, Any]:
         """What a saved state must agree in with the operator that takes it up."""
-        return {"algorithm": self.algorithm, "stream": str(self.stream), "on": [list(p) for p in zip(self.keys.stream, self.keys.master,
-                strict=True)], "columns": list(self.columns), "join_type": self.join_type, "master": self.master.name,
-                "master_version": self.master.version, "disk_partitions": self.master.partition_count,
-                "disk_partition_tuples": self.master.partition_tuples}
+        return {
+            "algorithm": self.algorithm, "stream": str(self.stream), "columns": list(self.columns), "join_type": self.join_type,
+            "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
+            "master": self.master.name, "master_version": self.master.version,
+            "disk_partitions": self.master.partition_count, "disk_partition_tuples": self.master.partition_tuples,
+        }
 
 
 class SemiStreamJoin(ABC):
@@ -203,8 +206,8 @@ class SemiStreamJoin(ABC):
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
         wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
         if wrong:
-            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the join is "
-                             f"drained, then change them.")
+            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the join "
+                             "is drained, then change them.")
         self._go_on(state)
         self._account()
 

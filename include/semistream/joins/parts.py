@@ -87,6 +87,8 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 def as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The schema's columns of the batch, in its types."""
+    if batch.schema.equals(schema):
+        return batch
     columns = []
     for f in schema:
         column = batch.column(f.name)
