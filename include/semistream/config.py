@@ -223,6 +223,8 @@ class MasterSpec(Settings):
     name: str = Field(description="Name of the master relation; its dimension table is dim_NAME with surrogate key NAME_sk")
     path: str | None = Field(None, description="CSV, JSON lines or Parquet file (or directory) that it is provisioned from")
     table: str | None = Field(None, description="Existing table that it is provisioned from, in the warehouse or at --url")
+    columns: str | None = Field(None, description="Schema of the master data as Spark DDL ('sku STRING, price DECIMAL(10,2)'); "
+                                                  "default: what the table has or the file's first 16 MB suggest")
     business_key: Names = Field((), description="Columns that identify a master tuple; default: the join columns")
 
 

@@ -137,7 +137,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _quoted(connection: Connection, *names: str) -> list[str]:
-    return [connection.dialect.identifier_preparer.quote(n) for n in names]
+    return [connection.dialect.identifier_preparer.quote_identifier(n) for n in names]
 
 
 # ---- SQLite

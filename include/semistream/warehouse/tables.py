@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, MetaData, Table, inspect
+from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, MetaData, Table, inspect, quoted_name
 from sqlalchemy.exc import NoSuchTableError
 
 from semistream.errors import ConfigError
@@ -36,7 +37,7 @@ def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
     _avoid((surrogate_key(master),), schema)
     name = dimension_name(master)
     table = Table(name, metadata or MetaData(), Column(surrogate_key(master), big_integer(), primary_key=True, autoincrement=True),
-                  *[Column(f.name, sql_type(f, f.name in keys), nullable=f.name not in business_key) for f in stored_schema(schema)],
+                  *[Column(quoted(f.name), sql_type(f, f.name in keys), nullable=f.name not in business_key) for f in stored_schema(schema)],
                   mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
     Index(_index(name, "key"), *[table.c[c] for c in business_key], unique=True)
     if join_key and tuple(join_key) != tuple(business_key):
@@ -56,9 +57,9 @@ def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema, id_c
     added = pa.schema([f for f in added if f.name != surrogate_key(master)])
     _avoid((*LOAD_COLUMNS, *stream.names), added)
     table = Table(name, metadata or MetaData(),
-                  *[Column(f.name, sql_type(f, f.name in id_columns)) for f in stored_schema(stream)],
+                  *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(stream)],
                   Column(surrogate_key(master), BigInteger),
-                  *[Column(f.name, sql_type(f)) for f in stored_schema(added)],
+                  *[Column(quoted(f.name), sql_type(f)) for f in stored_schema(added)],
                   Column("app", NAME, nullable=False), Column("batch", BigInteger, nullable=False),
                   Column("drain", Integer, nullable=False), Column("partition", Integer, nullable=False),
                   mysql_engine="InnoDB", mysql_charset="utf8mb4")
@@ -86,10 +87,19 @@ def ensure(engine: Engine, table: Table) -> Table:
 def existing_table(bind: Engine | Connection, name: str) -> Table:
     """A table or view that is there. Raises ConfigError when it is not."""
     try:
-        return Table(name, MetaData(), autoload_with=bind)
+        return Table(name, MetaData(), autoload_with=bind, listeners=[("column_reflect", _quote_reflected)])
     except NoSuchTableError:
         found = sorted(inspect(bind).get_table_names() + inspect(bind).get_view_names())
         raise ConfigError("table", "must be a table of the database", name, f"It has: {', '.join(found) or 'none'}.") from None
+
+
+def quoted(name: str) -> quoted_name:
+    """A column's name, always in quotes: SQLAlchemy does not know every reserved word of every version."""
+    return quoted_name(name, True)
+
+
+def _quote_reflected(_inspector: Any, _table: Table, column: Any) -> None:
+    column["name"] = quoted(column["name"])
 
 
 def arrow_schema(table: Table) -> pa.Schema:

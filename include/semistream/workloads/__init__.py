@@ -1,1 +1,6 @@
-"""TODO"""
+"""Jobs: the shipped ones, the user's own, and the preparation of their data."""
+
+from semistream.workloads.jobs import SHIPPED, load_job, prepare
+from semistream.workloads.zipf import ZipfKeys
+
+__all__ = ["SHIPPED", "ZipfKeys", "load_job", "prepare"]

