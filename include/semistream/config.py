@@ -101,10 +101,30 @@ class Settings(BaseModel):
         return out
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's booleans, true and false only: ``on:`` is a job's key, not True."""
+
+    yaml_implicit_resolvers: ClassVar = {first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+                                         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which `on`, `off`, `yes` and `no` are names, as a job's join columns are under `on`."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """A YAML mapping. Raises ConfigError when the file is missing, unreadable or not a mapping."""
     try:
-        values = yaml.safe_load(Path(path).read_text())
+        values = yaml.load(Path(path).read_text(), _Loader)
     except (OSError, yaml.YAMLError) as e:
         raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
     if not isinstance(values, dict):
