@@ -106,6 +106,7 @@ write_environment() {
     fi
     {
         echo "unset SPARK_HOME"  # pyspark's own
+        echo "unset PYTHONDONTWRITEBYTECODE"  # or every process compiles every module again
         echo "export JAVA_HOME='$jdk'"
         echo "export PYSPARK_PYTHON='$PWD/$venv/bin/python'"
         echo "export PATH='$PWD/$venv/bin':\"\$PATH\""
