@@ -36,14 +36,14 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.front import PROBE_ROWS, KeyTable, cached_bytes, has_strings, partitions_with, probe_front
 from semistream.joins.parts import Cache, TupleStore, variable_bytes
 from semistream.joins.sequential import MeshPhase, fit_disk_buffer
 
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
 CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, loaded, 1.5 places in the table
-PROBE_ROWS = 65_536  # stream tuples per step of the cache phase
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share, whatever the inequality says
 
 
@@ -62,14 +62,7 @@ class Candidates:
         self.s_count = np.zeros(len(keys), np.int32) if s_count is None else s_count
         self.waiting = np.zeros(len(keys), np.int32) if waiting is None else waiting  # |H_S(j)| when chosen
         self.loaded = np.zeros(len(keys), np.int32)
-        self._table = np.empty(len(keys) + len(keys) // 2 + 2, np.int32)
-        kernels.table_build(self._table, keys)
-
-    def find(self, codes: np.ndarray) -> np.ndarray:
-        """Index of each code among the candidates, or -1."""
-        out = np.empty(len(codes), np.int32)
-        kernels.table_find(codes, self._table, self.keys, out)
-        return out
+        self.find = KeyTable(keys).find
 
 
 class Ssbj(SemiStreamJoin):
@@ -90,12 +83,11 @@ class Ssbj(SemiStreamJoin):
         self.most_candidates = max(self.arena.budget // 50 // CANDIDATE_BYTES, 64)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
         self.pool = self.arena.free  # for H_S and H_R
-        self.cached_bytes = self._cached_bytes()
+        self.cached_bytes = cached_bytes(spec)
         schema = spec.fetched_schema
         slot = Cache.LINK + TupleStore.slot_bytes(schema)
-        variable = any(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in schema)
         self.cache = Cache(schema, int(min(self.pool // slot, self.master.tuple_count)) + 1, self.pool // Cache.ENTRY + 1,
-                           self.pool if variable else 0)
+                           self.pool if has_strings(schema) else 0)
         self.arena.reserve("H_R", 0)
 
     @property
@@ -107,17 +99,6 @@ class Ssbj(SemiStreamJoin):
     def w_s(self) -> int:
         """Stream tuples per iteration that enter H_S: what fills it in one R-cycle, less what H_R will take of it."""
         return self.mesh.w(int(self._h_s_limit / self.mesh.tuple_bytes))
-
-    def _cached_bytes(self) -> float:
-        """v_R as held in H_R: payload and link, strings at the average length of R's."""
-        fixed = Cache.tuple_bytes(self.spec.fetched_schema, 0)
-        total = sum(8 if pa.types.is_string(f.type) or pa.types.is_binary(f.type) else max(f.type.bit_width // 8, 1)
-                    for f in self.master.schema)
-        strings = max(self.master.tuple_bytes - 8 - total, 0)
-        return fixed + (strings if self._has_strings() else 0)
-
-    def _has_strings(self) -> bool:
-        return any(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in self.spec.fetched_schema)
 
     @property
     def _h_s_limit(self) -> int:
@@ -144,33 +125,11 @@ class Ssbj(SemiStreamJoin):
         arrived, sizes = time.perf_counter(), variable_bytes(held)
         for first in range(0, len(codes), PROBE_ROWS):
             block = slice(first, first + PROBE_ROWS)
-            misses = yield from self._cache_phase(batch.slice(first, PROBE_ROWS), codes[block])
+            misses = yield from probe_front(self, self.cache, batch.slice(first, PROBE_ROWS), codes[block])
             yield from self._disk_phase(held, codes, first + misses, sizes, arrived)
         if self.parameters.form == "rate" and self.mesh.live:
             yield from self.mesh.iterate()
             self._new_cycle()
-
-    def _cache_phase(self, block: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        """Join what H_R knows. Returns the rows that it does not know, int64[n]."""
-        entries, counts, hits = self.cache.probe(codes)
-        if not hits:
-            return np.arange(len(codes))
-        matched = np.zeros(len(codes), bool)
-        for rows, slots in self.cache.pairs(entries, counts):
-            stream, master = block.take(pa.array(rows)).columns, self.cache.store.get(slots)
-            same = self._same_keys(stream, master)
-            if same is not None and not same.all():
-                keep, rows = pa.array(same), rows[same]
-                stream, master = [c.filter(keep) for c in stream], [c.filter(keep) for c in master]
-            matched[rows] = True
-            if len(rows):
-                yield self._joined(stream, master)
-        self.stats.cache_hits += hits
-        self.stats.matched += int(matched.sum())
-        absent = np.flatnonzero((entries >= 0) & ~matched)
-        if len(absent):
-            yield self._unmatched(block.take(pa.array(absent)).columns, NO_MATCH)
-        return np.flatnonzero(entries < 0)
 
     def _disk_phase(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray,
                     arrived: float) -> Iterator[JoinOutput]:
@@ -363,15 +322,7 @@ class Ssbj(SemiStreamJoin):
     def _fetch(self, values: Candidates) -> None:
         """Load all master tuples of these join values, through the index if R has one."""
         self.candidates = values
-        if not len(values.keys):
-            return
-        if self.master.sequential:
-            numbers = np.arange(self.master.partition_count)
-        else:
-            ranges = self.master.partitions_of(values.keys)
-            numbers = np.unique(np.concatenate([np.arange(a, b) for a, b in np.unique(ranges, axis=0)]))
-        for number in numbers:
-            partition = Partition(self.spec, int(number))
+        for partition in partitions_with(self.spec, values.keys):
             self._load(partition, values.find(partition.codes))
 
 
