@@ -213,7 +213,7 @@ def _algorithms(arguments: argparse.Namespace) -> int:
         print(json.dumps(entries, indent=2, default=str))
         return 0
     table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in ("name", "needs index", "unique keys", "parameters [default]", "paper"):
+    for column in ("name", "needs index", "unique keys", r"parameters \[default]", "paper"):
         table.add_column(column, overflow="fold")
     for e in entries:
         parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}" for n, p in e["parameters"].items())

@@ -111,16 +111,6 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which `on`, `off`, `yes` and `no` are names, as a job's join columns are under `on`."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
-
-
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """A YAML mapping. Raises ConfigError when the file is missing, unreadable or not a mapping."""
     try:

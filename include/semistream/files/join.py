@@ -150,6 +150,7 @@ def _open_master(settings: JoinFiles, stream: FileSource, summary: Summary, stac
         _settle(stream, source.schema, [s for s, _ in pairs], dict(pairs))
         _settle(source, stream.schema, [m for _, m in pairs], {m: s for s, m in pairs})
         stream.settle({})
+        source.settle({})
         _check_keys(stream.schema, source.schema, pairs)
         root = settings.snapshot or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semistream-")))
         _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root, source, progress)

@@ -280,7 +280,6 @@ class JsonSource(FileSource):
         """(the rows of the good lines, why each of the others is not one)."""
         def read(piece: list[bytes]) -> pa.Table:
             source, options = _json_input(piece)
-            b"".join(piece).decode()
             table = arrow_json.read_json(source, options, arrow_json.ParseOptions(
                 explicit_schema=self._raw, newlines_in_values=False, unexpected_field_behavior="infer"))
             if table.num_rows != len(piece):
@@ -354,6 +353,7 @@ def _format(path: Path) -> str:
 
 def _json_input(lines: list[bytes]) -> tuple[pa.BufferReader, arrow_json.ReadOptions]:
     text = b"\n".join(lines)
+    text.decode()  # Arrow does not check that it is UTF-8
     return pa.BufferReader(text), arrow_json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
 
 

