@@ -1,6 +1,7 @@
 import datetime as dt
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
@@ -82,3 +83,13 @@ def test_fact_tables(warehouse):
             tables.fact_table("f", schema, "m", pa.schema([]), ["id"])
     with pytest.raises(ConfigError, match="stream.id"):
         tables.fact_table("f", stream, "m", pa.schema([]), ["nope"])
+
+
+def test_decimals_of_fifteen_digits_keep_each_one(warehouse):
+    numbers = [Decimal(int(n)).scaleb(-2) for n in np.random.default_rng(1).integers(-10**15 + 1, 10**15, 5000)]
+    data = pa.table({"k": range(5000), "n": pa.array([*numbers[:-2], Decimal(0), None], pa.decimal128(15, 2))})
+    table = tables.ensure(warehouse, tables.dimension_table("m", data.schema, ["k"]))
+    with warehouse.begin() as connection:
+        bulk.bulk_insert(connection, table, data)
+        query = select(table.c.k, table.c.n).order_by(table.c.k)
+        assert pa.Table.from_batches(bulk.fetch(connection, query, data.schema)) == data

@@ -18,7 +18,6 @@ import pyarrow.csv as csv
 from sqlalchemy import Connection, Select, Table, func, type_coerce, types
 
 from semistream.errors import SemistreamError
-from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 
 ROWS = 20_000  # converted to Python objects at a time
 
@@ -68,7 +67,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind) and not isinstance(_first(values), bool):
         return pa.array(values, pa.int64()).cast(kind)
     if pa.types.is_decimal(kind) and isinstance(_first(values), (float, int)):
-        values = [None if v is None else str(v) for v in values]
+        values = [None if v is None else f"{v:.{kind.scale}f}" for v in values]
     if isinstance(_first(values), str) and not pa.types.is_string(kind):
         return _from_text(pa.array(values, pa.string()), kind)
     if pa.types.is_timestamp(kind) and kind.tz:
@@ -148,16 +147,14 @@ def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace
     statement = f"INSERT {'OR REPLACE ' if replace else ''}INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for start in range(0, data.num_rows, ROWS):
         part = data.slice(start, ROWS)
-        values = [_sqlite_values(_plain(c), table.c[n].type) for n, c in zip(part.column_names, part.columns, strict=True)]
+        values = [_sqlite_values(_plain(c)) for c in part.columns]
         connection.exec_driver_sql(statement, list(zip(*values, strict=True)))
 
 
-def _sqlite_values(column: pa.ChunkedArray, kind: types.TypeEngine[Any]) -> list[Any]:
+def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
     """A column as the Python values that SQLAlchemy would bind for it."""
     k = column.type
-    if pa.types.is_decimal(k):
-        column = column.cast(pa.string() if k.precision > SQLITE_DECIMAL_DIGITS else pa.float64())
-    elif pa.types.is_date(k) or pa.types.is_timestamp(k) or pa.types.is_time(k):
+    if pa.types.is_temporal(k) or pa.types.is_decimal(k):  # SQLite makes the nearest double of a decimal's text, Arrow does not
         column = column.cast(pa.string())
     elif pa.types.is_boolean(k):
         column = column.cast(pa.int8())
