@@ -24,8 +24,8 @@ apt_install() {
 }
 
 find_python() {
-    for candidate in "${PYTHON:-}" python3.11 /usr/bin/python3.11 python3; do
-        if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    for candidate in ${PYTHON:-python3.11 /usr/bin/python3.11 python3}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
@@ -38,8 +38,8 @@ make_venv() {
         return
     fi
     if ! python=$(find_python); then
-        is_root || die "needs Python 3.11, which the lock file was made for. On Debian 12: apt-get install python3 python3-venv." \
-            "Elsewhere, name one: PYTHON=/path/to/python3.11"
+        [ -z "${PYTHON:-}" ] && is_root || die "needs a Python 3.11, which the lock file was made for; ${PYTHON:-python3} is none." \
+            "On Debian 12: apt-get install python3 python3-venv. Elsewhere, name one: PYTHON=/path/to/python3.11"
         apt_install python3 python3-venv
         python=$(find_python) || die "this system's python3 is not 3.11; name one: PYTHON=/path/to/python3.11"
     fi
@@ -133,7 +133,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || [ ! -x "$venv/bin/python" ]; t
 fi
 # A JDK may have gone, or another one been named, since.
 recorded=$(sed -n "s/^export JAVA_HOME='\(.*\)'/\1/p" "$venv/environment" 2>/dev/null || true)
-if [ ! -x "$recorded/bin/java" ] || [ "${JAVA_HOME:-$recorded}" != "$recorded" ]; then
+if [ -z "$recorded" ] || [ ! -x "$recorded/bin/java" ] || [ "${JAVA_HOME:-$recorded}" != "$recorded" ]; then
     write_environment
 fi
 if [ "${1:-}" = test ]; then

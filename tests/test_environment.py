@@ -1,0 +1,70 @@
+"""What is installed is what the lock file says, whole; and the project can be built from any registry."""
+
+import base64
+import hashlib
+import re
+import subprocess
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = [ROOT / "requirements.lock", ROOT / "requirements-tools.lock"]
+PINNED = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ \\;]+)", LOCKS[0].read_text(), re.M))
+
+
+def test_pyspark_is_whole():
+    files = [f for f in distribution("pyspark").files if f.suffix == ".py" and f.hash is not None]
+    assert len(files) > 500
+    differing = [str(f) for f in files if _hash(Path(f.locate()).read_bytes(), f.hash.mode) != f.hash.value]
+    assert not differing, f"not as pyspark was published, as when pyspark-client is installed beside it: {differing[:5]}"
+    with pytest.raises(PackageNotFoundError):
+        distribution("pyspark-client")
+
+
+def _hash(data, algorithm):
+    return base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()
+
+
+def test_installed_versions_are_those_of_the_lock():
+    assert len(PINNED) > 100 and "pyspark-client" not in PINNED
+    assert {n: version(n) for n in PINNED} == PINNED
+
+
+def test_the_lock_has_what_the_project_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["dev"]
+    for requirement in asked:
+        name, _, pin = requirement.partition("==")
+        name = re.match(r"[A-Za-z0-9_.-]+", name)[0].lower().replace("_", "-")
+        assert name in PINNED and pin in ("", PINNED[name]), requirement
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda p: p.name)
+def test_every_package_of_a_lock_has_hashes_and_no_address(lock):
+    entries = re.split(r"^(?=[A-Za-z0-9])", lock.read_text(), flags=re.M)
+    assert all("--hash=sha256:" in e for e in entries if re.match(r"[A-Za-z0-9]", e))
+    assert not re.search(r"://|^\s*-[if]\b|--(extra-)?index-url|--find-links", lock.read_text(), re.M)
+
+
+def test_no_file_names_a_registry():
+    hosts = ["pypi" + r"\.org", "python" + "hosted", "repo1" + r"\.maven", "--" + "index-url", "--" + "find-links",
+             "art" + "ifactory"]
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    found = [(f, m[0]) for f in files if f and (ROOT / f).is_file() and f != "tests/test_environment.py"
+             for m in re.finditer("|".join(hosts), (ROOT / f).read_bytes().decode(errors="ignore"))]
+    assert not found
+
+
+def test_ci_runs_the_readmes_test_command():
+    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "exec make test"
+    assert "make test" in (ROOT / "README.md").read_text() and "make load" in (ROOT / "README.md").read_text()
+
+
+def test_make_help_lists_every_target():
+    targets = re.findall(r"^([a-z]+):(?!=)", (ROOT / "Makefile").read_text(), re.M)
+    shown = subprocess.run(["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True).stdout
+    assert {"load", "up", "down", "test", "lint", "lock", "clean", "help"} <= set(targets)
+    assert all(f"make {t} " in shown for t in targets if t != "setup")
