@@ -68,7 +68,8 @@ def read_result(result: Any) -> dict[str, Any]:
     errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
     return {"name": (config.meta or {}).get("check", config.type), "title": config.description, "explanation": config.notes,
             "success": bool(result.success), "count": found.get("observed_value", 0), "query": config.kwargs.get("query", ""),
-            "rows": [dict(zip(details.get("columns", []), r, strict=True)) for r in details.get("unexpected_rows", [])], "error": errors[0] if errors else None}
+            "rows": [dict(zip(details.get("columns", []), r, strict=True)) for r in details.get("unexpected_rows", [])],
+            "error": errors[0] if errors else None}
 
 
 def _exceptions(info: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -91,14 +92,19 @@ def _context(reports: Path) -> EphemeralDataContext:
     defaults = InMemoryStoreBackendDefaults()
     defaults.stores[defaults.validation_results_store_name]["store_backend"] = _files(reports / "results")
     index = {"class_name": "DefaultSiteIndexBuilder", "validation_results_limit": RUNS_KEPT,
-             "renderer": {"module_name": DOCS, "class_name": "RunsRenderer"}, "view": {"module_name": DOCS, "class_name": "RunsView"}}
+             "renderer": _ours("RunsRenderer"), "view": _ours("RunsView")}
     section = {"class_name": "DefaultSiteSectionBuilder", "source_store_name": defaults.validation_results_store_name,
-               "renderer": {"module_name": DOCS, "class_name": "ReportRenderer"}, "view": {"module_name": DOCS, "class_name": "ReportView"}}
-    site = {"module_name": DOCS, "class_name": "Site", "show_how_to_buttons": False, "store_backend": _files(reports),
-            "site_index_builder": index, "site_section_builders": {"validations": section, "expectations": "None", "profiling": "None"}}
+               "renderer": _ours("ReportRenderer"), "view": _ours("ReportView")}
+    sections = {"validations": section, "expectations": "None", "profiling": "None"}
+    site = {**_ours("Site"), "show_how_to_buttons": False, "store_backend": _files(reports), "site_index_builder": index,
+            "site_section_builders": sections}
     config = DataContextConfig(store_backend_defaults=defaults, data_docs_sites={SITE: site}, analytics_enabled=False,
                                progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False))
     return gx.get_context(mode="ephemeral", project_config=config)
+
+
+def _ours(class_name: str) -> dict[str, str]:
+    return {"module_name": DOCS, "class_name": class_name}
 
 
 def _files(directory: Path) -> dict[str, Any]:

@@ -6,19 +6,19 @@ A query returns the offending rows. All are set-based and go through indexes: th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import and_, case, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 
 from semistream.quality.scope import Scope
-from semistream.quality.staging import Staging
+from semistream.quality.staging import LOAD, Sample, Sources, drawn_facts
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
 
 ROWS_SHOWN = 50
-LOAD = ("batch", "drain", "partition")
 
 
 @dataclass(frozen=True)
@@ -30,29 +30,30 @@ class Check:
 
     def sql(self, dialect: sa.Dialect) -> str:
         """The query as text that ``sa.text`` takes: literals inline, no parameters."""
-        plain = type(dialect)(paramstyle="named")  # a dialect of the format style would double every percent sign
+        make: Any = type(dialect)
+        plain = make(paramstyle="named")  # a dialect of the format style would double every percent sign
         return str(self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})).replace(":", "\\:")
 
 
-def all_checks(scope: Scope, staging: Staging) -> Iterator[Check]:
+def all_checks(scope: Scope, rejected: sa.Table, sources: Sources | None, sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
+    ids = None if sources is None else sources.ids
     yield from ledger_checks(scope)
     yield fact_rows(scope)
-    yield unmatched_rows(scope, staging)
-    if staging.sources is not None:
-        yield source_rows(scope, staging)
+    yield unmatched_rows(scope, rejected)
+    if sources is not None:
+        yield source_rows(scope, sources.counts)
     if scope.ids:
-        yield no_duplicates(scope, staging)
-        if staging.source_ids is not None:
-            yield none_missing(scope, staging)
-            yield none_invented(scope, staging)
+        yield no_duplicates(scope, ids)
+    if ids is not None:
+        yield none_missing(scope, ids)
+        yield none_invented(scope, ids)
     yield surrogate_keys(scope)
     if scope.added and scope.comparable:
         yield enriched_columns(scope)
-    if staging.sample is not None:
-        yield sample_joined(scope, staging)
-    if staging.unmatched_sample is not None:
-        yield sample_unmatched(scope, staging)
+    if sample is not None:
+        yield sample_joined(scope, sample)
+        yield sample_unmatched(scope, sample)
 
 
 def ledger_checks(scope: Scope) -> Iterator[Check]:
@@ -72,8 +73,8 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
                      .where(scope.holds(load_commits), func.coalesce(sums.c.n, 0) != c.partitions), orphans))
     yield Check(
         "commit_rows", "Rows read by the partitions add up to the batch",
-        "The driver counts what it reads from the source for a batch, each partition what it receives. Rows lost or doubled between "
-        "the two show here.",
+        "A batch notes how many rows it read from the source, each of its partitions how many it received. Rows lost or doubled "
+        "between the two show here.",
         select(c.batch, c.drain, c.rows_read.label("rows_read_by_driver"), sums.c.rows_read.label("rows_read_by_partitions"))
         .select_from(load_commits.join(sums, same)).where(scope.holds(load_commits), sums.c.rows_read != c.rows_read))
     left_over = b.waiting_before + b.rows_read - b.matched - b.unmatched - b.waiting
@@ -81,10 +82,11 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
         "batch_arithmetic", "In every batch: waiting before + read = matched + unmatched + waiting",
         "Each stream tuple is matched, unmatched or still waiting in the join's memory; none may vanish and none may be counted "
         "twice. The difference is what is not accounted for.",
-        select(*_load(load_batches), b.waiting_before, b.rows_read, b.matched, b.unmatched, b.waiting, left_over.label("difference"))
+        select(*_load(load_batches), b.waiting_before, b.rows_read, b.matched, b.unmatched, b.waiting,
+               left_over.label("difference"))
         .where(scope.holds(load_batches), left_over != 0))
-    before = select(*_load(load_batches), b.waiting_before, func.coalesce(
-        func.lag(b.waiting).over(partition_by=b.partition, order_by=(b.batch, b.drain)), 0).label("waiting_after_previous_batch")) \
+    previous = func.lag(b.waiting).over(partition_by=b.partition, order_by=(b.batch, b.drain))
+    before = select(*_load(load_batches), b.waiting_before, func.coalesce(previous, 0).label("waiting_after_previous_batch")) \
         .where(scope.until(load_batches)).subquery("carried")
     yield Check(
         "waiting_carried", "What waited after one batch is taken up by the next",
@@ -122,34 +124,34 @@ def fact_rows(scope: Scope) -> Check:
                                  .where(scope.holds(load_batches), b.output_rows != 0).subquery("ledger"), LOAD)))
 
 
-def unmatched_rows(scope: Scope, staging: Staging) -> Check:
+def unmatched_rows(scope: Scope, rejected: sa.Table) -> Check:
     counted = _counted(scope, unmatched, "kept", unmatched.c.reason)
     return Check(
         "unmatched_rows", "Every unmatched tuple is kept, with its reason",
         "A tuple without master data, without a key or that cannot be parsed goes to the table unmatched. Its rows, by reason, "
         "must be those that the ledger counted (reason (all): the ledger's total against its own count by reason).",
-        sa.union_all(*_both_ways(counted, staging.rejected.select().subquery("ledger"), (*LOAD, "reason")),
-                     _reasons_add_up(scope, staging)))
+        sa.union_all(*_both_ways(counted, rejected.select().subquery("ledger"), (*LOAD, "reason")),
+                     _reasons_add_up(scope, rejected)))
 
 
-def _reasons_add_up(scope: Scope, staging: Staging) -> Select:
-    b, r = load_batches.c, staging.rejected.c
+def _reasons_add_up(scope: Scope, rejected: sa.Table) -> Select:
+    b, r = load_batches.c, rejected.c
     same = and_(r.batch == b.batch, r.drain == b.drain, r.partition == b.partition)
     by_reason = select(func.coalesce(func.sum(r.rows_in_ledger), 0)).where(same).correlate(load_batches).scalar_subquery()
     return select(*_load(load_batches), literal("(all)"), b.unmatched, by_reason).where(scope.holds(load_batches),
                                                                                        b.unmatched != by_reason)
 
 
-def source_rows(scope: Scope, staging: Staging) -> Check:
-    s, c = staging.sources.c, load_commits.c
+def source_rows(scope: Scope, counts: sa.Table) -> Check:
+    s, c = counts.c, load_commits.c
     return Check(
         "source_rows", "The source has as many rows as were read",
         "The files (or table) that each batch was read from are opened again, without Spark, and counted.",
-        select(s.batch, s.source, s.rows_in_source, c.rows_read).select_from(staging.sources.join(
+        select(s.batch, s.source, s.rows_in_source, c.rows_read).select_from(counts.join(
             load_commits, and_(c.app == scope.app, c.batch == s.batch, c.drain == 0))).where(s.rows_in_source != c.rows_read))
 
 
-def no_duplicates(scope: Scope, staging: Staging) -> Check:
+def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
     """An id as often in the facts (with the same surrogate key, where several master rows may match) as in the source at most."""
     f = scope.fact
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
@@ -157,8 +159,8 @@ def no_duplicates(scope: Scope, staging: Staging) -> Check:
                   func.max(f.c.batch).label("last_batch")).where(*_ids_in_scope(scope), scope.until(f)) \
         .group_by(*key).having(func.count() > 1).subquery("many")
     columns, wrong = [*many.c], []
-    if staging.source_ids is not None:
-        s = staging.source_ids.c
+    if source_ids is not None:
+        s = source_ids.c
         times = select(func.count()).where(*(s[i] == many.c[i] for i in scope.ids)).correlate(many).scalar_subquery()
         columns.append(times.label("rows_in_source"))
         wrong.append(or_(times == 0, many.c.rows_in_warehouse > times))
@@ -179,28 +181,28 @@ def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
         [scope.fact.c[scope.ids[0]].in_(ids)]
 
 
-def none_missing(scope: Scope, staging: Staging) -> Check:
-    s, f, u = staging.source_ids.c, scope.fact, unmatched.c
-    loaded = select(1).where(*(f.c[i] == s[i] for i in scope.ids), scope.until(f)).correlate(staging.source_ids).exists()
+def none_missing(scope: Scope, source_ids: sa.Table) -> Check:
+    s, f, u = source_ids.c, scope.fact, unmatched.c
+    loaded = select(1).where(*(f.c[i] == s[i] for i in scope.ids), scope.until(f)).correlate(source_ids).exists()
     kept = select(1).where(u.fact_table == scope.fact_name, u.stream_id == s.stream_id, scope.until(unmatched)) \
-        .correlate(staging.source_ids).exists()
+        .correlate(source_ids).exists()
     missing = select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)).where(~loaded, ~kept)
-    allowed = "" if not scope.waiting else f" {scope.waiting} tuples wait in the join at the end of the last batch and may be missing."
+    allowed = f" {scope.waiting:,} tuples wait in the join after the last batch and are still missing." if scope.waiting else ""
     if scope.waiting or scope.unidentified:
-        missing = missing.cte("missing")
-        how_many = select(func.count()).select_from(missing).scalar_subquery()
-        missing = select(missing).where(~how_many.between(scope.waiting, scope.waiting + scope.unidentified))
+        found = missing.cte("missing")
+        how_many = select(func.count()).select_from(found).scalar_subquery()
+        missing = select(*found.c).where(~how_many.between(scope.waiting, scope.waiting + scope.unidentified))
     return Check(
         "none_missing", "Every stream tuple has arrived",
         f"Every {_listed(scope.ids)} of the source is in {scope.fact_name} or in unmatched.{allowed}", missing)
 
 
-def none_invented(scope: Scope, staging: Staging) -> Check:
-    f, s = scope.fact, staging.source_ids.c
+def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
+    f, s = scope.fact, source_ids.c
     found = select(1).where(*(s[i] == f.c[i] for i in scope.ids)).correlate(f).exists()
     return Check(
         "none_invented", "Every loaded row comes from the source",
-        f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have was changed or put there by something else.",
+        f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have was changed, or put there by another.",
         select(*(f.c[i] for i in scope.ids), *_load(f)).where(scope.holds(f), ~found))
 
 
@@ -208,7 +210,7 @@ def surrogate_keys(scope: Scope) -> Check:
     """Also compares the join columns where the dimension's business key is among them, since that never changes for a key."""
     f, d = scope.fact, scope.dimension
     fk, pk = f.c[scope.surrogate], d.c[scope.surrogate]
-    absent = pk.is_(None)
+    absent: ColumnElement[bool] = pk.is_(None)
     if scope.left:
         there = select(1).where(*(d.c[m] == f.c[s] for s, m in scope.on.items())).correlate(f)
         absent = or_(and_(fk.is_not(None), pk.is_(None)), and_(fk.is_(None), scope.is_current(f), sa.exists(there)))
@@ -237,49 +239,50 @@ def enriched_columns(scope: Scope) -> Check:
         .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate])).where(scope.holds(f), scope.is_current(f), lacking))
 
 
-def sample_joined(scope: Scope, staging: Staging) -> Check:
+def sample_joined(scope: Scope, sample: Sample) -> Check:
     """Sampled facts against the master rows of their version: the dimension itself, or what its snapshot had, in staging."""
-    f, s, m = scope.fact, staging.sample, staging.master
-    drawn = and_(s.c.app == f.c.app, *(s.c[x] == f.c[x] for x in (*LOAD, *scope.ids)))
+    f, s, m = scope.fact, sample.facts, sample.master
     same_row = and_(m.c.version == s.c.version, m.c[scope.surrogate] == f.c[scope.surrogate],
                     *(f.c[a] == m.c[b] for a, b in scope.on.items()))
     absent = m.c[scope.surrogate].is_(None)
     pairs = [(f.c[a], m.c[b]) for a, b in scope.added.items()]
 
     def first_that_differs(what: str) -> ColumnElement:
-        shown = {"column": [literal(str(a.name), sa.String) for a, _ in pairs], "loaded": [sa.cast(a, sa.String(255)) for a, _ in pairs],
-                 "joined_again": [sa.cast(b, sa.String(255)) for _, b in pairs]}[what]
-        missing = literal("(no such master row)") if what == "column" else sa.cast(null(), sa.String(255))
-        return case((absent, missing), *((a.is_distinct_from(b), x) for (a, b), x in zip(pairs, shown, strict=True))).label(what)
+        def show(a: ColumnElement, b: ColumnElement) -> ColumnElement:
+            return literal(str(a.name), sa.String) if what == "column" else sa.cast(a if what == "loaded" else b, sa.String(255))
 
-    differ = select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *(f.c[a] for a in scope.on), s.c.version.label("master_version"),
-                    *map(first_that_differs, ("column", "loaded", "joined_again"))) \
-        .select_from(f.join(s, drawn).outerjoin(m, same_row)) \
+        missing = literal("(no such master row)") if what == "column" else sa.cast(null(), sa.String(255))
+        return case((absent, missing), *((a.is_distinct_from(b), show(a, b)) for a, b in pairs)).label(what)
+
+    differ = select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *(f.c[a] for a in scope.on),
+                    s.c.version.label("master_version"), *map(first_that_differs, ("column", "loaded", "joined_again"))) \
+        .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row)) \
         .where(f.c[scope.surrogate].is_not(None) if scope.left else sa.true(),
                or_(absent, *(a.is_distinct_from(b) for a, b in pairs))).distinct()
     return Check(
         "sample_joined", "A sample of facts, joined again by the database, is the same",
-        f"{staging.sampled:,} facts drawn at random (seed {staging.seed}) are joined by the database with the master data of the "
-        f"version that they were loaded with, and compared column by column.",
-        differ if scope.unique else sa.union_all(differ, _matches_lost(scope, staging)))
+        f"{sample.fact_count:,} facts drawn at random (seed {sample.seed}) are joined by the database with the master data of "
+        "the version that they were loaded with, and compared column by column.",
+        differ if scope.unique else sa.union_all(differ, _matches_lost(scope, sample)))
 
 
-def _matches_lost(scope: Scope, staging: Staging) -> Select:
+def _matches_lost(scope: Scope, sample: Sample) -> Select:
     """Where several master rows match: those that a sampled stream tuple was not joined with."""
-    f, s, m, g = scope.fact, staging.sample, staging.master, scope.fact.alias("other")
-    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), g.c.app == s.c.app, g.c[scope.surrogate] == m.c[scope.surrogate])
-    rows = s.join(f, and_(s.c.app == f.c.app, *(s.c[x] == f.c[x] for x in (*LOAD, *scope.ids)))) \
-        .join(m, and_(m.c.version == s.c.version, *(f.c[a] == m.c[b] for a, b in scope.on.items())))
+    f, s, m, g = scope.fact, sample.facts, sample.master, scope.fact.alias("other")
+    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), g.c.app == s.c.app,
+                             g.c[scope.surrogate] == m.c[scope.surrogate])
+    rows = s.join(f, drawn_facts(scope, sample)).join(m, and_(m.c.version == s.c.version,
+                                                           *(f.c[a] == m.c[b] for a, b in scope.on.items())))
     return select(*_ids(scope, f), *_load(f), m.c[scope.surrogate], *(f.c[a] for a in scope.on), s.c.version,
                   literal("(match not loaded)"), null(), null()) \
         .select_from(rows).where(~sa.exists(joined.correlate(s, m))).distinct()
 
 
-def sample_unmatched(scope: Scope, staging: Staging) -> Check:
-    s, m = staging.unmatched_sample, staging.master
+def sample_unmatched(scope: Scope, sample: Sample) -> Check:
+    s, m = sample.unmatched, sample.master
     return Check(
         "sample_unmatched", "A sample of unmatched tuples, joined again by the database, has no match",
-        f"{staging.unmatched_sampled:,} tuples that were put aside for lack of master data, drawn at random (seed {staging.seed}). "
+        f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, drawn at random (seed {sample.seed}). "
         "One listed here does have master data.",
         select(s.c.stream_id, s.c.batch, s.c.drain, s.c.partition, *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
                s.c.version.label("master_version"), m.c[scope.surrogate])
@@ -311,5 +314,5 @@ def _ids(scope: Scope, table: FromClause) -> list[ColumnElement]:
     return [table.c[i] for i in scope.ids]
 
 
-def _listed(names: object) -> str:
-    return ", ".join(names)  # type: ignore[call-overload]
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,6 +1,6 @@
 """Data Docs that a person reads, without a network: GX builds the site, these render its pages.
 
-GX's own pages need a dozen scripts and stylesheets from content delivery networks. Ours have one stylesheet, inline, and no script.
+GX's own pages need a dozen scripts and stylesheets from the network. Ours have one stylesheet, inline, and no script.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ReportRenderer:
 
     def render(self, result: Any) -> dict[str, Any]:
         checks = [read_result(r) for r in result.results]
-        run = next((r.expectation_config.meta["run"] for r in result.results if "run" in (r.expectation_config.meta or {})), {})
+        metas = [r.expectation_config.meta or {} for r in result.results]
+        run: dict[str, Any] = next((m["run"] for m in metas if "run" in m), {})
         return {"run": run, "success": bool(result.success), "checks": sorted(checks, key=lambda c: c["success"]),
                 "failed": sum(not c["success"] for c in checks), "asset": result.asset_name,
                 "time": _time(result.meta["validation_time"]), "home": "../" * 4 + "index.html", "rows_shown": ROWS_SHOWN}

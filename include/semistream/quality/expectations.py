@@ -48,8 +48,8 @@ class ExpectQueryToFindNoRows(BatchExpectation):
     def _validate(self, metrics: dict[str, Any], runtime_configuration: dict[str, Any] | None = None,
                   execution_engine: ExecutionEngine | None = None) -> ExpectationValidationResult | dict[str, Any]:
         found = metrics[FoundRows.metric_name]
-        return {"success": found["count"] == 0,
-                "result": {"observed_value": found["count"], "details": {"columns": found["columns"], "unexpected_rows": found["rows"]}}}
+        details = {"columns": found["columns"], "unexpected_rows": found["rows"]}
+        return {"success": found["count"] == 0, "result": {"observed_value": found["count"], "details": details}}
 
 
 def _plain(value: Any) -> Any:

@@ -11,9 +11,9 @@ from sqlalchemy.sql import ColumnElement, FromClause
 from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.warehouse.schema import load_batches, load_commits, quality_runs, unmatched
+from semistream.warehouse.tables import dimension_name, existing_table, surrogate_key
 
 Position = tuple[int, int]  # (batch, drain)
-BOOKKEEPING = ("app", "batch", "drain", "partition")
 
 
 @dataclass(frozen=True)
@@ -101,27 +101,16 @@ def drained_until(connection: sa.Connection, app: str, at: Position | None) -> P
     return None if found is None else (found.batch, found.drain)
 
 
-def reflect(engine: sa.Engine, name: str, parameter: str) -> sa.Table:
-    try:
-        return sa.Table(name, sa.MetaData(), autoload_with=engine)
-    except sa.exc.NoSuchTableError:
-        raise ConfigError(parameter, "must name a table of the warehouse", name, "Was it loaded into another warehouse?") from None
-
-
 def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, str]:
     """Fact column -> dimension column of what the join added. A name that the stream has too was added as MASTER_name."""
     names = job.columns or [c.name for c in dimension.columns if c.name not in job.on.values()]
     out = {}
     for m in names:
         for a in (f"{job.master.name}_{m}", m):
-            if a in fact.columns and m in dimension.columns and a != surrogate_key(job):
+            if a in fact.columns and m in dimension.columns and a != surrogate_key(job.master.name):
                 out[a] = m
                 break
     return out
-
-
-def surrogate_key(job: Job) -> str:
-    return f"{job.master.name}_sk"
 
 
 def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str], business_key: tuple[str, ...]) -> bool:
@@ -136,10 +125,9 @@ def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str]
 def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.Row], first: Position | None, fact: sa.Table,
                version: str | None) -> Scope:
     """The scope over `commits` (in order, those verified), with the job's tables looked up."""
-    engine = connection.engine
     last = (commits[-1].batch, commits[-1].drain)
-    dimension = reflect(engine, f"dim_{job.master.name}", "job")
-    surrogate = surrogate_key(job)
+    dimension = existing_table(connection, dimension_name(job.master.name))
+    surrogate = surrogate_key(job.master.name)
     b, u = load_batches.c, unmatched.c
     versions = {(r.batch, r.drain): r.master_version for r in connection.execute(
         select(b.batch, b.drain, b.master_version).where(b.app == app).distinct())}
@@ -156,5 +144,7 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
         app=app, first=first, last=last, source_first=drained_until(connection, app, first), commits=len(commits),
         sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, dimension=dimension, surrogate=surrogate,
         ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on), added=added_columns(fact, dimension, job),
-        business_key=business_key, unique=unique, left=left is not None and output > matched and kept > 0,
-        version=version or versions.get(last, ""), versions=versions, waiting=waiting, unidentified=unidentified)
+        business_key=business_key, unique=unique,
+        left=left is not None and output > matched and kept > 0,
+        version=version or versions.get(last, ""), versions=versions,
+        waiting=int(waiting or 0), unidentified=int(unidentified or 0))

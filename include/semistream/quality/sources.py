@@ -23,7 +23,7 @@ from sqlalchemy import BigInteger, Column, String, Text
 
 from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
-from semistream.quality.staging import Staging
+from semistream.quality.staging import Sources, Staging
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.connect import connect
 from semistream.warehouse.tables import arrow_schema, existing_table
@@ -35,22 +35,21 @@ class CannotRecount(Exception):
     """The source cannot be read again; the message says why."""
 
 
-def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row]) -> None:
-    """The rows and ids of each batch's source, as two staging tables. Leaves a note where they cannot be had."""
+def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row]) -> Sources | None:
+    """The rows and ids of each batch's source. None, and a note, where they cannot be had."""
     try:
         parts = [(c.batch, _part(json.loads(c.source_offsets), stream, staging.engine)) for c in commits if c.drain == 0]
-        _stage(staging, scope, parts)
+        return _stage(staging, scope, parts)
     except CannotRecount as e:
-        staging.sources = staging.source_ids = None
-        staging.notes.append(f"The source was not counted again: {e}. Rows read are checked against the ledger only, and stream ids "
-                             "for duplicates only.")
+        staging.notes.append(f"The source was not counted again: {e}. Rows read are checked against the ledger only, and "
+                             "stream ids for duplicates only.")
+        return None
 
 
-def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> None:
-    sources = staging.table("sources", Column("batch", BigInteger), Column("source", Text), Column("rows_in_source", BigInteger))
+def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> Sources:
+    counts = staging.table("sources", Column("batch", BigInteger), Column("source", Text), Column("rows_in_source", BigInteger))
     ids = staging.table("ids", Column("batch", BigInteger), *(Column(i, scope.fact.c[i].type) for i in scope.ids),
                         Column("stream_id", String(255))) if scope.ids else None
-    schema = arrow_schema(ids) if ids is not None else None
     counted = []
     for batch, part in parts:
         rows = 0
@@ -58,14 +57,13 @@ def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> Non
             rows += n
             if ids is not None and len(found):
                 with staging.engine.begin() as connection:
-                    bulk_insert(connection, ids, _with_stream_id(batch, found, schema))
+                    bulk_insert(connection, ids, _with_stream_id(batch, found, arrow_schema(ids)))
         counted.append((batch, part.label, rows))
-    staging.insert(sources, counted)
-    staging.sources = sources
+    staging.insert(counts, counted)
     if ids is not None:
         staging.index(ids, *scope.ids)
         staging.index(ids, "stream_id")
-        staging.source_ids = ids
+    return Sources(counts, ids)
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,8 @@ def _strings(rows: list[tuple[str, ...]], ids: tuple[str, ...]) -> pa.RecordBatc
 def _csv_rows(file: Path, stream: StreamSpec, options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
     """Spark's options by their names. A row of the wrong width has no ids."""
     with _text(file, options.get("encoding", "utf-8")) as f:
-        reader = csv.reader(f, delimiter=options.get("sep", options.get("delimiter", ",")), quotechar=options.get("quote", '"') or None)
+        separator, quote = options.get("sep", options.get("delimiter", ",")), options.get("quote", '"') or None
+        reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []
         names = _ddl_names(stream) or header
         places = [names.index(i) for i in stream.id if i in names]
@@ -208,7 +207,9 @@ def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | Non
 
 
 def _text(file: Path, encoding: str) -> TextIO:
-    return gzip.open(file, "rt", newline="", encoding=encoding) if file.suffix == ".gz" else open(file, newline="", encoding=encoding)
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", newline="", encoding=encoding)
+    return open(file, newline="", encoding=encoding)
 
 
 def _ddl_names(stream: StreamSpec) -> list[str]:

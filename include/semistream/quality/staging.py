@@ -1,4 +1,4 @@
-"""Short-lived tables in the warehouse that the expectations compare with: what the source has, the sample, the master rows for it.
+"""Short-lived tables in the warehouse that the expectations compare with: what the source has, a sample and its master rows.
 
 GX opens its own connections, so these cannot be temporary tables. They are named quality_<epoch>_<pid>_…, dropped after the run,
 and a run that was killed has its own dropped by a later one.
@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import islice
@@ -26,6 +26,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, func, insert, select
 
 from semistream.quality.scope import Scope
+from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import NAME, load_batches, unmatched
 
 NO_MATCH = "no_match"  # as joins.base has it; importing that would bring in Numba
@@ -35,22 +36,33 @@ STALE_SECONDS = 86_400
 LOAD = ("batch", "drain", "partition")
 
 
+@dataclass(frozen=True)
+class Sources:
+    """counts: batch, source, rows_in_source; ids: batch, the id columns, stream_id (None: the job names no id columns)."""
+
+    counts: sa.Table
+    ids: sa.Table | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """facts: app, load, version, ids; unmatched: stream_id, load, version, key_0 …; master: version, dimension columns."""
+
+    facts: sa.Table
+    unmatched: sa.Table
+    master: sa.Table
+    fact_count: int
+    unmatched_count: int
+    seed: int
+
+
 @dataclass
 class Staging:
-    """The staging tables of one run; those that could not be made are None, and `notes` says why."""
+    """Makes and drops the staging tables of one run. notes: what a reader of the report should know."""
 
     engine: sa.Engine
-    seed: int
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
     metadata: sa.MetaData = field(default_factory=sa.MetaData)
-    sources: sa.Table | None = None
-    source_ids: sa.Table | None = None
-    rejected: sa.Table | None = None
-    sample: sa.Table | None = None
-    unmatched_sample: sa.Table | None = None
-    master: sa.Table | None = None
-    sampled: int = 0
-    unmatched_sampled: int = 0
     notes: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Staging:
@@ -88,8 +100,8 @@ def drop_stale(engine: sa.Engine) -> None:
                 sa.Table(name, sa.MetaData()).drop(connection, checkfirst=True)
 
 
-def stage_rejected(staging: Staging, scope: Scope) -> None:
-    """The ledger's unmatched tuples by reason, one row each."""
+def stage_rejected(staging: Staging, scope: Scope) -> sa.Table:
+    """The ledger's unmatched tuples by reason, one row each: batch, drain, partition, reason, rows_in_ledger."""
     table = staging.table("rejected", Column("batch", BigInteger), Column("drain", Integer), Column("partition", Integer),
                           Column("reason", String(40)), Column("rows_in_ledger", BigInteger))
     with staging.engine.connect() as connection:
@@ -97,48 +109,57 @@ def stage_rejected(staging: Staging, scope: Scope) -> None:
                                     .where(scope.holds(load_batches))).all()
     staging.insert(table, [(*row[:3], reason, n) for row in ledger for reason, n in json.loads(row.rejected).items() if n])
     staging.index(table, *LOAD)
-    staging.rejected = table
-
-
-def stage_sample(staging: Staging, scope: Scope, size: int, snapshots: Path | None) -> None:
-    """A seeded random sample of facts and of unmatched tuples, and the master rows with their keys."""
-    rng = np.random.default_rng(staging.seed)
-    if not size or not scope.ids:
-        return
-    staging.sample = _sample_facts(staging, scope, size, rng)
-    staging.unmatched_sample = _sample_unmatched(staging, scope, size, rng)
-    _stage_master(staging, scope, snapshots)
-
-
-def _sample_facts(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> sa.Table:
-    """Drawn in two stages, so that its cost does not grow with the table: partitions of batches, then rows of these."""
-    f = scope.fact
-    table = staging.table("sample", Column("app", NAME), Column("batch", BigInteger), Column("drain", Integer),
-                          Column("partition", Integer), Column("version", NAME), *(Column(i, f.c[i].type) for i in scope.ids))
-    counted = select(*(f.c[k] for k in LOAD), func.count().label("n")).where(scope.holds(f)).group_by(*(f.c[k] for k in LOAD))
-    with staging.engine.connect() as connection:
-        parts = connection.execute(counted.order_by(*(f.c[k] for k in LOAD))).all()
-        if parts:
-            weights = np.array([p.n for p in parts], float)
-            chosen = sorted(rng.choice(len(parts), min(len(parts), PARTITIONS_SAMPLED), replace=False, p=weights / weights.sum()))
-            parts = [parts[i] for i in chosen]
-        rows = _draw(connection, scope, parts, size, rng)
-        staging.sampled = staging.insert(table, rows)
-    staging.index(table, "version")
     return table
 
 
+def stage_sample(staging: Staging, scope: Scope, size: int, seed: int, snapshots: Path) -> Sample | None:
+    """A seeded random sample of facts and of unmatched tuples, and the master rows with their keys."""
+    if not size or not scope.ids:
+        return None
+    rng = np.random.default_rng(seed)
+    facts, fact_count = _sample_facts(staging, scope, size, rng)
+    others, unmatched_count = _sample_unmatched(staging, scope, size, rng)
+    master = staging.table("master", Column("version", NAME), *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
+    sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
+    _stage_dimension(staging, scope, sample)
+    for version in sorted({v for v in scope.versions.values() if v != scope.version}):
+        sample = _stage_snapshot(staging, scope, sample, version, snapshots / version)
+    staging.index(master, scope.surrogate)
+    return sample
+
+
+def _compared(scope: Scope) -> list[str]:
+    return list(dict.fromkeys([scope.surrogate, *scope.on.values(), *scope.added.values()]))
+
+
+def _sample_facts(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> tuple[sa.Table, int]:
+    """Drawn in two stages, so that its cost does not grow with the table: partitions of batches, then rows of these."""
+    f = scope.fact
+    load = [f.c[k] for k in LOAD]
+    table = staging.table("sample", Column("app", NAME), Column("batch", BigInteger), Column("drain", Integer),
+                          Column("partition", Integer), Column("version", NAME), *(Column(i, f.c[i].type) for i in scope.ids))
+    with staging.engine.connect() as connection:
+        counted = select(*load, func.count().label("n")).where(scope.holds(f)).group_by(*load)
+        parts = connection.execute(counted.order_by(*load)).all()
+        if len(parts) > PARTITIONS_SAMPLED:
+            weights = np.array([p.n for p in parts], float)
+            parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum()))]
+        count = staging.insert(table, _draw(connection, scope, parts, size, rng))
+    staging.index(table, "version")
+    return table, count
+
+
 def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size: int, rng: np.random.Generator) -> list[tuple]:
-    f, out = scope.fact, []
-    total = sum(p.n for p in parts)
-    wanted = np.sort(rng.choice(total, min(size, total), replace=False)) if total else []
-    start = 0
+    f, total, start = scope.fact, sum(p.n for p in parts), 0
+    wanted = np.sort(rng.choice(total, min(size, total), replace=False)) if total else np.zeros(0, np.int64)
+    ids = [f.c[i] for i in scope.ids]
+    out: list[tuple] = []
     for part in parts:
-        positions = iter([int(w) - start for w in wanted if start <= w < start + part.n])
-        ids = select(*(f.c[i] for i in scope.ids)).where(f.c.app == scope.app, *(f.c[k] == v for k, v in zip(LOAD, part, strict=False))) \
-            .order_by(*(f.c[i] for i in scope.ids)).execution_options(yield_per=10_000)
-        version = scope.versions.get((part.batch, part.drain), "")
-        out += [(scope.app, *part[:3], version, *row) for row in _at(connection.execute(ids), positions)]
+        load = part[:3]
+        chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
+        rows = select(*ids).where(f.c.app == scope.app, *(f.c[k] == v for k, v in zip(LOAD, load, strict=True))).order_by(*ids)
+        found = _at(connection.execute(rows.execution_options(yield_per=10_000)), iter(chosen.tolist()))
+        out += [(scope.app, *load, scope.versions.get((part.batch, part.drain), ""), *row) for row in found]
         start += part.n
     return out
 
@@ -154,7 +175,7 @@ def _at(rows: Iterable[Any], positions: Iterator[int]) -> Iterator[Any]:
             position = next(positions, None)
 
 
-def _sample_unmatched(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> sa.Table:
+def _sample_unmatched(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> tuple[sa.Table, int]:
     u, masters = unmatched.c, list(scope.on.values())
     table = staging.table("unmatched", Column("stream_id", String(255)), Column("batch", BigInteger), Column("drain", Integer),
                           Column("partition", Integer), Column("version", NAME),
@@ -164,53 +185,54 @@ def _sample_unmatched(staging: Staging, scope: Scope, size: int, rng: np.random.
         ids = np.array(connection.scalars(select(u.id).where(mine).order_by(u.id)).all(), np.int64)
         chosen = rng.choice(ids, min(size, len(ids)), replace=False).tolist() if len(ids) else []
         rows = connection.execute(select(u.stream_id, u.batch, u.drain, u.partition, u.tuple).where(u.id.in_(chosen))).all()
-    staging.unmatched_sampled = staging.insert(table, [(
-        *row[:4], scope.versions.get((row.batch, row.drain), ""),
-        *(_typed(json.loads(row._mapping["tuple"]).get(s), scope.dimension.c[m].type) for s, m in scope.on.items())) for row in rows])
-    return table
+    tuples = (json.loads(row._mapping["tuple"]) for row in rows)
+    keys = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()] for t in tuples)
+    versions = (scope.versions.get((row.batch, row.drain), "") for row in rows)
+    return table, staging.insert(table, [(*row[:4], v, *key) for row, v, key in zip(rows, versions, keys, strict=True)])
 
 
-def _stage_master(staging: Staging, scope: Scope, snapshots: Path | None) -> None:
-    """Master rows with the sample's keys: of the current version from the dimension, by the database; of older ones from their
-    snapshots."""
-    d, s, u, f = scope.dimension, staging.sample, staging.unmatched_sample, scope.fact
-    needed = list(dict.fromkeys([scope.surrogate, *scope.on.values(), *scope.added.values()]))
-    m = staging.master = staging.table("master", Column("version", NAME), *(Column(n, d.c[n].type) for n in needed))
-    columns = [d.c[n] for n in needed]
-    drawn = and_(f.c.app == s.c.app, *(f.c[k] == s.c[k] for k in (*LOAD, *scope.ids)))
-    of_facts = select(s.c.version, *columns).select_from(s.join(f, drawn).join(d, and_(*(f.c[a] == d.c[b] for a, b in scope.on.items()))))
-    of_others = select(u.c.version, *columns).select_from(
-        u.join(d, and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(scope.on.values())))))
-    with staging.engine.begin() as connection:
-        for query, t in ((of_facts, s), (of_others, u)):
-            connection.execute(m.insert().from_select(["version", *needed], query.where(t.c.version == scope.version).distinct()))
-    for version in sorted({v for v in scope.versions.values() if v != scope.version}):
-        _stage_snapshot(staging, scope, version, snapshots, needed, drawn)
-    staging.index(m, scope.surrogate)
+def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
+    """Joins the facts with the sample of them."""
+    f, s = scope.fact, sample.facts
+    return and_(f.c.app == s.c.app, *(f.c[k] == s.c[k] for k in (*LOAD, *scope.ids)))
 
 
-def _stage_snapshot(staging: Staging, scope: Scope, version: str, snapshots: Path | None, needed: list[str],
-                    drawn: sa.ColumnElement[bool]) -> None:
-    s, u, f = staging.sample, staging.unmatched_sample, scope.fact
-    first_stream, first_master = next(iter(scope.on.items()))
+def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:
+    """Master rows with the sample's keys, of the current version: joined by the database."""
+    d, f, s, u = scope.dimension, scope.fact, sample.facts, sample.unmatched
+    names = _compared(scope)
+    same_key = and_(*(f.c[a] == d.c[b] for a, b in scope.on.items()))
+    same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(scope.on.values())))
+    for table, joined in ((s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)), (u, u.join(d, same_other))):
+        rows = select(table.c.version, *(d.c[n] for n in names)).distinct().select_from(joined) \
+            .where(table.c.version == scope.version)
+        with staging.engine.begin() as connection:
+            connection.execute(sample.master.insert().from_select(["version", *names], rows))
+
+
+def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str, directory: Path) -> Sample:
+    """Master rows with the sample's keys, of an older version: from its snapshot. Sampled rows of a lost one are taken out."""
+    s, u, f = sample.facts, sample.unmatched, scope.fact
+    stream_key, master_key = next(iter(scope.on.items()))
     with staging.engine.connect() as connection:
-        keys = set(connection.scalars(select(f.c[first_stream]).select_from(s.join(f, drawn)).where(s.c.version == version).distinct()))
+        keys = set(connection.scalars(select(f.c[stream_key]).select_from(s.join(f, drawn_facts(scope, sample)))
+                                      .where(s.c.version == version).distinct()))
         keys |= set(connection.scalars(select(u.c.key_0).where(u.c.version == version).distinct()))
     if not keys:
-        return
-    directory = snapshots / version if snapshots else None
-    if directory is None or not directory.is_dir():
+        return sample
+    if not directory.is_dir():
         with staging.engine.begin() as connection:
             lost = [connection.execute(t.delete().where(t.c.version == version)).rowcount for t in (s, u)]
-        staging.sampled, staging.unmatched_sampled = staging.sampled - lost[0], staging.unmatched_sampled - lost[1]
-        staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the master data, which is no longer "
-                             f"kept: they are not joined again.")
-        return
+        staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the master data, which is no "
+                             "longer kept: they are not joined again.")
+        return replace(sample, fact_count=sample.fact_count - lost[0], unmatched_count=sample.unmatched_count - lost[1])
     files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")
-    kind = files.schema.field(first_master).type
-    wanted = pa.array([k for k in keys if k is not None]).cast(kind)
-    for batch in files.to_batches(columns=needed, filter=pc.field(first_master).isin(wanted)):
-        staging.insert(staging.master, zip([version] * len(batch), *(c.to_pylist() for c in batch.columns), strict=True))
+    wanted = pa.array([k for k in keys if k is not None]).cast(files.schema.field(master_key).type)
+    for batch in files.to_batches(columns=_compared(scope), filter=pc.field(master_key).isin(wanted)):
+        rows = pa.table([pa.repeat(version, len(batch)), *batch.columns], names=["version", *batch.schema.names])
+        with staging.engine.begin() as connection:
+            bulk_insert(connection, sample.master, rows)
+    return sample
 
 
 def _typed(value: Any, kind: sa.types.TypeEngine) -> Any:

@@ -19,12 +19,14 @@ from semistream.errors import SemistreamError
 from semistream.quality import delta
 from semistream.quality.checkpoint import run_checkpoint
 from semistream.quality.checks import all_checks
-from semistream.quality.scope import Position, Scope, committed, make_scope, reflect, verified_until
+from semistream.quality.scope import Position, Scope, committed, make_scope, verified_until
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_rejected, stage_sample
 from semistream.warehouse.schema import load_batches, load_commits, quality_runs
+from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
+NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]  # of a batch, in the report
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
            sample: int = 1000, seed: int = 0, snapshots: Path | None = None) -> VerificationResult:
     """Check everything that `app` has committed, or what it has since the last successful verification.
 
-    job: what the app loads; default: what the ledger says, else the shipped job of the app's name. reports_dir: where Data Docs are kept, snapshots: where the
-    master data's snapshots are; both by default under SEMISTREAM_HOME. sample: how many facts, and how many unmatched tuples, are
-    joined again. Raises ConfigError for an app that has loaded nothing; a failed check does not raise.
+    job: what the app loads; default: what the ledger says, else the shipped job of the app's name. reports_dir: where Data Docs
+    are kept, snapshots: where the master data's snapshots are; both by default under SEMISTREAM_HOME. sample: how many facts, and
+    how many unmatched tuples, are joined again. Raises ConfigError for an app that has loaded nothing; a failed check does not.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
     places = Places.from_environment()
@@ -99,8 +101,8 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
             first = verified_until(connection, app, commits[-1].fact_table) if since_last else None
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
             return VerificationResult(True, app, commits[-1].fact_table, index=reports / "index.html")
-        with Staging(engine, seed) as staging:
-            result, scope = _verify(engine, url, app, job, commits, first, staging, sample, reports, snapshots / job.master.name)
+        with Staging(engine) as staging:
+            result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports, snapshots / job.master.name)
         _write_run(engine, result, scope, started, time.monotonic() - clock)
     finally:
         engine.dispose()
@@ -116,26 +118,26 @@ def _job(commit: sa.Row, app: str, places: Places) -> Job:
     return workloads.load_job(app, places)
 
 
-def _verify(engine: sa.Engine, url: str, app: str, job: Job, commits: list[sa.Row], first: Position | None, staging: Staging,
-            sample: int, reports: Path, snapshots: Path) -> tuple[VerificationResult, Scope]:
-    sink, name = commits[-1].sink, commits[-1].fact_table
-    fact = reflect(engine, name, "app") if sink == "sql" else delta.stage(staging, sink, job, app)
+def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None, sampling: tuple[int, int],
+            reports: Path, snapshots: Path) -> tuple[VerificationResult, Scope]:
+    engine, app, sink, name = staging.engine, commits[-1].app, commits[-1].sink, commits[-1].fact_table
+    fact = existing_table(engine, name) if sink == "sql" else delta.stage(staging, sink, job, app)
     current = snapshots / "CURRENT"
     with engine.connect() as connection:
         scope = make_scope(connection, app, job, commits, first, fact, current.read_text().strip() if current.exists() else None)
-    stage_rejected(staging, scope)
-    stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
-    stage_sample(staging, scope, sample, snapshots)
+    rejected = stage_rejected(staging, scope)
+    sources = stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
+    sample = stage_sample(staging, scope, *sampling, snapshots)
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
     if not scope.comparable:
         staging.notes.append(f"All of these were loaded with an older version of the master data than {scope.version}: enriched "
                              "columns are compared in the sample only.")
-    run = _run_name(scope)
-    summary = {"run": run, "app": app, "fact_table": name, "sink": sink, "figures": [[k, n] for k, n in figures.items()],
-               "columns": list(batches[0])[1:-1], "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
-               "commits": len(batches), "notes": staging.notes}
-    success, checked, page = run_checkpoint(url, load_commits.name, app, list(all_checks(scope, staging)), summary, reports)
+    summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
+               "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS, "commits": len(batches),
+               "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]], "notes": staging.notes}
+    checks = list(all_checks(scope, rejected, sources, sample))
+    success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports)
     results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")}) for c in checked]
     return VerificationResult(success, app, name, results, figures, staging.notes, page, reports / "index.html"), scope
 
@@ -157,10 +159,9 @@ def _position(position: Position) -> str:
 def _figures(connection: sa.Connection, scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """The completeness summary: totals of the batches verified, and these one by one."""
     b = load_batches.c
-    numbers = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows")
-    rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in numbers))
+    rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in NUMBERS))
                               .where(scope.holds(load_batches)).group_by(b.batch, b.drain).order_by(b.batch, b.drain)).all()
-    batches = [{"batch": _position((r.batch, r.drain)), **{n: int(r._mapping[n]) for n in numbers},
+    batches = [{"batch": _position((r.batch, r.drain)), **{n: int(r._mapping[n]) for n in NUMBERS},
                 "ok": r.waiting_before + r.rows_read == r.matched + r.unmatched + r.waiting} for r in rows]
     figures = {label: sum(x[n] for x in batches) for label, n in (
         ("rows read", "rows_read"), ("matched", "matched"), ("unmatched", "unmatched"))}
