@@ -404,3 +404,43 @@ def test_memory_stays_bounded_while_the_stream_grows(tmp_path):
                                "o.parquet", "--memory", "1MB"], cwd=tmp_path, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.splitlines()[-1]) / 1000)
     assert peaks[1] - peaks[0] < 60, peaks  # MB
+
+
+JOB = """
+name: sales
+stream: {format: csv, path: sales, columns: "id BIGINT, product STRING", id: id}
+master: {name: product, path: product.csv}
+on: product=sku
+fact_table: fact_sales
+"""
+
+
+def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+    write("sales.yaml", JOB)
+    write("product.csv", "sku,price\na,1\nb,2\n,3\n")
+    code, out, err = run("provision", "sales.yaml")
+    assert code == 0, err
+    assert "dim_product: read 3, inserted 2, updated 0, unchanged 0, rejected 1 (null_key 1)" in out
+    assert "snapshot v000001: 2 rows" in out
+    write("product.csv", "sku,price\na,1\nb,5\nc,6\n")
+    _, out, err = run("provision", "sales.yaml", "--progress")
+    assert "inserted 1, updated 1, unchanged 1" in out and "snapshot v000002: 3 rows" in out and "publishing product" in err
+    assert "snapshot v000002, as before" in run("provision", "sales.yaml")[1]
+    code, _, err = run("verify", "sales")
+    assert code == 2 and "sales" in err
+
+
+def test_status_and_stop(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+    assert "No app has run" in run("status")[1]
+    checkpoint = tmp_path / "var/checkpoints/sales"
+    checkpoint.mkdir(parents=True)
+    status = {"state": "running", "pid": 1234, "host": "h", "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
+    (checkpoint / "status.json").write_text(json.dumps(status))
+    assert "sales: state running, pid 1234" in run("status")[1] and "rows_read 12,345" in run("status", "sales")[1]
+    assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
+    (checkpoint / "stop").unlink()
+    (checkpoint / "status.json").write_text(json.dumps(status | {"state": "stopped"}))
+    assert "not running" in run("stop", "sales")[1] and not (checkpoint / "stop").exists()

@@ -15,11 +15,13 @@ from typing import Any, NoReturn
 
 from pydantic import Field
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from semistream.config import Names, Pairs, Places, Settings, read_yaml
 from semistream.errors import ConfigError, SemistreamError
+from semistream.progress import Progress, silent
 
 EPILOGS = {
     "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB --join-type left "
@@ -94,6 +96,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     _settings_arguments(snapshot, MasterFile)
     provision = command("provision", _provision, "bring a job's master data into its dimension table, and publish its snapshot")
     provision.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
+    provision.add_argument("--url", help="database of the job's master table [the warehouse]")
+    _progress_argument(provision)
     verify = command("verify", _verify, "prove that what an app has loaded is complete; exit code 1 where it is not")
     verify.add_argument("app", help="name of the load; by default a job's name")
     verify.add_argument("--since-last", action="store_true", help="only what was committed since the last one [everything]")
@@ -117,6 +121,10 @@ def _settings_arguments(parser: Parser, settings: type[Settings]) -> None:
             action.required = False
             action.help = f"{action.help} (required)"
     parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags given here come before it")
+    _progress_argument(parser)
+
+
+def _progress_argument(parser: Parser) -> None:
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
                         help="show a progress bar on the standard error [on a terminal]")
 
@@ -185,12 +193,23 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 
 def _provision(arguments: argparse.Namespace) -> int:
-    from semistream import pipeline
+    from semistream import pipeline, workloads
+    from semistream.warehouse import dimensions
 
     places = Places.from_environment()
-    pipeline.prepare(arguments.job, places)
-    result = pipeline.provision(arguments.job, places)
-    print(", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in result.items()))
+    job, engine = workloads.load_job(arguments.job, places), pipeline.warehouse(places)
+    try:
+        with _progress(arguments.progress) as progress:
+            workloads.prepare(job, places, progress)
+            result = dimensions.provision(job, engine, progress, url=arguments.url)
+            manifest, changed = dimensions.publish(job, engine, places.snapshots, progress)
+    finally:
+        engine.dispose()
+    reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
+    print(f"dim_{job.master.name}: read {result.read:,}, inserted {result.inserted:,}, updated {result.updated:,}, unchanged "
+          f"{result.unchanged:,}, rejected {result.rejected:,}{f' ({reasons})' if reasons else ''}")
+    print(f"snapshot {manifest.version}{'' if changed else ', as before'}: {manifest.tuple_count:,} rows, in "
+          f"{places.snapshots / job.master.name}")
     return 0
 
 
@@ -198,7 +217,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from semistream import pipeline
 
     result = pipeline.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last)
-    print(f"{arguments.app} is complete. Report: {result['report']}")
+    print(f"{result['text']}\nReport: {result['report']}")
     return 0
 
 
@@ -264,18 +283,18 @@ def _unknown_app(name: str, checkpoints: Path) -> ConfigError:
 
 
 @contextmanager
-def _progress(shown: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+def _progress(shown: bool) -> Iterator[Progress]:
     if not shown:
-        yield None
+        yield silent
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
-        def tell(what: str, done: int, total: int) -> None:
+        def tell(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = bar.add_task(what)
-            bar.update(tasks[what], completed=done, total=max(total, 1))
+            bar.update(tasks[what], completed=done, total=total)
 
         yield tell
 

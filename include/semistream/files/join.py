@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -25,14 +25,10 @@ from semistream.joins.registry import find_algorithm, open_join
 from semistream.keys import resolve_keys
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import Manifest, SnapshotRelation, open_snapshot
+from semistream.progress import Progress, silent
 
-Progress = Callable[[str, int, int], None]  # what is being done, and bytes or tuples of it: done, in all
 Format = Literal["csv", "json", "parquet"]
 EXAMPLES = 3  # of rejected rows that the summary shows
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """No progress is shown."""
 
 
 class JoinFiles(JoinSettings):
@@ -87,9 +83,9 @@ class Summary:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-def join_files(settings: JoinFiles, progress: Progress | None = None) -> Summary:
+def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     """Join, and give the files their names when all is complete. Raises ConfigError for whatever cannot work."""
-    start, progress = time.perf_counter(), progress or _silent
+    start = time.perf_counter()
     find_algorithm(settings.algorithm)
     _check_places(settings)
     stream = open_source("stream", settings.stream, kind=settings.stream_format or "", types=settings.types,
@@ -113,11 +109,10 @@ def join_files(settings: JoinFiles, progress: Progress | None = None) -> Summary
     return summary
 
 
-def publish_file(path: Path, on: list[str], root: Path, source: FileSource, progress: Progress | None = None,
+def publish_file(path: Path, on: list[str], root: Path, source: FileSource, progress: Progress = silent,
                  name: str = "") -> tuple[Manifest, dict[str, int]]:
     """A snapshot of a master file under ``root``; with how many of its rows were left out, by reason."""
     rejected: Counter[str] = Counter()
-    progress = progress or _silent
 
     def batches() -> Iterator[pa.RecordBatch]:
         for chunk in source.chunks():
