@@ -20,6 +20,7 @@ MASTERS = {
     "string": (pa.array([f"k{v}ü" for v in INTS]),),
     "date": (pa.array([dt.date(1970, 1, 1) + dt.timedelta(int(v)) for v in INTS]),),
     "decimal": (pa.array([Decimal(int(v)) / 100 for v in INTS], pa.decimal128(12, 2)),),
+    "long": (pa.array([Decimal(int(v)) for v in INTS], pa.decimal128(18, 0)),),
     "wide": (pa.array([Decimal(int(v)) * 10**20 for v in INTS], pa.decimal128(30, 0)),),
     "composite": (pa.array(INTS % 70), pa.array([f"s{v // 70}" for v in INTS])),
 }
@@ -28,7 +29,7 @@ MASTERS = {
 def master(kind: str) -> tuple[pa.Table, list[str]]:
     columns = MASTERS[kind]
     names = [f"k{i}" for i in range(len(columns))]
-    table = pa.table([*columns, pa.array(np.arange(N)), pa.array([f"name {i}" * (i % 5) if i % 11 else None for i in range(N)])],
+    table = pa.table([*columns, pa.array(np.arange(1, N + 1)), pa.array([f"name {i}" * (i % 5) if i % 11 else None for i in range(N)])],
                      names=[*names, "m_sk", "name"])
     return table, names
 

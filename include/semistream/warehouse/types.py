@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -67,20 +68,19 @@ class ExactDecimal(types.TypeDecorator):
 
     def __init__(self, precision: int, scale: int):
         super().__init__(precision, scale)
+        self.precision, self.scale = precision, scale
 
     def load_dialect_impl(self, dialect: Any) -> Any:
-        if dialect.name == "sqlite" and self.impl.precision > SQLITE_DECIMAL_DIGITS:
-            return dialect.type_descriptor(String(self.impl.precision + 2))
-        return dialect.type_descriptor(Numeric(self.impl.precision, self.impl.scale))
+        if dialect.name == "sqlite" and self.precision > SQLITE_DECIMAL_DIGITS:
+            return dialect.type_descriptor(String(self.precision + 2))
+        return dialect.type_descriptor(Numeric(self.precision, self.scale))
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        if value is not None and dialect.name == "sqlite" and self.impl.precision > SQLITE_DECIMAL_DIGITS:
-            return f"{value:.{self.impl.scale}f}"
+        if value is not None and dialect.name == "sqlite" and self.precision > SQLITE_DECIMAL_DIGITS:
+            return f"{value:.{self.scale}f}"
         return value
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        from decimal import Decimal
-
         return Decimal(value) if isinstance(value, str) else value
 
 
@@ -153,7 +153,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 def arrow_type(name: str, kind: Any) -> pa.DataType:
     """The Arrow type of a column of an existing table. Raises ConfigError for a type that has none."""
     if isinstance(kind, ExactDecimal):
-        return pa.decimal128(kind.impl.precision, kind.impl.scale)
+        return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.TypeDecorator):
         return arrow_type(name, kind.impl)
     if isinstance(kind, (mysql.TINYINT, mysql.BIT)):
