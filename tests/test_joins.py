@@ -149,7 +149,7 @@ def test_tuples_that_wait_at_the_end_of_the_stream_are_finished(algorithm):
     stream = sales([7])
     join = start(algorithm, stream, integers(100), [("k", "k")])
     out = list(join.process(stream.to_batches()[0]))
-    assert sum(o.joined.num_rows for o in out) + join.stats.waiting == 1
+    assert join.stats.matched + join.stats.waiting == 1  # a scan may have joined it, and still look for more matches
     out += join.drain()
     assert oracle.rows(o.joined for o in out) == {(0, 7, "v7"): 1}
     assert list(join.drain()) == []

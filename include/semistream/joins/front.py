@@ -1,21 +1,40 @@
 """The front stage: H_R, the cache of master tuples that every stream tuple meets first.
 
 The stream-probing phase is one for all cache joins (SSBJ, CMESHJOIN, SSJ, SSCJ). What enters H_R differs: SSBJ decides by its
-cache inequality, the others by frequency detection.
+cache inequality, the others by **frequency detection** (Naeem, Jamil: *An Efficient Stream-based Join to Process End User
+Transactions in Real-Time Data Warehousing*, Algorithm 1 and section 4.2; Naeem, Weber, Dobbie, Lutteroth: *SSCJ*, section 4.1):
+
+    f = number of matches that the disk tuple r found in H_S
+    if f >= threshold:  SWITCH r into H_R, in the place of the least frequent one if H_R is full
+    the threshold falls while H_R is not full, and rises when evictions come too often
+
+Deviations, and why:
+
+- Newcomers gather in a switching buffer, an eighth of H_R, and change places with the least frequent ones together: one pass over
+  H_R per buffer and not per tuple.
+- A newcomer does not displace a tuple that is as frequent.
+- Frequencies in H_R are halved every period (an R-cycle in a scan). They are thus comparable to f, which is what came in one
+  period, and what was hot once does not stay. A tuple whose frequency has come to 0 counts as a free place.
+- Duplicate master keys: of a join value all master tuples are cached or none. Candidates are the values whose tuples are all in
+  one disk partition, as R's index tells. Frequencies are compared per master tuple.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, Partition, SemiStreamJoin
-from semistream.joins.parts import Cache, is_variable
+from semistream.joins.parts import Cache, is_variable, variable_bytes
 
 PROBE_ROWS = 65_536  # stream tuples per step of the cache phase
+SWITCH_SHARE = 8  # the switching buffer is this part of H_R; evictions of more than it in one period are too many
 
 
 class KeyTable:
@@ -84,3 +103,180 @@ def cached_bytes(spec: JoinSpec) -> float:
         return fixed
     widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 8 for f in spec.master.schema)
     return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)
+
+
+def choose_h_r(memory: float, tuple_bytes: float, tuple_count: int) -> int:
+    """The h_R that maximises mu ~ (M - h_R v_R) / ln(R_t / h_R): H_S, over the share of misses at Zipf 1 (SSJ, Eq. 8).
+
+    d mu / d h_R = 0 gives h_R v_R (1 + ln(R_t / h_R)) = M. All of R where it fits; at most four fifths of M.
+    """
+    low, high = 1.0, float(max(tuple_count, 1))
+    if high * tuple_bytes > memory:
+        for _ in range(60):
+            middle = (low + high) / 2
+            above = middle * tuple_bytes * (1 + math.log(tuple_count / middle)) > memory
+            low, high = (low, middle) if above else (middle, high)
+    return max(1, int(min(high, 0.8 * memory / tuple_bytes)))
+
+
+class Staged(NamedTuple):
+    """The join values in the switching buffer: their f and their master tuples."""
+
+    keys: np.ndarray
+    f: np.ndarray
+    tuples: np.ndarray
+
+    @classmethod
+    def none(cls) -> Staged:
+        return cls(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+class FrequentTuples:
+    """H_R with places for h_R master tuples, and the frequency recorder that decides which.
+
+    The join calls ``detect`` with every partition that it has probed and ``end_period`` once a period.
+    """
+
+    def __init__(self, join: SemiStreamJoin, h_r: int, threshold: int):
+        spec, self.join = join.spec, join
+        if spec.master.sequential and not spec.master.unique:
+            raise ConfigError("algorithm", "must not need to know where all tuples of a key are, which this master does not tell",
+                              spec.algorithm, "Choose ssbj or meshjoin.")
+        v = cached_bytes(spec) + Cache.ENTRY
+        with_switch = v * (1 + 1 / SWITCH_SHARE)
+        self.h_r = min(h_r or choose_h_r(join.arena.free, with_switch, spec.master.tuple_count), max(spec.master.tuple_count, 1))
+        self.switch = max(self.h_r // SWITCH_SHARE, 1)
+        self.bytes, self.size = math.ceil(self.h_r * v), math.ceil((self.h_r + self.switch) * v)
+        join.arena.reserve("H_R", self.size)
+        places = self.h_r + self.switch
+        self.cache = Cache(spec.fetched_schema, places, places, self.size if has_strings(spec.fetched_schema) else 0)
+        self.threshold, self.evictions = threshold, 0
+        self.least = 0.0  # frequency per tuple that a newcomer must exceed
+        self.staged = Staged.none()
+
+    def probe(self, block: pa.RecordBatch, codes: np.ndarray) -> Generator[JoinOutput, None, np.ndarray]:
+        """The stream-probing phase. Returns the rows that H_R does not know."""
+        return probe_front(self.join, self.cache, block, codes)
+
+    def detect(self, partition: Partition, f: np.ndarray) -> None:
+        """Switch the frequent tuples of a partition into H_R; f[i]: matches of its tuple i in H_S."""
+        rows = np.flatnonzero(f >= self.threshold)
+        if not len(rows):
+            return
+        keys, first, group = np.unique(partition.codes[rows], return_index=True, return_inverse=True)
+        found = Staged(keys, f[rows[first]].astype(np.int64), np.bincount(group))
+        new = self._new(keys) & (found.f > self.least * found.tuples)
+        order = np.argsort(-found.f / found.tuples, kind="stable")
+        order = order[new[order]][:self.h_r]
+        if not len(order):
+            return
+        fixed = Cache.tuple_bytes(self.join.spec.fetched_schema, 0)
+        size = np.bincount(group, variable_bytes(partition.payload)[rows] + fixed) + Cache.ENTRY
+        while len(order):
+            count = self._fitting(found.tuples[order], size[order])
+            if count:
+                self._stage(partition, rows, group, found, order[:count])
+                order = order[count:]
+            elif len(self.staged.keys):
+                self._exchange()
+            else:
+                order = order[1:]  # larger than the switching buffer
+        if self.cache.loaded >= self.switch:
+            self._exchange()
+
+    def end_period(self) -> None:
+        """Adapt the threshold, age the frequencies."""
+        self._exchange()
+        cache = self.cache
+        used = cache.efreq[:cache.entries] > 0
+        if self.evictions > self.h_r // SWITCH_SHARE:
+            self.threshold += max(self.threshold // 4, 1)
+        elif cache.ecount[:cache.entries][used].sum() < self.h_r:
+            self.threshold = max(self.threshold // 2, 1)
+        self.evictions = 0
+        cache.efreq[:cache.entries] //= 2
+        self._measure_least()
+
+    def _new(self, keys: np.ndarray) -> np.ndarray:
+        """Which of the keys are not in H_R and may be."""
+        cached = np.empty(len(keys), np.int32)
+        kernels.table_find(keys, self.cache.table, self.cache.ekey, cached)
+        new = (cached < 0) & ~np.isin(keys, self.staged.keys)
+        master = self.join.spec.master
+        if not (master.unique and master.keys.exact):  # equal codes are one value to H_R
+            ranges = master.partitions_of(keys)
+            new &= ranges[:, 1] - ranges[:, 0] == 1
+        return new
+
+    def _fitting(self, tuples: np.ndarray, size: np.ndarray) -> int:
+        """How many of the coming values, with these tuples and bytes each, the switching buffer has room for."""
+        room = self.size - self.cache.used - len(self.staged.keys) * Cache.ENTRY
+        return int(min(np.searchsorted(np.cumsum(tuples), self.switch - self.cache.loaded, side="right"),
+                       np.searchsorted(np.cumsum(size), room, side="right")))
+
+    def _stage(self, partition: Partition, rows: np.ndarray, group: np.ndarray, found: Staged, chosen: np.ndarray) -> None:
+        """Load the tuples of the chosen values into the switching buffer; group numbers the value of each row."""
+        owner = np.full(len(found.keys), -1, np.int64)
+        owner[chosen] = len(self.staged.keys) + np.arange(len(chosen))
+        mine = owner[group] >= 0
+        self.cache.load(partition.payload, rows[mine], owner[group][mine], self.size)
+        self.staged = Staged(*(np.append(a, b[chosen]) for a, b in zip(self.staged, found, strict=True)))
+
+    def _exchange(self) -> None:
+        """The switching buffer becomes a part of H_R; the least frequent tuples beyond h_R go."""
+        before = self.cache.entries
+        if not len(self.staged.keys):
+            return
+        self.cache.publish(self.staged.keys, self.staged.f)
+        self.staged = Staged.none()
+        kept = self._most_frequent()
+        self.evictions += int((~kept[:before] & (self.cache.efreq[:before] > 0)).sum())
+        if not kept.all():
+            self.cache.keep(kept)
+        self._measure_least()
+
+    def _measure_least(self) -> None:
+        cache, n = self.cache, self.cache.entries
+        full = n and (cache.tuples >= self.h_r or cache.used + cache.used / n > self.bytes)
+        self.least = float((cache.efreq[:n] / cache.ecount[:n]).min()) if full else 0.0
+
+    def _most_frequent(self) -> np.ndarray:
+        """Which entries are the most frequent that h_R tuples and their bytes have room for; the older one of equals."""
+        cache, n = self.cache, self.cache.entries
+        if cache.tuples <= self.h_r and cache.used <= self.bytes:
+            return np.ones(n, bool)
+        strings = sum((x.lengths[:cache.tuples].astype(np.int64) for x in cache.store.variable), np.zeros(cache.tuples, np.int64))
+        size = np.full(n, float(Cache.ENTRY))
+        for entry, slots in cache.pairs(np.arange(n, dtype=np.int32), cache.ecount[:n]):
+            size += np.bincount(entry, strings[slots] + Cache.tuple_bytes(cache.store.schema, 0), minlength=n)
+        order = np.argsort(-(cache.efreq[:n] / cache.ecount[:n]), kind="stable")
+        fits = (np.cumsum(cache.ecount[order]) <= self.h_r) & (np.cumsum(size[order]) <= self.bytes)
+        kept = np.zeros(n, bool)
+        kept[order[fits]] = True
+        return kept
+
+    def state(self) -> tuple[pa.Table, dict[str, Any]]:
+        """Join values and frequencies of H_R and of the switching buffer; their tuples are in R."""
+        cache, n = self.cache, self.cache.entries
+        table = pa.table({"key": np.append(cache.ekey[:n], self.staged.keys),
+                          "tuples": np.append(cache.ecount[:n], self.staged.tuples),
+                          "frequency": np.append(cache.efreq[:n], self.staged.f)})
+        return table, {"threshold": self.threshold, "evictions": self.evictions}
+
+    def go_on(self, table: pa.Table, values: dict[str, Any]) -> None:
+        """Fetch the most frequent of the saved join values from R, as many as there is room for."""
+        self.threshold, self.evictions = values["threshold"], values["evictions"]
+        keys, tuples, frequencies = (table[c].to_numpy() for c in ("key", "tuples", "frequency"))
+        order = np.argsort(-(frequencies / np.maximum(tuples, 1)), kind="stable")
+        order = order[np.cumsum(tuples[order]) <= self.h_r]
+        keys, tuples, frequencies = keys[order], tuples[order], frequencies[order]
+        values_of, loaded = KeyTable(keys), np.zeros(len(keys), np.int32)
+        for partition in partitions_with(self.join.spec, keys):
+            index = values_of.find(partition.codes)
+            rows = np.flatnonzero(index >= 0)
+            if len(rows) and self.cache.load(partition.payload, rows, index[rows], self.size - len(keys) * Cache.ENTRY):
+                kernels.count_by(index[rows], loaded)
+        self.cache.publish(keys, frequencies)
+        if (loaded != tuples).any():
+            self.cache.keep(loaded == tuples)
+        self._measure_least()

@@ -26,9 +26,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.errors import ConfigError
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, SemiStreamJoin
-from semistream.joins.parts import variable_bytes
 from semistream.joins.sequential import MeshPhase, fit_disk_buffer
 
 
@@ -44,31 +42,11 @@ class Meshjoin(SemiStreamJoin):
         self.mesh = MeshPhase(self)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
 
-    @property
-    def w(self) -> int:
-        """Stream tuples per iteration."""
-        return self.mesh.w(self.mesh.room.capacity)
-
-    def _build(self, sample: pa.RecordBatch | None) -> None:
-        size = self.arena.free
-        self.mesh.build(sample, size)
-        if size < self.mesh.tuple_bytes * self.mesh.partitions:
-            raise ConfigError("memory", f"must hold the disk buffer and one tuple for each of {self.mesh.partitions:,} disk partitions",
-                              self.spec.memory, "Give more memory.")
-        self.mesh.resize(size)
-
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        held = self.mesh.tuples.batch(batch)
+        arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)
         if not self.mesh.room:
-            self._build(held)
-        arrived, sizes, rows = time.perf_counter(), variable_bytes(held), np.arange(len(codes))
-        at = 0
-        while at < len(rows):
-            wanted = self.w - self.mesh.room.open_count
-            taken = self.mesh.admit(held, codes, rows[at:], sizes[at:], wanted, arrived)
-            at += taken
-            if taken == wanted or at < len(rows):
-                yield from self.mesh.iterate()
+            self.mesh.fill(held)
+        yield from self.mesh.take(held, codes, np.arange(len(codes)), arrived)
 
     def _drain(self) -> Iterator[JoinOutput]:
         return self.mesh.drain()
@@ -81,9 +59,4 @@ class Meshjoin(SemiStreamJoin):
         return ({"waiting": table} if table else {}), {"mesh": values}
 
     def _go_on(self, state: JoinState) -> None:
-        if "waiting" in state.tables:
-            self.mesh.variable = state.values["mesh"]["variable"]
-            self._build(None)
-            self.mesh.go_on(state.tables["waiting"], state.values["mesh"])
-        else:
-            self.mesh.position, self.mesh.cycles = state.values["mesh"]["position"], state.values["mesh"]["cycles"]
+        self.mesh.resume(state)

@@ -12,9 +12,12 @@ import pyarrow as pa
 from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins.base import JoinSpec, SemiStreamJoin
+from semistream.joins.cmeshjoin import Cmeshjoin, CmeshjoinParameters
 from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
 from semistream.joins.parts import stored_schema
+from semistream.joins.rmeshjoin import Rmeshjoin, RmeshjoinParameters
 from semistream.joins.ssbj import Ssbj, SsbjParameters
+from semistream.joins.ssj import Ssj
 from semistream.keys import resolve_keys
 from semistream.master import MasterRelation
 
@@ -34,6 +37,13 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("meshjoin", "MESHJOIN", Meshjoin, MeshjoinParameters,
               "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming Updates with Persistent Data in an Active "
               "Data Warehouse (2008)"),
+    Algorithm("rmeshjoin", "R-MESHJOIN", Rmeshjoin, RmeshjoinParameters,
+              "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
+    Algorithm("cmeshjoin", "CMESHJOIN", Cmeshjoin, CmeshjoinParameters,
+              "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section 2.2"),
+    Algorithm("ssj", "SSJ", Ssj, CmeshjoinParameters,
+              "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in Real-Time Data Warehousing "
+              "(2014)"),
     Algorithm("ssbj", "SSBJ", Ssbj, SsbjParameters,
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
 )}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError
 from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.parts import TupleStore, WaitingRoom, variable_bytes
 from semistream.master import MasterRelation
 
@@ -65,21 +65,24 @@ class StreamTuples:
 class MeshPhase:
     """H_S, Q and the cyclic scan of R, on behalf of a join that decides what enters.
 
-    on_partition, if given, sees every partition after it was probed.
+    on_partition, if given, gets every partition after it was probed, and f, how many matches each of its tuples had in H_S.
+    slices: q, in how many slices a partition is joined, each an iteration (R-MESHJOIN).
     """
 
-    def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition], None] | None = None):
-        self.join, self.spec, self.master = join, join.spec, join.spec.master
+    def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition, np.ndarray], None] | None = None,
+                 slices: int = 1):
+        self.join, self.spec, self.master, self.slices = join, join.spec, join.spec.master, slices
         self.tuples, self.on_partition = StreamTuples(join.spec), on_partition
         self.room: WaitingRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
-        self.position = self.cycles = 0
+        self.position = self.cycles = 0  # iterations of this R-cycle; R-cycles
+        self._partition: Partition | None = None  # in the disk buffer
         self._hits_before = self._bytes_before = 0
 
     @property
-    def partitions(self) -> int:
-        """N, at least 1: an empty R is passed over in one iteration."""
-        return max(self.master.partition_count, 1)
+    def chunks(self) -> int:
+        """Chunks of Q, and iterations per R-cycle: N q, at least 1. An empty R is passed over in one iteration."""
+        return max(self.master.partition_count * self.slices, 1)
 
     @property
     def tuple_bytes(self) -> float:
@@ -95,8 +98,8 @@ class MeshPhase:
 
         At most as many as make the iteration's own cost a twentieth of theirs: beyond, tuples would wait for nothing.
         """
-        enough = 20 * (ITERATION_COST + self.master.partition_tuples * TUPLE_COST) / STREAM_COST
-        return max(min(capacity // self.partitions, int(enough)), 1)
+        enough = 20 * (ITERATION_COST + self.master.partition_tuples / self.slices * TUPLE_COST) / STREAM_COST
+        return max(min(capacity // self.chunks, int(enough)), 1)
 
     def build(self, sample: pa.RecordBatch | None, most_bytes: int) -> None:
         """Make H_S for at most so many bytes, with the strings' average length taken from the first tuples seen."""
@@ -105,6 +108,15 @@ class MeshPhase:
         slot = WaitingRoom.OVERHEAD + TupleStore.slot_bytes(self.tuples.held)
         variable = any(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in self.tuples.held)
         self.room = WaitingRoom(self.tuples.held, max(most_bytes // slot, 1), most_bytes if variable else 0)
+
+    def fill(self, sample: pa.RecordBatch | None) -> None:
+        """Make H_S of all memory that is left. Raises ConfigError when that holds less than a tuple for each chunk."""
+        size = self.join.arena.free
+        self.build(sample, size)
+        if size < self.tuple_bytes * self.chunks:
+            raise ConfigError("memory", f"must hold the disk buffer and one tuple for each of {self.chunks:,} chunks",
+                              self.spec.memory, "Give more memory.")
+        self.resize(size)
 
     def resize(self, size: int) -> bool:
         """Give H_S that many bytes. False when more wait there now."""
@@ -132,6 +144,16 @@ class MeshPhase:
                               self.spec.memory, "Give more memory.")
         return count
 
+    def take(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, arrived: float) -> Iterator[JoinOutput]:
+        """Let the rows into H_S; iterate whenever w have come, or H_S is full."""
+        at, sizes = 0, variable_bytes(held)[rows]
+        while at < len(rows):
+            wanted = self.w(self.room.capacity) - self.room.open_count
+            taken = self.admit(held, codes, rows[at:], sizes[at:], wanted, arrived)
+            at += taken
+            if taken == wanted or at < len(rows):
+                yield from self.iterate()
+
     def _longer(self, sizes: np.ndarray) -> bool:
         """Where strings are longer than assumed, divide H_S's bytes anew between slots and strings. False when nothing changed."""
         room, before = self.room, self.variable
@@ -148,18 +170,12 @@ class MeshPhase:
         started, read_before = time.perf_counter(), self.master.bytes_read
         stats, room = self.join.stats, self.room
         room.close(started)
-        disk_tuples = 0
-        if self.master.partition_count:
-            partition = Partition(self.spec, self.position)
-            disk_tuples = len(partition.codes)
-            yield from self.probe(partition)
-            if self.on_partition:
-                self.on_partition(partition)
+        disk_tuples = yield from self._disk()
         self.position += 1
-        if self.position >= self.partitions:
+        if self.position >= self.chunks:
             self.position, self.cycles = 0, self.cycles + 1
         removed = 0
-        if len(room.queue) >= self.partitions:
+        if len(room.queue) >= self.chunks:
             removed = room.queue[0].count
             yield from self.expire()
         stats.iteration_count += 1
@@ -171,14 +187,31 @@ class MeshPhase:
                                           getattr(self.join, "cached", 0), self.cycles))
         self._hits_before = stats.cache_hits
 
-    def probe(self, partition: Partition) -> Iterator[JoinOutput]:
-        """Join a partition with everything that waits."""
+    def _disk(self) -> Generator[JoinOutput, None, int]:
+        """Read the next partition, if the last one is through, and join its next slice. Returns the tuples read."""
+        if not self.master.partition_count:
+            return 0
+        number, piece = divmod(self.position, self.slices)
+        read = 0
+        if self._partition is None or self._partition.number != number:
+            self._partition = Partition(self.spec, number)
+            read = len(self._partition.codes)
+        count = len(self._partition.codes)
+        f = yield from self.probe(self._partition, count * piece // self.slices, count * (piece + 1) // self.slices)
+        if self.on_partition:
+            self.on_partition(self._partition, f)
+        if piece == self.slices - 1:
+            self._partition = None
+        return read
+
+    def probe(self, partition: Partition, first: int, last: int) -> Generator[JoinOutput, None, np.ndarray]:
+        """Join the partition's tuples first..last-1 with everything that waits. Returns how many matches each has, int32[n]."""
         room = self.room
-        found, counts, total = room.find(partition.codes)
+        found, counts, total = room.find(partition.codes[first:last])
         if not total:
-            return
+            return counts
         for rows, slots in room.pairs(found, counts):
-            master = partition.payload.take(pa.array(rows)).columns
+            master = partition.payload.take(pa.array(rows + first)).columns
             stream = self.tuples.columns(room.key[slots], room.store.get(slots))
             same = self.join._same_keys(stream, master)
             if same is not None and not same.all():
@@ -187,6 +220,7 @@ class MeshPhase:
             kernels.mark(room.flags, slots, kernels.MATCHED)
             if len(slots):
                 yield self.join._joined(stream, master)
+        return counts
 
     def expire(self) -> Iterator[JoinOutput]:
         """Remove the oldest chunk: it has met all of R, and what had no match has none."""
@@ -216,6 +250,15 @@ class MeshPhase:
         columns = self.tuples.columns(self.room.key[slots], self.room.store.get(slots))
         matched = pa.array(self.room.flags[slots] & kernels.MATCHED != 0)
         return pa.Table.from_arrays([*columns, matched], [*(f"s{i}" for i in range(len(columns))), "matched"]), values
+
+    def resume(self, state: JoinState) -> None:
+        """Take up a saved state in all memory that is left."""
+        values = state.values["mesh"]
+        self.position, self.cycles = values["position"], values["cycles"]
+        if "waiting" in state.tables:
+            self.variable = values["variable"]
+            self.fill(None)
+            self.go_on(state.tables["waiting"], values)
 
     def go_on(self, table: pa.Table, values: dict[str, Any]) -> None:
         """Take up the waiting tuples; H_S is built and has its size."""

@@ -107,12 +107,12 @@ class Ssbj(SemiStreamJoin):
 
     @property
     def _least_h_s(self) -> int:
-        return int(max(self.pool * LEAST_H_S, self.mesh.tuple_bytes * self.mesh.partitions))
+        return int(max(self.pool * LEAST_H_S, self.mesh.tuple_bytes * self.mesh.chunks))
 
     def _build(self, sample: pa.RecordBatch | None) -> None:
         self.mesh.build(sample, self.pool)
         if self.pool < 2 * self._least_h_s:
-            raise ConfigError("memory", f"must hold the disk buffer and two tuples for each of {self.mesh.partitions:,} disk partitions",
+            raise ConfigError("memory", f"must hold the disk buffer and two tuples for each of {self.mesh.chunks:,} disk partitions",
                               self.spec.memory, "Give more memory.")
         self.mesh.resize(self.pool if self.parameters.form == "fixed" else self._least_h_s)
 
@@ -231,7 +231,7 @@ class Ssbj(SemiStreamJoin):
         """Make H_S no larger than this. False when more waits there."""
         return self.arena.components["H_S"] <= size or self.mesh.resize(size)
 
-    def _migrate(self, partition: Partition) -> None:
+    def _migrate(self, partition: Partition, f: np.ndarray) -> None:
         """Lines 28-36: count the candidates' master tuples, then load those of the chosen into the switching buffer."""
         c = self.candidates
         if not len(c.keys) or self.switching_done:
@@ -283,7 +283,7 @@ class Ssbj(SemiStreamJoin):
         self.arena.reserve("H_R", self.cache.used)
         size = self.pool - self.cache.used
         if self.parameters.form == "rate":
-            most = max((i.waiting + i.w_s for i in list(self.stats.iterations)[-self.mesh.partitions:]), default=0)
+            most = max((i.waiting + i.w_s for i in list(self.stats.iterations)[-self.mesh.chunks:]), default=0)
             size = min(max(int(1.25 * most * self.mesh.tuple_bytes), self._least_h_s), self.arena.components["H_S"])
         self.mesh.resize(size)
 
