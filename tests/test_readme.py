@@ -1,0 +1,44 @@
+"""What the README says is so."""
+
+import re
+from pathlib import Path
+
+from semistream.config import Job
+from semistream.joins.registry import REGISTRY
+from semistream.streaming.settings import LoadSettings
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_every_algorithm_has_its_row():
+    for a in REGISTRY.values():
+        path = a.make.__module__.removeprefix("semistream.").replace(".", "/") + ".py"
+        row = f"| [{path}](include/semistream/{path}) | {a.paper} | {yes(a.needs_index)} | {yes(a.unique_keys)} |"
+        found = re.search(rf"^\| `{a.name}`( \(default\))? {re.escape(row)}$", README, re.M)
+        assert found, f"the README lacks: | `{a.name}` {row}"
+
+
+def yes(value):
+    return "yes" if value else "no"
+
+
+def test_every_setting_of_a_load_is_explained():
+    for name, field in LoadSettings.model_fields.items():
+        assert f"| `{name}` |" in README and field.description in README, name
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_job_of_the_readme_is_one(tmp_path):
+    (tmp_path / "sales.yaml").write_text(re.search(r"```yaml\n(.*?)```", README, re.S)[1])
+    job = Job.from_yaml(tmp_path / "sales.yaml")
+    assert job.on == {"product": "sku"} and job.columns == ("name", "category") and job.stream.id == ("sale_id",)
+
+
+def test_every_make_target_named_exists():
+    targets = set(re.findall(r"^([a-z]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)\b", README, re.M)) <= targets
