@@ -13,6 +13,7 @@ from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins.base import JoinSpec, SemiStreamJoin
 from semistream.joins.cmeshjoin import Cmeshjoin, CmeshjoinParameters
+from semistream.joins.hybridjoin import Hybridjoin, HybridjoinParameters
 from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
 from semistream.joins.parts import stored_schema
 from semistream.joins.rmeshjoin import Rmeshjoin, RmeshjoinParameters
@@ -46,6 +47,8 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "(2014)"),
     Algorithm("ssbj", "SSBJ", Ssbj, SsbjParameters,
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
+    Algorithm("hybridjoin", "HYBRIDJOIN", Hybridjoin, HybridjoinParameters,
+              "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)", needs_index=True),
 )}
 
 

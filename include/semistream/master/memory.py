@@ -27,8 +27,9 @@ class MemoryRelation:
         self._batch, self._codes = batch.filter(pa.array(valid)), codes[valid]
         self.tuple_count = self._batch.num_rows
         self.tuple_bytes = (self._batch.nbytes + self._codes.nbytes) / max(self.tuple_count, 1)
-        self.unique = len(np.unique(self._codes)) == self.tuple_count
         self._order = np.argsort(self._codes, kind="stable")
+        self._distinct, self._firsts = np.unique(self._codes[self._order], return_index=True)
+        self.unique = len(self._distinct) == self.tuple_count
         self.bytes_read = 0
         self._cut(partition_tuples)
 
@@ -37,6 +38,11 @@ class MemoryRelation:
         self.partition_count = -(-self.tuple_count // self.partition_tuples)
         self.partition_bytes = max((self._batch.slice(i * self.partition_tuples, self.partition_tuples).nbytes
                                     for i in range(self.partition_count)), default=0) + 8 * self.partition_tuples
+        places = (self._order // self.partition_tuples).astype(np.int32)
+        self._ranges = np.zeros((len(self._distinct), 2), np.int32)
+        if self.tuple_count:
+            self._ranges[:, 0] = np.minimum.reduceat(places, self._firsts)
+            self._ranges[:, 1] = np.maximum.reduceat(places, self._firsts) + 1
 
     def with_partition(self, tuples: int) -> MemoryRelation:
         other = copy.copy(self)
@@ -54,13 +60,10 @@ class MemoryRelation:
         return batch
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
-        ordered = self._codes[self._order]
-        out = np.zeros((len(codes), 2), np.int32)
-        for i, (a, b) in enumerate(zip(np.searchsorted(ordered, codes), np.searchsorted(ordered, codes, side="right"), strict=True)):
-            if a < b:
-                places = self._order[a:b] // self.partition_tuples
-                out[i] = places.min(), places.max() + 1
-        return out
+        if not self.tuple_count:
+            return np.zeros((len(codes), 2), np.int32)
+        at = np.minimum(np.searchsorted(self._distinct, codes), len(self._distinct) - 1)
+        return np.where((self._distinct[at] == codes)[:, None], self._ranges[at], np.int32(0))
 
     def close(self) -> None:
         pass

@@ -1,0 +1,198 @@
+"""The indexed disk phase that HYBRIDJOIN brought, and that the index-based joins share.
+
+H_S is kept full. Each iteration takes the oldest key of Q, reads through the index the disk partition that may hold it, and
+finishes every stream tuple whose key is there.
+
+What is beyond the papers: a key's master tuples may lie in several partitions (many-to-many across a border, or keys of one hash
+code). A stream tuple knows its key's partition range. It takes part in an iteration only if that reads the whole range, and then
+leaves in it, with a match or without; the oldest key's iteration reads all partitions of its range.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import ConfigError
+from semistream.joins import kernels, room_kernels
+from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinState, Partition, SemiStreamJoin
+from semistream.joins.keyroom import APPEND_ROWS, KeyRoom
+from semistream.joins.parts import OUTPUT_ROWS, is_variable, variable_bytes
+from semistream.joins.sequential import StreamTuples
+
+Span = tuple[int, int]  # disk partitions, (first, last + 1)
+EVERYWHERE: Span = (0, 2**31 - 1)  # contains every other
+
+
+class IndexedPhase:
+    """H_S, Q and the reads through the index, on behalf of a join that decides what enters.
+
+    on_partition, if given, sees every disk partition when it was probed, and the partitions that this iteration reads; ``counts``
+    then tells how many waiting tuples each of its tuples met.
+    """
+
+    def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition, Span], None] | None = None):
+        self.join, self.spec, self.master = join, join.spec, join.spec.master
+        if self.master.sequential:
+            raise ConfigError("algorithm", f"must be one that scans {self.master.name}: it has no index", self.spec.algorithm,
+                              "Publish a snapshot of it, or choose meshjoin, r-meshjoin, ssbj, cmeshjoin or ssj.")
+        self.tuples, self.on_partition = StreamTuples(join.spec), on_partition
+        self.room: KeyRoom | None = None
+        self.variable = 0.0  # bytes of strings of an average stream tuple
+        self.read = 0  # partitions so far
+        self.counts = np.empty(0, np.int32)
+        self._hits_before = 0
+
+    @property
+    def live(self) -> int:
+        return self.room.live if self.room else 0
+
+    def build(self, sample: pa.RecordBatch | None, size: int) -> None:
+        """Make H_S of so many bytes, with the strings' average length taken from the first tuples seen."""
+        if sample is not None and sample.num_rows:
+            self.variable = float(variable_bytes(sample).mean()) + 1
+        least = KeyRoom.tuple_bytes(self.tuples.held, self.variable)
+        if size < least:
+            raise ConfigError("memory", f"must hold one stream tuple of {int(least):,} bytes beside {self.join.arena.components}",
+                              self.spec.memory, "Give more memory.")
+        self.join.arena.reserve("H_S", size)
+        self.room = KeyRoom(self.tuples.held, size, self.variable if any(is_variable(f.type) for f in self.tuples.held) else 0)
+
+    def take(self, batch: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, arrived: float) -> Iterator[JoinOutput]:
+        """Let the tuples of these rows into H_S; iterate whenever it is full.
+
+        A key that the index has no partition for is unmatched at once.
+        """
+        held = self.tuples.batch(batch)
+        sizes = variable_bytes(held)
+        for first in range(0, len(rows), APPEND_ROWS):
+            part = rows[first:first + APPEND_ROWS]
+            spans = self.master.partitions_of(codes[part])
+            somewhere = spans[:, 0] < spans[:, 1]
+            if not somewhere.all():
+                yield self.join._unmatched(batch.take(pa.array(part[~somewhere])).columns, NO_MATCH)
+                part, spans = part[somewhere], spans[somewhere]
+            at = self.admit(held, codes, part, spans, sizes[part], arrived)
+            while at < len(part):
+                yield from self.join._iterate()
+                at += self.admit(held, codes, part[at:], spans[at:], sizes[part[at:]], arrived)
+
+    def admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, spans: np.ndarray, sizes: np.ndarray,
+              arrived: float) -> int:
+        """Refill H_S with the tuples of these rows, whose spans and sizes follow, as many as fit. Returns how many.
+
+        Raises ConfigError when not even one tuple fits into the empty H_S.
+        """
+        room = self.room
+        count = room.fits(sizes)
+        if count:
+            room.append(held, codes, rows[:count], spans, int(sizes[:count].sum()))
+            self.join.stats.waited_seconds += count * (time.perf_counter() - arrived)
+        elif not room.live and len(rows):
+            raise ConfigError("memory", f"must hold a stream tuple of {int(sizes[0]) + room.slot_bytes:,} bytes beside the rest",
+                              self.spec.memory, "Give more memory.")
+        return count
+
+    def iterate(self, span: Span | None = None, resident: Partition | None = None, sweep: bool = False) -> Iterator[JoinOutput]:
+        """Read the oldest key's partitions, or `span`, and finish all stream tuples whose keys' partitions are among them.
+
+        resident: master tuples in memory, all that their keys have, which are probed first. When the oldest key turns out to be
+        absent (or with `sweep`), so do all others that would have been in these partitions: each would cost the same read again.
+        """
+        started, read_before, room, stats = time.perf_counter(), self.master.bytes_read, self.room, self.join.stats
+        removed, disk_tuples, met = 0, 0, []
+        if resident is not None:
+            stats.cache_hits += yield from self.finish((yield from self.probe(resident, EVERYWHERE)))
+        if room.live or span:
+            span = span or room.span(room.oldest)
+            for number in range(*span):
+                partition = Partition(self.spec, number)
+                met.append((yield from self.probe(partition, span)))
+                if self.on_partition:
+                    self.on_partition(partition, span)
+                disk_tuples += len(partition.codes)
+            if sweep or self._oldest_is_absent(span):
+                met.append(room.unmet(*span))
+            removed = yield from self.finish(np.concatenate(met))
+            self.read += span[1] - span[0]
+        self._account(started, read_before, removed, disk_tuples)
+
+    def _oldest_is_absent(self, span: Span) -> bool:
+        oldest = self.room.oldest
+        if oldest < 0:
+            return False
+        first, last = self.room.span(oldest)
+        return span[0] <= first and last <= span[1] and not self.room.flags[oldest] & room_kernels.MET
+
+    def probe(self, partition: Partition, span: Span) -> Generator[JoinOutput, None, np.ndarray]:
+        """Join a partition with the waiting tuples whose keys are in no other than those of `span`.
+
+        Returns their leaders, those that this iteration had met before left out.
+        """
+        room = self.room
+        found, counts, met = room.find(partition.codes, *span)
+        self.counts = counts
+        for rows, slots in room.pairs(found, counts):
+            master = partition.payload.take(pa.array(rows)).columns
+            stream = self.tuples.columns(room.key[slots], room.store.get(slots))
+            same = self.join._same_keys(stream, master)
+            if same is not None and not same.all():
+                keep, slots = pa.array(same), slots[same]
+                stream, master = [c.filter(keep) for c in stream], [c.filter(keep) for c in master]
+            kernels.mark(room.flags, slots, room_kernels.MATCHED)
+            if len(slots):
+                yield self.join._joined(stream, master)
+        return met
+
+    def finish(self, leaders: np.ndarray) -> Generator[JoinOutput, None, int]:
+        """Remove all tuples of these keys: all of R that they can match was read. Returns how many they are."""
+        if not len(leaders):
+            return 0
+        slots, matched = self.room.remove(leaders)
+        stats, (total, most) = self.join.stats, self.room.ages(slots)
+        stats.processed_seconds += total
+        stats.processed_seconds_max = max(stats.processed_seconds_max, most)
+        stats.matched += int(matched.sum())
+        lost = slots[~matched]
+        for first in range(0, len(lost), OUTPUT_ROWS):
+            part = lost[first:first + OUTPUT_ROWS]
+            yield self.join._unmatched(self.tuples.columns(self.room.key[part], self.room.store.get(part)), NO_MATCH)
+        return len(slots)
+
+    def _account(self, started: float, read_before: int, removed: int, disk_tuples: int) -> None:
+        stats, read = self.join.stats, self.master.bytes_read - read_before
+        stats.iteration_count += 1
+        stats.disk_tuples_read += disk_tuples
+        stats.bytes_read += read
+        stats.r_cycles = self.read // max(self.master.partition_count, 1)
+        hits, self._hits_before = stats.cache_hits - self._hits_before, stats.cache_hits
+        stats.iterations.append(Iteration(hits, removed, disk_tuples, read, time.perf_counter() - started, self.live,
+                                          getattr(self.join, "cached", 0), stats.r_cycles))
+
+    def state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """The waiting tuples in the order of age."""
+        values = {"variable": self.variable, "read": self.read}
+        if not self.room:
+            return {}, values
+        slots = self.room.in_age_order()
+        columns = self.tuples.columns(self.room.key[slots], self.room.store.get(slots))
+        return {"waiting": pa.Table.from_arrays(columns, [f"s{i}" for i in range(len(columns))])}, values
+
+    def go_on(self, state: JoinState, size: int) -> None:
+        """Take up the waiting tuples in an H_S of so many bytes."""
+        values, table = state.values["indexed"], state.tables.get("waiting")
+        self.variable, self.read = values["variable"], values["read"]
+        if table is None:
+            return
+        self.build(None, size)
+        for part in table.to_batches(max_chunksize=APPEND_ROWS):
+            batch = pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream)
+            codes, _ = self.spec.keys.stream_codes(batch)
+            held, spans = self.tuples.batch(batch), self.master.partitions_of(codes)
+            if self.admit(held, codes, np.arange(len(codes)), spans, variable_bytes(held), time.perf_counter()) < len(codes):
+                raise ConfigError("memory", f"must hold the {table.num_rows:,} tuples that wait", self.spec.memory,
+                                  "Give as much memory as before, or drain first.")
