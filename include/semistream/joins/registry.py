@@ -19,6 +19,7 @@ from semistream.joins.parts import stored_schema
 from semistream.joins.rmeshjoin import Rmeshjoin, RmeshjoinParameters
 from semistream.joins.ssbj import Ssbj, SsbjParameters
 from semistream.joins.ssj import Ssj
+from semistream.joins.xhybridjoin import TunedXHybridjoinParameters, XHybridjoin, XHybridjoinParameters
 from semistream.keys import resolve_keys
 from semistream.master import MasterRelation
 
@@ -49,6 +50,10 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
     Algorithm("hybridjoin", "HYBRIDJOIN", Hybridjoin, HybridjoinParameters,
               "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)", needs_index=True),
+    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", XHybridjoin, XHybridjoinParameters,
+              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3", needs_index=True),
+    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", XHybridjoin, TunedXHybridjoinParameters,
+              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)", needs_index=True),
 )}
 
 

@@ -1,0 +1,184 @@
+"""X-HYBRIDJOIN and Tuned X-HYBRIDJOIN.
+
+M. A. Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2013, sections 3 and 4.
+
+    LOAD the most frequent l pages of R into the non-swappable part of the disk buffer
+    loop
+        READ as many stream tuples as the last iteration removed into H_S, their keys into Q
+        for each tuple r of the non-swappable part
+            OUTPUT r with each of its matches in H_S, and DELETE these from H_S and Q
+        READ the k pages of R that the index gives for the oldest key in Q into the swappable part
+        for each tuple r of the swappable part
+            OUTPUT r with each of its matches in H_S, and DELETE these from H_S and Q
+
+X-HYBRIDJOIN has l = k; Tuned X-HYBRIDJOIN has l and k chosen apart, by the model of section 5.2 if not given.
+
+Deviations, and why:
+
+- The paper's R is stored by access frequency, so that its first l pages are the most frequent ones: frequency must be known when
+  R is stored. Here R is stored by key, and the frequency is observed: the h_S stream tuples that fill H_S for the first time are the
+  sample. The iterations that follow read the partitions of the most frequent keys, and keep these keys' master tuples for good.
+- So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master tuples of a key or none
+  (many-to-many; the paper assumes unique master keys).
+- In Eq. 6 an expected count is p where the paper prints p (1 - p); the tuning takes p.
+- As in HYBRIDJOIN (`joins/hybridjoin.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from semistream.config import Settings
+from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.front import KeyTable, cached_bytes, partitions_with
+from semistream.joins.indexed import IndexedPhase, Span
+from semistream.joins.keyroom import KeyRoom
+from semistream.joins.sequential import ITERATION_COST, STREAM_COST, TUPLE_COST, StreamTuples, fit_disk_buffer
+
+LOOK_UP_COST = 20e-9  # seconds, of a resident tuple in H_S; an order of magnitude
+
+
+class XHybridjoinParameters(Settings):
+    disk_tuples: int = Field(0, ge=0, description="d_S = d_N, master tuples in each part of the disk buffer; 0: chosen from M")
+
+    def buffers(self, spec: JoinSpec) -> tuple[int, int]:
+        """(d_S, d_N); 0 for a d_N equal to d_S."""
+        return self.disk_tuples, 0
+
+
+class TunedXHybridjoinParameters(Settings):
+    disk_tuples: int = Field(0, ge=0, description="d_S, master tuples in the swappable part; 0: chosen from M by the cost model")
+    resident_tuples: int = Field(0, ge=0, description="d_N, master tuples in the non-swappable part; 0: chosen from M likewise")
+
+    def buffers(self, spec: JoinSpec) -> tuple[int, int]:
+        return tuned_buffers(spec, self.disk_tuples, self.resident_tuples)
+
+
+def tuned_buffers(spec: JoinSpec, d_s: int = 0, d_n: int = 0) -> tuple[int, int]:
+    """The (d_S, d_N) of the highest mu = w / c_loop (Eq. 2-6, Zipf's law with exponent 1); those given are kept."""
+    r_t, v_r, v_n = max(spec.master.tuple_count, 2), spec.master.tuple_bytes + 8, resident_bytes(spec)
+    v_s = KeyRoom.tuple_bytes(StreamTuples(spec).held, 0)
+    s = np.array([d_s]) if d_s else np.geomspace(min(64, r_t), max(min(r_t, spec.memory / 4 / v_r), 1), 40)
+    n = np.array([d_n]) if d_n else np.geomspace(1, max(min(r_t - 1, spec.memory / 2 / v_n), 1), 40)
+    s, n = s[:, None], n[None, :]
+    h_s = np.maximum(spec.memory - s * v_r - n * v_n, 0) / v_s
+    p_n = np.minimum((np.log(n) + np.euler_gamma) / (np.log(r_t) + np.euler_gamma), 1)
+    p_old = np.minimum(s / np.maximum(r_t - n, 1), 1)  # the mean of Eq. 4 is 1/n: the p_k add up to 1
+    p_new = p_n + (1 - p_n) * p_old
+    w = h_s * p_old / np.maximum(1 + p_old - p_new, p_old)
+    mu = w / (ITERATION_COST + s * TUPLE_COST + n * LOOK_UP_COST + w * STREAM_COST)
+    best = np.unravel_index(np.argmax(mu), mu.shape)
+    return int(s[best[0], 0]), int(n[0, best[1]])
+
+
+def resident_bytes(spec: JoinSpec) -> float:
+    """Bytes of a tuple in the non-swappable part: key code and the columns that are added or compared."""
+    return 8 + cached_bytes(spec)
+
+
+@dataclass
+class Resident:
+    """The non-swappable part."""
+
+    codes: np.ndarray
+    payload: pa.RecordBatch
+
+
+class Collector:
+    """Gathers the master tuples of some keys from the partitions that pass by: all of a key or none, in at most so many bytes."""
+
+    def __init__(self, spec: JoinSpec, keys: np.ndarray, most_bytes: int):
+        self.table, self.dropped, self.free = KeyTable(keys), np.zeros(len(keys), bool), most_bytes
+        self.codes, self.owners = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        self.pieces = [pa.RecordBatch.from_pylist([], spec.fetched_schema)]
+
+    def see(self, partition: Partition, span: Span | None = None) -> None:
+        owners = self.table.find(partition.codes)
+        rows = np.flatnonzero(owners >= 0)
+        rows = rows[~self.dropped[owners[rows]]]
+        if not len(rows):
+            return
+        piece = partition.payload.take(pa.array(rows))
+        if piece.nbytes + 8 * len(rows) > self.free:
+            self.dropped[owners[rows]] = True
+            return
+        self.free -= piece.nbytes + 8 * len(rows)
+        self.codes.append(partition.codes[rows])
+        self.owners.append(owners[rows])
+        self.pieces.append(piece)
+
+    def result(self) -> Resident:
+        keep, payload = ~self.dropped[np.concatenate(self.owners)], self.pieces[0]
+        if payload.num_columns:  # a record batch without columns has no length
+            payload = pa.concat_batches(self.pieces).filter(pa.array(keep))
+        return Resident(np.concatenate(self.codes)[keep], payload)
+
+
+class XHybridjoin(SemiStreamJoin):
+    """Many-to-many, needs an index. M = (k + l) v_P + alpha [M - (k + l) v_P] + (1 - alpha)[M - (k + l) v_P], Eq. 1."""
+
+    def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters | TunedXHybridjoinParameters):
+        d_s, d_n = parameters.buffers(spec)
+        super().__init__(fit_disk_buffer(spec, d_s), parameters)
+        self.indexed = IndexedPhase(self)
+        self.resident: Resident | None = None
+        self.d_n = min(d_n or self.master.partition_tuples, self.master.tuple_count)
+        self.arena.reserve("swappable part", self.master.partition_bytes)
+        self.arena.reserve("non-swappable part", int(self.d_n * resident_bytes(self.spec)))
+
+    @property
+    def cached(self) -> int:
+        """Master tuples in the non-swappable part."""
+        return len(self.resident.codes) if self.resident else 0
+
+    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
+        if not self.indexed.room:
+            self.indexed.build(batch, self.arena.free)
+        return self.indexed.take(batch, codes, np.arange(len(codes)), time.perf_counter())
+
+    def _iterate(self) -> Iterator[JoinOutput]:
+        if self.resident is None:
+            yield from self._load()
+        else:
+            yield from self.indexed.iterate(resident=self.resident)
+
+    def _drain(self) -> Iterator[JoinOutput]:
+        while self.indexed.live:
+            yield from self.indexed.iterate(resident=self.resident, sweep=True)
+
+    def _load(self) -> Iterator[JoinOutput]:
+        """Fill the non-swappable part with the keys that are most frequent in the full H_S, and iterate meanwhile."""
+        keys = self.indexed.room.most_frequent(self.d_n)
+        collector = Collector(self.spec, keys, self.arena.components["non-swappable part"])
+        self.indexed.on_partition = collector.see
+        numbers = dict.fromkeys(i for a, b in self.master.partitions_of(keys) for i in range(a, b))
+        for number in numbers:
+            yield from self.indexed.iterate((number, number + 1))
+        self.indexed.on_partition = None
+        self.resident = collector.result()
+
+    def _waiting(self) -> int:
+        return self.indexed.live
+
+    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """Of the non-swappable part only the keys: its tuples are in R."""
+        tables, values = self.indexed.state()
+        if self.resident:
+            tables["resident"] = pa.table({"key": np.unique(self.resident.codes)})
+        return tables, {"indexed": values}
+
+    def _go_on(self, state: JoinState) -> None:
+        self.indexed.go_on(state, self.arena.free)
+        if "resident" in state.tables:
+            keys = state.tables["resident"]["key"].to_numpy()
+            collector = Collector(self.spec, keys, self.arena.components["non-swappable part"])
+            for partition in partitions_with(self.spec, keys):
+                collector.see(partition)
+            self.resident = collector.result()
