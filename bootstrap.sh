@@ -54,13 +54,13 @@ make_venv() {
 
 # A package index or certificates that pip was told of hold for uv too.
 follow_pip() {
-    index=$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)
-    index=${PIP_INDEX_URL:-$index}
+    index=${PIP_INDEX_URL:-$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
+    certificates=${PIP_CERT:-$("$venv/bin/python" -m pip config get global.cert 2>/dev/null || true)}
     if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
         export UV_DEFAULT_INDEX="$index"
     fi
-    if [ -n "${PIP_CERT:-}" ] && [ -z "${SSL_CERT_FILE:-}" ]; then
-        export SSL_CERT_FILE="$PIP_CERT"
+    if [ -n "$certificates" ] && [ -z "${SSL_CERT_FILE:-}" ]; then
+        export SSL_CERT_FILE="$certificates"
     fi
 }
 

@@ -86,9 +86,8 @@ def flights(tmp_path_factory):
     return directory / "flights.csv"
 
 
-@pytest.mark.parametrize("algorithm", REGISTRY)
-def test_flights_with_planes(algorithm, join, flights):
-    stats = join(algorithm=algorithm, stream=flights, master=DATA / "planes.csv", on="tailnum", join_type="left",
+def test_flights_with_planes(join, flights):
+    stats = join(algorithm="ssbj", stream=flights, master=DATA / "planes.csv", on="tailnum", join_type="left",
                  null_values="NA", memory="1MB", unmatched="rejected.parquet", columns="manufacturer,seats,year")
     assert stats["rows_read"] == stats["output_rows"] == 336_776
     assert stats["unmatched"] == {"no_match": 50_094, "null_key": 2_512} and stats["waiting"] == 0
@@ -125,6 +124,15 @@ def test_every_format_gives_the_same_rows(source, out, join_type, join):
         values.setdefault(m["k"], []).append(m["v"])
     expected = [{**s, "v": v} for s in stream.to_pylist() for v in values.get(s["k"], [None] if join_type == "left" else [])]
     assert ordered(rows) == ordered(expected)
+
+
+@pytest.mark.parametrize("algorithm", REGISTRY)
+def test_every_algorithm_joins_files(algorithm, join):
+    write("s.csv", "id,k\n" + "".join(f"{i},{i * i % 700}\n" for i in range(5_000)))
+    write("m.csv", "k,v\n" + "".join(f"{i},v{i}\n" for i in range(600)))
+    stats = join(algorithm=algorithm, join_type="left", unmatched="bad.csv")
+    assert stats["rows_read"] == stats["output_rows"] == 5_000
+    assert same_as_sql("out.parquet", "SELECT s.*, m.v FROM 's.csv' s LEFT JOIN 'm.csv' m USING (k)")
 
 
 def test_composite_keys_of_other_names_and_many_to_many(run):
