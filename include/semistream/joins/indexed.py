@@ -31,11 +31,10 @@ EVERYWHERE: Span = (0, 2**31 - 1)  # contains every other
 class IndexedPhase:
     """H_S, Q and the reads through the index, on behalf of a join that decides what enters.
 
-    on_partition, if given, sees every disk partition when it was probed, and the partitions that this iteration reads; ``counts``
-    then tells how many waiting tuples each of its tuples met.
+    on_partition, if given, sees every disk partition that was probed, and how many waiting tuples each of its tuples met.
     """
 
-    def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition, Span], None] | None = None):
+    def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition, np.ndarray], None] | None = None):
         self.join, self.spec, self.master = join, join.spec, join.spec.master
         if self.master.sequential:
             raise ConfigError("algorithm", f"must be one that scans {self.master.name}: it has no index", self.spec.algorithm,
@@ -44,7 +43,6 @@ class IndexedPhase:
         self.room: KeyRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self.read = 0  # partitions so far
-        self.counts = np.empty(0, np.int32)
         self._hits_before = 0
 
     @property
@@ -106,14 +104,16 @@ class IndexedPhase:
         started, read_before, room, stats = time.perf_counter(), self.master.bytes_read, self.room, self.join.stats
         removed, disk_tuples, met = 0, 0, []
         if resident is not None:
-            stats.cache_hits += yield from self.finish((yield from self.probe(resident, EVERYWHERE)))
+            leaders, _ = yield from self.probe(resident, EVERYWHERE)
+            stats.cache_hits += yield from self.finish(leaders)
         if room.live or span:
             span = span or room.span(room.oldest)
             for number in range(*span):
                 partition = Partition(self.spec, number)
-                met.append((yield from self.probe(partition, span)))
+                leaders, counts = yield from self.probe(partition, span)
+                met.append(leaders)
                 if self.on_partition:
-                    self.on_partition(partition, span)
+                    self.on_partition(partition, counts)
                 disk_tuples += len(partition.codes)
             if sweep or self._oldest_is_absent(span):
                 met.append(room.unmet(*span))
@@ -128,14 +128,13 @@ class IndexedPhase:
         first, last = self.room.span(oldest)
         return span[0] <= first and last <= span[1] and not self.room.flags[oldest] & room_kernels.MET
 
-    def probe(self, partition: Partition, span: Span) -> Generator[JoinOutput, None, np.ndarray]:
+    def probe(self, partition: Partition, span: Span) -> Generator[JoinOutput, None, tuple[np.ndarray, np.ndarray]]:
         """Join a partition with the waiting tuples whose keys are in no other than those of `span`.
 
-        Returns their leaders, those that this iteration had met before left out.
+        Returns the leaders that this iteration had not met before, and how many tuples met each of the partition's.
         """
         room = self.room
         found, counts, met = room.find(partition.codes, *span)
-        self.counts = counts
         for rows, slots in room.pairs(found, counts):
             master = partition.payload.take(pa.array(rows)).columns
             stream = self.tuples.columns(room.key[slots], room.store.get(slots))
@@ -146,7 +145,7 @@ class IndexedPhase:
             kernels.mark(room.flags, slots, room_kernels.MATCHED)
             if len(slots):
                 yield self.join._joined(stream, master)
-        return met
+        return met, counts
 
     def finish(self, leaders: np.ndarray) -> Generator[JoinOutput, None, int]:
         """Remove all tuples of these keys: all of R that they can match was read. Returns how many they are."""

@@ -18,6 +18,7 @@ from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
 from semistream.joins.parts import stored_schema
 from semistream.joins.rmeshjoin import Rmeshjoin, RmeshjoinParameters
 from semistream.joins.ssbj import Ssbj, SsbjParameters
+from semistream.joins.sscj import Sscj, SscjParameters
 from semistream.joins.ssj import Ssj
 from semistream.joins.xhybridjoin import TunedXHybridjoinParameters, XHybridjoin, XHybridjoinParameters
 from semistream.keys import resolve_keys
@@ -54,6 +55,9 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3", needs_index=True),
     Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", XHybridjoin, TunedXHybridjoinParameters,
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)", needs_index=True),
+    Algorithm("sscj", "SSCJ", Sscj, SscjParameters,
+              "Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)",
+              needs_index=True),
 )}
 
 

@@ -16,8 +16,8 @@ X-HYBRIDJOIN has l = k; Tuned X-HYBRIDJOIN has l and k chosen apart, by the mode
 Deviations, and why:
 
 - The paper's R is stored by access frequency, so that its first l pages are the most frequent ones: frequency must be known when
-  R is stored. Here R is stored by key, and the frequency is observed: the h_S stream tuples that fill H_S for the first time are the
-  sample. The iterations that follow read the partitions of the most frequent keys, and keep these keys' master tuples for good.
+  R is stored. Here R is stored by key, and the frequency is observed: the h_S stream tuples that fill H_S for the first time are
+  the sample. The iterations that follow read the partitions of the most frequent keys, and keep these keys' tuples for good.
 - So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master tuples of a key or none
   (many-to-many; the paper assumes unique master keys).
 - In Eq. 6 an expected count is p where the paper prints p (1 - p); the tuning takes p.
@@ -38,7 +38,7 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import KeyTable, cached_bytes, partitions_with
-from semistream.joins.indexed import IndexedPhase, Span
+from semistream.joins.indexed import IndexedPhase
 from semistream.joins.keyroom import KeyRoom
 from semistream.joins.sequential import ITERATION_COST, STREAM_COST, TUPLE_COST, StreamTuples, fit_disk_buffer
 
@@ -99,7 +99,7 @@ class Collector:
         self.codes, self.owners = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
         self.pieces = [pa.RecordBatch.from_pylist([], spec.fetched_schema)]
 
-    def see(self, partition: Partition, span: Span | None = None) -> None:
+    def see(self, partition: Partition, _: np.ndarray | None = None) -> None:
         owners = self.table.find(partition.codes)
         rows = np.flatnonzero(owners >= 0)
         rows = rows[~self.dropped[owners[rows]]]
