@@ -161,6 +161,14 @@ def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], 
                   F.lit(count)).cast("int")
 
 
+def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -> Column:
+    """A Spark column expression in the order of the key codes, but for null keys."""
+    from pyspark.sql import functions as F
+
+    canonical = [_spark_canonical(F.col(f"`{c}`"), k) for c, k in zip(columns, kinds, strict=True)]
+    return canonical[0] if len(kinds) == 1 and _is_exact(kinds[0]) else F.xxhash64(*canonical)
+
+
 def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
     from pyspark.sql import functions as F
 

@@ -1,0 +1,146 @@
+"""Publishing a master snapshot on Spark: read, hash and sort in parallel, a task a bucket writes.
+
+Spark sorts within its own memory and spills; the tasks' Python processes hold a batch and a page. So R's size bounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from sqlalchemy import func, select
+
+from semistream.config import Job, Places, Settings
+from semistream.keys import JoinKeys, bucket_expression, order_expression
+from semistream.master.publish import Publication
+from semistream.master.snapshot import BUCKETS, PAGE_TUPLES, BucketInfo, BucketWriter, Manifest
+from semistream.warehouse.connect import connect
+from semistream.warehouse.dimensions import Dimension, check_unchanged, needs_publishing, open_dimension, read_dimension
+
+RANGE_ROWS = 250_000  # read by one task
+BUCKET = "__bucket"
+WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigint"
+
+
+class PublishSettings(Settings):
+    """What the publishing app is told."""
+
+    job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the path of a YAML file")
+    buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that the rows are hashed into; a load can have as many partitions")
+    page_tuples: int = Field(PAGE_TUPLES, ge=1, le=1_000_000, description="Tuples of a page, the least that a join reads at once")
+    force: bool = Field(False, description="Publish a version even if nothing has changed since the current one")
+
+
+class Publish:
+    """One publishing: what is read, and where it goes. Raises ConfigError before any session is opened."""
+
+    def __init__(self, settings: PublishSettings, job: Job, places: Places):
+        self.settings, self.name, self.key_columns = settings, job.master.name, tuple(job.on.values())
+        self.url, self.root = places.warehouse_url, places.snapshots / self.name
+        self.engine = connect(self.url)
+        self.dimension = open_dimension(self.engine, self.name)
+
+    @property
+    def needed(self) -> bool:
+        return self.settings.force or needs_publishing(self.engine, self.dimension, self.root, self.key_columns)
+
+    def run(self, spark: SparkSession) -> Manifest:
+        """Write the new version and make it the current one."""
+        publication = Publication(self.root, self.name, self.dimension.schema, self.key_columns,
+                                  source=self.dimension.source(self.engine), bucket_count=self.settings.buckets,
+                                  page_tuples=self.settings.page_tuples)
+        with publication:
+            infos = write_buckets(read_table(spark, self.url, self.dimension), publication)
+            check_unchanged(self.engine, self.name, self.dimension)
+            return publication.commit(infos)
+
+
+def read_table(spark: SparkSession, url: str, dimension: Dimension) -> DataFrame:
+    """A dimension table, read by the tasks themselves in ranges of the surrogate key."""
+    sk = dimension.table.c[dimension.schema.names[0]]
+    engine = connect(url)
+    with engine.connect() as connection:
+        low, high = connection.execute(select(func.min(sk), func.max(sk))).one()
+    engine.dispose()
+    low, high = low or 0, (high or 0) + 1
+    tasks = max(spark.sparkContext.defaultParallelism, -(-dimension.rows // RANGE_ROWS))
+    step = -(-(high - low) // tasks)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        source = connect(url)
+        with source.connect() as connection:
+            for batch in batches:
+                for i in batch.column(0).to_pylist():
+                    for rows in read_dimension(connection, dimension, low + i * step, low + (i + 1) * step):
+                        yield to_spark(rows)
+        source.dispose()
+
+    return spark.range(0, tasks, 1, tasks).mapInArrow(read, from_arrow_schema(spark_schema(dimension.schema)))
+
+
+def write_buckets(rows: DataFrame, publication: Publication) -> list[BucketInfo]:
+    """Hash and sort the rows and write each bucket in one task, into a directory that driver and executors share."""
+    keys, count = publication.keys, publication.bucket_count
+    ordered = (rows.withColumn(BUCKET, bucket_expression(keys.master, keys.types, count))
+               .repartitionById(count, F.col(BUCKET))
+               .sortWithinPartitions(BUCKET, order_expression(keys.master, keys.types)))
+    write = bucket_writer(publication.directory, publication.schema, keys, publication.page_tuples)
+    return [BucketInfo(**r.asDict()) for r in ordered.mapInArrow(write, WRITTEN).collect()]
+
+
+def bucket_writer(directory: Path, schema: pa.Schema, keys: JoinKeys,
+                  page_tuples: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does with its rows, which come sorted by bucket and key code."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer: BucketWriter | None = None
+        for batch in batches:
+            for bucket, rows in _runs(batch, schema):
+                if writer is None or writer.bucket != bucket:
+                    if writer is not None:
+                        yield _written(writer)
+                    writer = BucketWriter(directory, bucket, schema, keys, page_tuples)
+                writer.write(rows)
+        if writer is not None:
+            yield _written(writer)
+
+    return write
+
+
+def _runs(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each bucket in a batch that is sorted by bucket."""
+    bucket = batch.column(BUCKET)
+    rows = from_spark(batch.drop_columns([BUCKET]), schema)
+    start = 0
+    for run in pc.run_end_encode(bucket).run_ends.to_pylist():
+        yield bucket[start].as_py(), rows.slice(start, run - start)
+        start = run
+
+
+def _written(writer: BucketWriter) -> pa.RecordBatch:
+    info = asdict(writer.close())
+    return pa.record_batch({"bucket": pa.array([info["bucket"]], pa.int32())}
+                           | {n: pa.array([info[n]], pa.int64()) for n in ("rows", "bytes")}
+                           | {"unique": pa.array([info["unique"]]), "null_keys": pa.array([info["null_keys"]], pa.int64())})
+
+
+# ---- columns on their way through Spark: times of day as microseconds
+
+
+def spark_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, pa.int64()) if pa.types.is_time(f.type) else pa.field(f.name, f.type) for f in schema])
+
+
+def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.cast(spark_schema(batch.schema))
+
+
+def from_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([batch.column(f.name).cast(f.type) for f in schema], schema=schema)

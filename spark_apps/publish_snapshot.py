@@ -1,0 +1,52 @@
+"""Publish a job's dimension table as a master snapshot: spark-submit spark_apps/publish_snapshot.py --job tpch
+
+Does nothing where the current snapshot is the table as it is. Exit codes: 0 done, 1 failed (the current snapshot stays), 2 the
+settings cannot work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from semistream.config import Places
+from semistream.errors import ConfigError
+from semistream.master.snapshot import Manifest
+from semistream.streaming.publish import Publish, PublishSettings
+from semistream.streaming.session import open_session
+from semistream.workloads import load_job
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("publish_snapshot.py", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    PublishSettings.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        settings, places = PublishSettings.from_arguments(arguments), Places.from_environment()
+        publish = Publish(settings, load_job(settings.job, places), places)
+    except ConfigError as e:
+        print(f"{parser.prog}: {e}", file=sys.stderr)
+        return 2
+    if not publish.needed:
+        print(f"The current snapshot of {publish.name} is {publish.dimension.table.name} as it is: nothing to publish.")
+        return 0
+    manifest = run(open_session(f"publish {publish.name}"), publish)
+    print(f"Published {manifest.name} {manifest.version}: {manifest.tuple_count:,} tuples in {manifest.bucket_count} buckets, "
+          f"{manifest.null_keys:,} without a key left out.")
+    return 0
+
+
+def run(spark: SparkSession, publish: Publish) -> Manifest:
+    """Publish; the session is stopped."""
+    try:
+        return publish.run(spark)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
