@@ -140,6 +140,8 @@ class SemiStreamLoadOperator(SparkAppOperator):
         checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
+            if event["why"].startswith("failed: ConfigError"):
+                raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
             raise AirflowException(f"The driver of {self.job} {event['why']}. A retry goes on from its checkpoint {checkpoint}.")
         summary = pipeline.run_summary(checkpoint)
         self.log.info("Loaded: %s", summary)

@@ -7,8 +7,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
@@ -147,3 +150,59 @@ def airflow_environment(airflow_home) -> dict[str, str]:
     os.environ |= settings
     subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
     return settings
+
+
+class SmallJob:
+    """A job of the user's own: orders of known and unknown products, and some of none, in Parquet files."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.orders = directory, 0
+        self.file = directory / "small.yaml"
+        self.expected = Counter(rows_read=0, matched=0, unmatched=0, facts=0, ids=0)
+        (directory / "orders").mkdir(parents=True)
+        (directory / "products.csv").write_text("sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
+        self.file.write_text("name: small\nstream: {format: parquet, path: orders, id: [order_id], "
+                             "columns: 'order_id BIGINT, sku STRING, n INT', options: {maxFilesPerTrigger: '1'}}\nmaster: {name: product, path: products.csv}\n"
+                             "on: {sku: sku}\ncolumns: [title, price]\nfact_table: fact_small\n")
+
+    def add(self, count: int) -> None:
+        """A further file of orders: every tenth of an unknown product, every 97th of none."""
+        ids = range(self.orders, self.orders + count)
+        skus = [None if i % 97 == 0 else f"p{i * 7 % 300}" if i % 10 else f"x{i}" for i in ids]
+        table = pa.table({"order_id": pa.array(ids, pa.int64()), "sku": pa.array(skus, pa.string()),
+                          "n": pa.array([1] * count, pa.int32())})
+        beside = self.directory / f".{self.orders}.parquet"
+        pq.write_table(table, beside)
+        beside.rename(self.directory / "orders" / f"orders-{self.orders:08d}.parquet")
+        known = sum(s is not None and s.startswith("p") for s in skus)
+        self.orders += count
+        self.expected.update(rows_read=count, matched=known, unmatched=count - known, facts=known, ids=known)
+
+
+@pytest.fixture
+def small_job(tmp_path) -> SmallJob:
+    job = SmallJob(tmp_path / "job")
+    for _ in range(3):
+        job.add(1000)
+    return job
+
+
+@pytest.fixture(scope="session")
+def airflow_plugins(airflow_environment) -> None:
+    """The plugins' modules can be imported, as in any Airflow process."""
+    if (folder := airflow_environment["AIRFLOW__CORE__PLUGINS_FOLDER"]) not in sys.path:
+        sys.path.append(folder)
+
+
+@pytest.fixture(scope="session")
+def airflow_server(tmp_path_factory):
+    """Airflow with scheduler, triggerer and UI, as `make up` starts it."""
+    from airflow_server import AirflowServer
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = AirflowServer(tmp_path_factory.mktemp("up"), port)
+    server.up()
+    yield server
+    server.down()

@@ -214,7 +214,7 @@ def down(screen: Console, places: Places) -> int:
         with suppress(ProcessLookupError):
             os.killpg(pid, sign)
         deadline = time.monotonic() + seconds
-        while _group_lives(pid) and time.monotonic() < deadline:
+        while group_lives(pid) and time.monotonic() < deadline:
             time.sleep(0.2)
     (home / "standalone.pid").unlink()
     screen.print("Airflow has stopped.")
@@ -230,7 +230,7 @@ def _running(home: Path) -> int | None:
         return None
 
 
-def _group_lives(group: int) -> bool:
+def group_lives(group: int) -> bool:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()

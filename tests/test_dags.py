@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+ROOT = Path(__file__).parents[1]
+DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
+pytestmark = pytest.mark.usefixtures("airflow_environment")
+
+
+@pytest.fixture(scope="module")
+def dags(airflow_environment):
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(airflow_environment["AIRFLOW__CORE__DAGS_FOLDER"])
+    assert not bag.import_errors
+    return bag.dags
+
+
+@pytest.fixture(scope="module")
+def airflow(airflow_environment):
+    """`airflow …` in this process: raises SystemExit when it fails."""
+    from airflow.cli import cli_parser
+
+    parser = cli_parser.get_parser()
+
+    def run(*arguments: str) -> None:
+        parsed = parser.parse_args(arguments)
+        parsed.func(parsed)
+
+    return run
+
+
+def test_all_are_there(dags):
+    assert set(dags) == set(DAGS)
+
+
+@pytest.mark.parametrize("name", DAGS)
+def test_files_are_thin(name):
+    assert len((ROOT / "dags" / f"{name}.py").read_text().splitlines()) < 100
+
+
+def test_parsing_opens_nothing(airflow_environment, tmp_path):
+    """No connection, no file for writing, no process: an audit hook sees them all."""
+    script = tmp_path / "parse.py"
+    script.write_text(f"""
+import runpy, sys
+sys.path[:0] = [{airflow_environment["AIRFLOW__CORE__PLUGINS_FOLDER"]!r}]
+import airflow.sdk, croniter, semistream_operators, semistream.joins.registry, semistream.pipeline  # imported once
+seen = []
+def hook(event, args):
+    if event in ("socket.connect", "sqlite3.connect", "subprocess.Popen", "os.mkdir") or (
+            event == "open" and set(str(args[1])) & set("wax+")):
+        seen.append((event, str(args)))
+sys.addaudithook(hook)
+for dag in {DAGS!r}:
+    runpy.run_path({str(ROOT / "dags")!r} + "/" + dag + ".py")
+assert not seen, seen
+assert not {{"great_expectations", "pyspark"}} & set(sys.modules)
+""")
+    subprocess.run([sys.executable, script], check=True)
+
+
+def test_library_does_not_import_airflow():
+    for file in (ROOT / "include").rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+            assert not [n for n in names if n.split(".")[0] == "airflow"], file
+
+
+@pytest.mark.parametrize("name", DAGS)
+def test_every_param_explains_itself(dags, name):
+    for key in dags[name].params:
+        param = dags[name].params.get_param(key)
+        assert param.description and param.schema["type"] and param.schema["section"], key
+        param.resolve()  # the default is valid
+
+
+def test_load_form_has_every_setting_but_the_checkpoint(dags):
+    from semistream.streaming.settings import LoadSettings
+
+    assert set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields) - {"checkpoint"}
+
+
+@pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"), ("memory", ""), ("join_type", "outer"),
+                                        ("partitions", -1), ("partitions", 1.5), ("stop_after", -1), ("retry", 0), ("job", "")])
+def test_form_refuses(dags, name, wrong):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    with pytest.raises(ParamValidationError):
+        dags["semi_stream_load"].params.get_param(name).resolve(wrong)
+
+
+def test_form_defaults_are_those_of_the_settings(dags):
+    from semistream import pipeline
+    from semistream.streaming.settings import LoadSettings
+
+    assert pipeline.load_settings("tpch", dags["semi_stream_load"].params.dump()) == LoadSettings.load({"job": "tpch"})
+
+
+def test_assets_link_them(dags):
+    assert [a.name for a in dags["semi_stream_load"].schedule] == ["master_snapshot"]
+    assert [a.name for a in dags["provision_master_data"].get_task("announce").outlets] == ["master_snapshot"]
+    assert [a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]] == ["facts_loaded"]
+    verify = dags["verify_completeness"].schedule
+    assert [a.name for a in verify.asset_condition.objects] == ["facts_loaded"]
+    assert verify.timetable.expression == "0 5 * * *"
+
+
+def run(airflow, dag: str, **conf) -> None:
+    airflow("dags", "test", dag, "--conf", json.dumps(conf))
+
+
+def counts(url: str, app: str) -> Counter:
+    engine = create_engine(url)
+    with engine.connect() as c:
+        rows = c.execute(text("SELECT sum(rows_read) rows_read, sum(matched) matched, sum(unmatched) unmatched FROM load_batches "
+                              "WHERE app=:a"), {"a": app}).one()
+        facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small WHERE app=:a"), {"a": app}).one()
+    return Counter(rows._asdict()) + Counter(facts=facts[0], ids=facts[1])
+
+
+def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_job):
+    """By `airflow dags test`, as `make load` does; a second run adds only what is new."""
+    job, app, url = str(small_job.file), small_job.file.stem, airflow_environment["WAREHOUSE_URL"]
+    run(airflow, "provision_master_data", job=job)
+    run(airflow, "semi_stream_load", job=job, memory="1MB")
+    run(airflow, "verify_completeness", app=app)
+    assert counts(url, app) == small_job.expected
+    small_job.add(500)
+    run(airflow, "semi_stream_load", job=job, memory="1MB")
+    assert counts(url, app) == small_job.expected
+    engine = create_engine(url)
+    with engine.begin() as connection:  # a row is lost
+        connection.execute(text("DELETE FROM fact_small WHERE order_id = (SELECT max(order_id) FROM fact_small)"))
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        run(airflow, "verify_completeness", app=app, since_last=False)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT success FROM quality_runs ORDER BY id")).scalars().all() == [1, 0]
+
+
+def test_wrong_setting_fails_at_once_and_says_what_to_do(airflow, small_job, capfd):
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        run(airflow, "semi_stream_load", job="nowhere.yaml")
+    assert "YAML file" in "".join(capfd.readouterr())

@@ -1,0 +1,231 @@
+"""The driver outlives Airflow, drains when it is stopped, and goes on from its checkpoint when it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from airflow_server import wait_until
+from conftest import SmallJob
+from semistream import drivers
+from semistream.streaming.status import read_status, request_stop, stop_requested
+
+STAND_IN = """
+import sys, time
+from pathlib import Path
+from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
+directory, deed = Path(sys.argv[1]), sys.argv[2]
+with checkpoint_lock(directory), StatusFile(directory, "x") as status:
+    status.update(state="running", rows_read=7)
+    if deed == "fail":
+        raise ValueError("no luck")
+    while not stop_requested(directory):
+        time.sleep(0.02)
+    status.update(state="stopped")
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Launches a stand-in driver that keeps to the status protocol without Spark."""
+    launched = []
+
+    def run(deed: str = "wait", owner: str = "me") -> Path:
+        launched.append(drivers.launch([sys.executable, "-c", STAND_IN, str(tmp_path), deed], tmp_path, owner, {}))
+        return tmp_path
+
+    yield run
+    for record in launched:
+        with suppress(ProcessLookupError):
+            os.kill(record.pid, signal.SIGKILL)
+
+
+def running(checkpoint: Path) -> bool:
+    status = read_status(checkpoint)
+    return status is not None and status.state == "running" and drivers.is_locked(checkpoint)
+
+
+def follow(checkpoint: Path) -> dict:
+    from semistream_operators import DriverTrigger
+
+    async def first() -> dict:
+        async for event in DriverTrigger(str(checkpoint), poll=0.05).run():
+            return event.payload
+        raise AssertionError("no event")
+
+    return asyncio.run(asyncio.wait_for(first(), 60))
+
+
+def test_driver_has_a_session_of_its_own(start):
+    checkpoint = start()
+    wait_until(lambda: running(checkpoint), "the driver runs")
+    record = drivers.last_launch(checkpoint)
+    assert os.getsid(record.pid) == record.pid != os.getsid(0)
+    assert drivers.is_alive(checkpoint) and drivers.ending(checkpoint) is None
+
+
+def test_trigger_tells_of_a_drained_end(start, airflow_plugins):
+    checkpoint = start()
+    wait_until(lambda: running(checkpoint), "the driver runs")
+    request_stop(checkpoint)
+    assert follow(checkpoint) == {"checkpoint": str(checkpoint), "state": "stopped", "why": ""}
+
+
+def test_trigger_tells_of_a_failure(start, airflow_plugins):
+    event = follow(start("fail"))
+    assert event["state"] == "failed" and "no luck" in event["why"]
+    assert "no luck" in drivers.log_tail(Path(event["checkpoint"]))
+
+
+def test_trigger_tells_of_a_kill(start, airflow_plugins):
+    checkpoint = start()
+    wait_until(lambda: running(checkpoint), "the driver runs")
+    os.kill(drivers.last_launch(checkpoint).pid, signal.SIGKILL)
+    assert follow(checkpoint) == {"checkpoint": str(checkpoint), "state": "failed", "why": "was killed while running"}
+
+
+def test_trigger_tells_of_a_driver_that_never_spoke(tmp_path, airflow_plugins):
+    drivers.launch(["false"], tmp_path, "me", {})
+    assert follow(tmp_path)["why"] == "ended before its first sign of life"
+
+
+def test_status_of_an_earlier_run_is_not_taken_for_this_one(start, tmp_path, airflow_plugins):
+    checkpoint = start()
+    wait_until(lambda: running(checkpoint), "the driver runs")
+    request_stop(checkpoint)
+    assert follow(checkpoint)["state"] == "stopped"
+    past = time.time() - 3600
+    status = (tmp_path / "status.json").read_text()
+    (tmp_path / "status.json").write_text(status.replace(status.split('"heartbeat": "')[1][:10], "2020-01-01"))
+    assert past < drivers.launch(["false"], tmp_path, "me", {}).at
+    assert follow(tmp_path) == {"checkpoint": str(tmp_path), "state": "failed", "why": "ended before its first sign of life"}
+
+
+def test_killing_the_task_requests_a_drain(start, airflow_plugins):
+    from semistream_operators import DriverTrigger
+
+    checkpoint = start()
+    wait_until(lambda: running(checkpoint), "the driver runs")
+    asyncio.run(DriverTrigger(str(checkpoint)).on_kill())
+    assert follow(checkpoint)["state"] == "stopped"
+
+
+def test_trigger_survives_serialization(airflow_plugins):
+    from airflow.sdk._shared.module_loading import import_string
+
+    from semistream_operators import DriverTrigger
+
+    name, arguments = DriverTrigger("/c", poll=2.0).serialize()
+    assert import_string(name) is DriverTrigger and DriverTrigger(**arguments).serialize() == (name, arguments)
+
+
+def test_old_stop_request_is_forgotten_by_a_new_owner_only(tmp_path):
+    request_stop(tmp_path)
+    drivers.launch(["true"], tmp_path, "first", {})
+    assert not stop_requested(tmp_path)
+    request_stop(tmp_path)
+    drivers.launch(["true"], tmp_path, "first", {})
+    assert stop_requested(tmp_path)
+
+
+def test_driver_elsewhere_is_alive_while_it_was_heard_of_lately(tmp_path, monkeypatch):
+    drivers.launch(["true"], tmp_path, "me", {})
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    assert drivers.is_alive(tmp_path)
+    monkeypatch.setattr(drivers, "SILENCE", 0.0)
+    assert not drivers.is_alive(tmp_path) and drivers.is_alive(tmp_path, heartbeat=time.time() + 5)
+
+
+def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypatch):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from semistream_operators import SparkAppOperator
+
+    with pytest.raises(AirflowFailException, match="no Airflow connection 'nowhere'"):
+        SparkAppOperator(task_id="x", application="x.py", conn_id="nowhere").use_connections()
+
+
+def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_command(airflow_plugins, monkeypatch):
+    from semistream_operators import SparkAppOperator
+
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "host": "db", "login": "u", "password": "p/w",
+                                                             "schema": "dw"}))
+    operator = SparkAppOperator(task_id="x", application="x.py")
+    operator.use_connections()
+    assert operator.env_vars == {"WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw"}
+    command = operator._get_hook()._build_spark_submit_command("x.py")
+    assert "local[2]" in command and not any("p%2Fw" in a or "p/w" in a for a in command)
+
+
+@pytest.fixture(scope="module")
+def provisioned(airflow_server, tmp_path_factory):
+    """A small job, provisioned by its DAG; the load and the verification that follow by assets have ended."""
+    job = SmallJob(tmp_path_factory.mktemp("job") / "small")
+    for _ in range(3):
+        job.add(1000)
+    airflow_server.trigger("provision_master_data", job=str(job.file))
+    wait_until(lambda: {"success", "failed"} & set(airflow_server.runs("verify_completeness"))
+               or "failed" in airflow_server.runs("semi_stream_load") + airflow_server.runs("provision_master_data"),
+               "provisioned, loaded, verified", 400)
+    return job
+
+
+@pytest.mark.timeout(600)
+def test_new_master_data_are_loaded_and_verified_by_themselves(airflow_server, provisioned):
+    for dag in ("provision_master_data", "semi_stream_load", "verify_completeness"):
+        assert airflow_server.runs(dag) == ["success"], dag
+    assert read_status(airflow_server.home / "checkpoints" / "small").rows_read == 3000
+
+
+@pytest.mark.timeout(600)
+def test_driver_outlives_airflow_and_drains_when_stopped(airflow_server, provisioned):
+    """A run without end: everything of Airflow is killed, started again, follows the same driver, and a stop ends it well."""
+    server, checkpoint = airflow_server, airflow_server.home / "checkpoints" / "endless"
+    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="endless", memory="1MB", trigger="1 second")
+    wait_until(lambda: server.tasks("semi_stream_load", load).get("load") == "deferred" and rows_read(checkpoint) == 3000,
+               "loading", 300)
+    driver = drivers.last_launch(checkpoint)
+    server.kill()
+    assert drivers.is_alive(checkpoint)
+    provisioned.add(500)
+    wait_until(lambda: rows_read(checkpoint) == 3500, "it goes on without Airflow")
+    server.up()
+    request_stop(checkpoint)
+    wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"), "the run ends", 300)
+    assert server.state("semi_stream_load", load) == "success"
+    assert drivers.last_launch(checkpoint) == driver  # never started twice
+    assert read_status(checkpoint).state == "stopped" and read_status(checkpoint).waiting == 0
+
+
+@pytest.mark.timeout(600)
+def test_retry_goes_on_from_the_checkpoint(airflow_server, provisioned):
+    """SIGKILL of the driver fails the attempt; the next one goes on where it was, and nothing comes twice."""
+    server, checkpoint = airflow_server, airflow_server.home / "checkpoints" / "again"
+    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="again", memory="1MB", trigger="1 second")
+    wait_until(lambda: rows_read(checkpoint) >= 1000, "loading", 300)
+    first = drivers.last_launch(checkpoint)
+    os.kill(read_status(checkpoint).pid, signal.SIGKILL)
+    wait_until(lambda: drivers.last_launch(checkpoint) != first and running(checkpoint), "it was started again", 300)
+    request_stop(checkpoint)
+    wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"), "the run ends", 300)
+    assert server.state("semi_stream_load", load) == "success"
+    engine = create_engine(server.environment["WAREHOUSE_URL"])
+    with engine.connect() as c:
+        rows, distinct = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small WHERE app='again'")).one()
+    assert rows == distinct > 0
+
+
+def rows_read(checkpoint: Path) -> int:
+    status = read_status(checkpoint)
+    return status.rows_read if status else 0
