@@ -191,7 +191,7 @@ class FrequentTuples:
         used = cache.efreq[:cache.entries] > 0
         if self.evictions > self.h_r // SWITCH_SHARE:
             self.threshold += max(self.threshold // 4, 1)
-        elif cache.ecount[:cache.entries][used].sum() < self.h_r:
+        elif not (self._full and used.all()):
             self.threshold = max(self.threshold // 2, 1)
         self.evictions = 0
         cache.efreq[:cache.entries] //= 2
@@ -237,8 +237,13 @@ class FrequentTuples:
 
     def _measure_least(self) -> None:
         cache, n = self.cache, self.cache.entries
-        full = n and (cache.tuples >= self.h_r or cache.used + cache.used / n > self.bytes)
-        self.least = float((cache.efreq[:n] / cache.ecount[:n]).min()) if full else 0.0
+        self.least = float((cache.efreq[:n] / cache.ecount[:n]).min()) if self._full else 0.0
+
+    @property
+    def _full(self) -> bool:
+        """Whether a value more, of average size, would be one too many."""
+        cache, n = self.cache, self.cache.entries
+        return n > 0 and (cache.tuples >= self.h_r or cache.used + cache.used / n > self.bytes)
 
     def _most_frequent(self) -> np.ndarray:
         """Which entries are the most frequent that h_R tuples and their bytes have room for; the older one of equals."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.parts import TupleStore, WaitingRoom, variable_bytes
+from semistream.joins.parts import TupleStore, WaitingRoom, is_variable, variable_bytes
 from semistream.master import MasterRelation
 
 # Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
@@ -103,10 +103,10 @@ class MeshPhase:
 
     def build(self, sample: pa.RecordBatch | None, most_bytes: int) -> None:
         """Make H_S for at most so many bytes, with the strings' average length taken from the first tuples seen."""
-        if sample is not None and sample.num_rows:
+        variable = any(is_variable(f.type) for f in self.tuples.held)
+        if variable and sample is not None and sample.num_rows:
             self.variable = float(variable_bytes(sample).mean()) + 1
         slot = WaitingRoom.OVERHEAD + TupleStore.slot_bytes(self.tuples.held)
-        variable = any(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in self.tuples.held)
         self.room = WaitingRoom(self.tuples.held, max(most_bytes // slot, 1), most_bytes if variable else 0)
 
     def fill(self, sample: pa.RecordBatch | None) -> None:

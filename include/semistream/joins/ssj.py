@@ -34,6 +34,8 @@ class Ssj(Cmeshjoin):
     """Needs no index. M = (k + l) v_P + 8 h_R + alpha [..] + (1 - alpha) [..], with [..] = M - (k + l) v_P - 8 h_R, Eq. 1."""
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
+        before = self.stats.iteration_count
         yield from super()._take(batch, codes)
-        if self.mesh.live:  # the stream buffer is empty
+        idle = self.stats.iteration_count == before
+        if self.mesh.room.open_count or (idle and self.mesh.live):  # the stream buffer is empty
             yield from self.mesh.iterate()
