@@ -100,6 +100,10 @@ class Load:
         self._border = threading.Lock()  # held while a batch or a drain is worked on
         self._stopping, self._signalled = False, threading.Event()
         self.failure: BaseException | None = None
+        self.last: tuple[int, int] | None = None  # (batch, drain) of the newest commit
+        self._pending: tuple[int, int] | None = None  # begun, and not yet committed
+        self.states: dict[int, str] = {}
+        self._progressed = time.monotonic()
 
     # ---- before the session
 
@@ -276,7 +280,6 @@ class Load:
             self.sink.recover(self.app)
         self.last = self.ledger.last()
         self._check_same_history(progress)
-        self.states, self._pending, self._progressed = {}, None, time.monotonic()
         self._open(progress.plan if progress else self._plan(self.partitions))
         if progress is None:
             return

@@ -157,13 +157,14 @@ class DeltaSink:
 
     def _finish(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         from deltalake import CommitProperties, DeltaTable, Transaction
-        from deltalake.transaction import AddAction
+        from deltalake.transaction import AddAction, RemoveAction
 
         table, version = DeltaTable(self.uri), 2 * commit["batch"] + commit["drain"]
         newest = table.transaction_version(commit["app"])
         if newest is None or newest < version:
-            actions = [AddAction(d["path"], d["size"], {}, 0, True, json.dumps({"numRecords": d["rows"]}))
-                       for d in (e["data"] for e in entries) if d]
+            files = [e["data"] for e in entries if e["data"]]
+            actions: list[AddAction | RemoveAction] = [
+                AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]})) for f in files]
             once = CommitProperties(app_transactions=[Transaction(commit["app"], version)])
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=once)
         staging = Path(self.checkpoint) / "staging"

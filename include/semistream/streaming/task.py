@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Work:
                 pass
             return done
         join = self._operator(partition)
-        before = join.stats.as_dict()
+        before = deepcopy(join.stats.as_dict())
         with Spool(join, self) as spool:
             unparsable = self._run(join, batches, spool)
             entry = self._entry(partition, join, before, unparsable)
@@ -128,10 +129,10 @@ class Work:
             rejected[UNPARSABLE] = unparsable
         entry["rows_read"] += unparsable
         entry["unmatched"] += unparsable
-        if before["waiting"] + entry["rows_read"] != entry["matched"] + entry["unmatched"] + now["waiting"]:
-            raise StateError(f"partition {partition} of batch {self.batch} does not add up: {before['waiting']} waited, {entry}, "
-                             f"{now['waiting']} wait; {self.plan.algorithm} lost or doubled tuples. Nothing of it was loaded.")
         finished = entry["matched"] + entry["unmatched"]
+        if before["waiting"] + entry["rows_read"] != finished + now["waiting"] or sum(rejected.values()) != entry["unmatched"]:
+            raise StateError(f"partition {partition} of batch {self.batch} does not add up: {before['waiting']} waited, {entry}, "
+                             f"{rejected}, {now['waiting']} wait; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
         return entry | {
             "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition, "algorithm": self.plan.algorithm,
             "master": join.master.name, "master_version": join.master.version, "waiting_before": before["waiting"],

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -119,7 +119,7 @@ class Ledger:
                 raise
             return winner
 
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]] = (), rejected: pa.Table | None = None) -> None:
+    def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (), rejected: pa.Table | None = None) -> None:
         """Say that all partitions of a batch are in; again is harmless.
 
         entries, rejected: partition rows and unmatched tuples that no task has written, for a sink outside the warehouse.

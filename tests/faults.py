@@ -1,0 +1,177 @@
+"""Crashes as data: an app in a process of its own, and a seeded list of what is killed when."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from loads import SmallLoad, until
+
+ROOT = Path(__file__).resolve().parents[1]
+APP = ROOT / "spark_apps" / "semi_stream_join.py"
+CONF = ("--driver-memory", "512m", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1",
+        "--conf", "spark.driver.bindAddress=127.0.0.1",
+        "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+What = Literal["driver", "worker", "database"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Kill ``what`` once ``batches`` more micro-batches are being or were committed, a fraction of a batch later."""
+
+    what: What
+    batches: int
+    later: float  # s
+
+
+def plan(seed: int, kills: Sequence[What]) -> list[Fault]:
+    """The kills in random order at random moments."""
+    order, chance = list(kills), random.Random(seed)
+    chance.shuffle(order)
+    return [Fault(what, chance.randint(0, 2), chance.uniform(0, 0.5)) for what in order]
+
+
+class App:
+    """The streaming app as its own process, started again and again on one checkpoint."""
+
+    def __init__(self, load: SmallLoad, master: str = "local[2,4]", **settings: Any):
+        self.load, self.master = load, master
+        self.settings = load.settings(**settings).model_copy(update={"job": str(load.yaml())})
+        self.checkpoint = self.settings.directory(load.places)
+        self.log = load.places.home / "app.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._groups: list[int] = []
+
+    def start(self, command: Sequence[str] = (sys.executable,)) -> None:
+        places = self.load.places
+        environment = {**os.environ, "SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": places.warehouse_url,
+                       "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(places.home / "scratch")}
+        if command == (sys.executable,):
+            arguments = " ".join(f"'{c}'" if " " in c else c for c in CONF)
+            environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {arguments} pyspark-shell"
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([*command, str(APP), *self.settings.to_arguments()], stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+        self._groups.append(self.process.pid)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, or None while it runs or was never started."""
+        return self.process.poll() if self.process else None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def end(self, timeout: float = 120) -> int:
+        """Wait for the end; gives the exit code."""
+        assert self.process is not None
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("the app did not end:\n" + self.output()) from None
+
+    def output(self, characters: int = 6000) -> str:
+        return self.log.read_text(errors="replace")[-characters:]
+
+    def close(self) -> None:
+        """End whatever is left of the processes started."""
+        for group in self._groups:
+            for pid in [group, *descendants(group)]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def workers(self) -> list[int]:
+        """Python workers of the app: what the daemons forked."""
+        assert self.process is not None
+        return [pid for pid in descendants(self.process.pid)
+                if "pyspark.daemon" in command_of(pid) and "pyspark.daemon" in command_of(parent_of(pid))]
+
+
+def descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            children.setdefault(parent_of(int(entry.name)), []).append(int(entry.name))
+    found, todo = [], [root]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = None) -> list[str]:
+    """Run the app to its end through the faults; gives what happened.
+
+    A run that ends by itself with a failure is started again, as an orchestrator would.
+    """
+    chance, history = random.Random(seed), []
+    for fault in faults:
+        target = batches(app.load) + fault.batches
+        while not app.running or batches(app.load) < target:
+            if not app.running:
+                if app.code == 0:
+                    return history
+                history += [f"exit {app.code}"] if app.code is not None else []
+                app.start()
+            until(lambda t=target: not app.running or batches(app.load) >= t, 120, f"progress to {target} batches")
+        if fault.what == "worker":
+            until(lambda: not app.running or app.workers(), 60, "a Python worker")
+        time.sleep(fault.later)  # not synchronisation: the moment within a batch
+        history.append(strike(app, fault, chance, database))
+    while not app.running or app.end() != 0:
+        if not app.running:
+            assert len(history) < 3 * len(faults) + 6, f"it does not recover: {history}\n{app.output()}"
+            history += [f"exit {app.code}"] if app.code is not None else []
+            app.start()
+    return history
+
+
+def strike(app: App, fault: Fault, chance: random.Random, database: Any) -> str:
+    if fault.what == "driver":
+        assert app.process is not None
+        app.process.kill()  # its JVM and tasks may live on for a while: that is part of it
+        app.process.wait()
+    elif fault.what == "worker":
+        for pid in chance.sample(found := sorted(app.workers()), min(len(found), chance.choice((1, 2)))):
+            os.kill(pid, signal.SIGKILL)
+    else:
+        database.kill()
+        time.sleep(0.2)  # the time that it is away
+        database.start()
+    return fault.what
+
+
+def batches(load: SmallLoad) -> int:
+    """Micro-batches of which at least one partition is in the ledger; -1 while there is no answer."""
+    try:
+        return int(load.query("SELECT count(DISTINCT 2 * batch + drain) FROM load_batches")[0][0])
+    except Exception:  # no table yet, or no server
+        return -1

@@ -1,0 +1,175 @@
+"""A small load to try the streaming app on: master data, a stream in files, and what the warehouse must hold afterwards."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from sqlalchemy import text
+
+import oracle
+from semistream.config import Job, Places
+from semistream.master import publish_snapshot
+from semistream.streaming.app import Load
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.warehouse import connect
+
+ON, COLUMNS = (("sku", "code"),), ("name", "price")
+MASTER = pa.schema([("part_sk", pa.int64()), ("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
+STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("amount", pa.float64())])
+
+
+class SmallLoad:
+    """A stream of sales joined with parts on a string key. Some sales have no part, some no key; hot keys are hot."""
+
+    def __init__(self, home: Path, warehouse_url: str, parts: int = 3000, seed: int = 1):
+        self.places = Places(home=home, warehouse_url=warehouse_url)
+        self.parts, self.random = parts, np.random.default_rng(seed)
+        self.stream_directory = home / "stream"
+        self.stream_directory.mkdir(parents=True)
+        self.master: list[dict[str, Any]] = []
+        self.stream: list[dict[str, Any]] = []
+        self.job = Job.load({
+            "name": "sales", "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
+            "master": {"name": "part"}, "on": dict(ON), "columns": list(COLUMNS), "fact_table": "fact_sales"})
+        self.files = 0
+
+    def publish(self, prefix: str = "part") -> None:
+        """A new version of the master data."""
+        self.master = [{"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97} for i in range(self.parts)]
+        table = pa.Table.from_pylist(self.master, MASTER)
+        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part", "part", ["code"])
+
+    def sales(self, rows: int) -> pa.Table:
+        """The next tuples of the stream; they are remembered."""
+        first = len(self.stream)
+        keys = self.random.zipf(1.3, rows) % int(self.parts * 1.1)
+        tuples = [{"id": first + i, "sku": None if k % 101 == 100 else f"c{k}", "amount": float(k) / 8}
+                  for i, k in enumerate(keys.tolist())]
+        self.stream += tuples
+        return pa.Table.from_pylist(tuples, STREAM)
+
+    def add_file(self, rows: int) -> None:
+        """One more file of the stream, complete when it appears."""
+        beside = self.places.home / "next.parquet"
+        pq.write_table(self.sales(rows), beside)
+        beside.rename(self.stream_directory / f"part-{self.files:05d}.parquet")
+        self.files += 1
+
+    def settings(self, **values: Any) -> LoadSettings:
+        return LoadSettings.load({"job": "sales", "partitions": 2, "memory": "200KB", "max_files": 1,
+                                  "parameters": {"disk_tuples": 128}, **values})
+
+    def yaml(self) -> Path:
+        """The job as a file, for an app in a process of its own."""
+        path = self.places.home / "sales.yaml"
+        path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
+        return path
+
+    def run(self, spark: Any, job: Job | None = None, **values: Any) -> dict[str, Any]:
+        """The whole app in this process."""
+        settings = self.settings(**values)
+        directory = settings.directory(self.places)
+        with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
+            load = Load(settings, job or self.job, self.places, status)
+            load.check()
+            return load.run(spark)
+
+    def start(self, spark: Any, **values: Any) -> Running:
+        return Running(lambda: self.run(spark, **values))
+
+    # ---- what came out
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        engine = connect(self.places.warehouse_url)
+        try:
+            with engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(text(sql))]
+        finally:
+            engine.dispose()
+
+    def expected(self, join_type: str = "inner") -> tuple[Counter, Counter]:
+        return oracle.join(self.stream, self.master, ON, ("part_sk", *COLUMNS), join_type)
+
+    def facts(self) -> Counter:
+        return Counter(self.query("SELECT id, sku, amount, part_sk, name, price FROM fact_sales"))
+
+    def unmatched(self) -> Counter:
+        """Tuples by reason, as the oracle gives them."""
+        rows = self.query("SELECT reason, stream_id, tuple FROM unmatched")
+        assert all(i == str(json.loads(t)["id"]) for r, i, t in rows)
+        return Counter((*json.loads(t).values(), reason) for reason, _, t in rows)
+
+    def check(self, join_type: str = "inner") -> None:
+        """Facts and unmatched tuples are the oracle's, row for row; the ledger adds up and nothing waits."""
+        joined, unmatched = self.expected(join_type)
+        same(self.facts(), joined)
+        same(self.unmatched(), unmatched)
+        self.check_ledger()
+
+    def check_ledger(self, rows: int | None = None) -> None:
+        totals = self.query("SELECT sum(rows_read), sum(matched) + sum(unmatched) FROM load_batches")[0]
+        assert [int(n) for n in totals] == [len(self.stream) if rows is None else rows] * 2
+        broken = self.query("SELECT * FROM load_batches WHERE waiting_before + rows_read <> matched + unmatched + waiting")
+        assert broken == []
+        commits = self.query("SELECT batch, drain, partitions, rows_read FROM load_commits ORDER BY batch, drain")
+        batches = self.query("SELECT batch, drain, count(*), sum(rows_read) FROM load_batches GROUP BY batch, drain "
+                             "ORDER BY batch, drain")
+        assert commits == [(b, d, n, int(r)) for b, d, n, r in batches]
+        last = self.query("SELECT sum(waiting) FROM load_batches "
+                          "WHERE 2 * batch + drain = (SELECT max(2 * batch + drain) FROM load_batches)")
+        assert int(last[0][0]) == 0
+
+
+class Running:
+    """An app running in a thread."""
+
+    def __init__(self, work: Callable[[], dict[str, Any]]):
+        self.summary: dict[str, Any] | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self.summary = work()
+        except BaseException as e:
+            self.error = e
+
+    def join(self, timeout: float = 120) -> dict[str, Any]:
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "the app did not end"
+        if self.error is not None:
+            raise self.error
+        assert self.summary is not None
+        return self.summary
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def same(found: Counter, wanted: Counter) -> None:
+    """Equal, or the first few differences."""
+    missing, extra = wanted - found, found - wanted
+    assert not missing and not extra, f"{missing.total()} missing: {list(missing)[:3]}; {extra.total()} extra: {list(extra)[:3]}"
+
+
+def until(condition: Callable[[], Any], timeout: float = 90, what: str = "it", watch: Callable[[], None] = lambda: None) -> Any:
+    """Wait for a condition; gives its value. watch: raises when waiting is in vain."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        watch()
+        assert time.monotonic() < deadline, f"{what} did not happen in {timeout} s"
+        time.sleep(0.02)
+    return value

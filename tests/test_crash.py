@@ -1,0 +1,113 @@
+"""SIGKILL of driver, Python workers and database server at random moments; afterwards the warehouse is the oracle's join."""
+
+from collections import Counter
+
+import pytest
+
+import faults
+from loads import SmallLoad, same
+
+
+def crashed(load, kills, seed, database=None, files=10, **settings):
+    load.publish()
+    for rows in range(files):
+        load.add_file(300 + 40 * rows)
+    app = faults.App(load, **settings)
+    try:
+        return faults.run_through(app, faults.plan(seed, kills), seed, database)
+    finally:
+        app.close()
+
+
+def test_sqlite_warehouse(tmp_path):
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    history = crashed(load, ["driver"] * 3 + ["worker"] * 3, seed=1, algorithm="ssbj")
+    assert Counter(history)["driver"] == 3, history
+    load.check()
+
+
+def test_mariadb_warehouse(tmp_path, mariadb_to_kill):
+    load = SmallLoad(tmp_path / "home", mariadb_to_kill.fresh())
+    history = crashed(load, ["driver"] * 2 + ["worker"] * 2 + ["database"] * 3, seed=2, database=mariadb_to_kill,
+                      algorithm="meshjoin", join_type="left")
+    assert Counter(history)["database"] == 3, history
+    load.check("left")
+
+
+def test_delta_table(tmp_path):
+    from deltalake import DeltaTable
+
+    load, sink = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}"), tmp_path / "delta"
+    history = crashed(load, ["driver"] * 3 + ["worker"] * 2, seed=3, sink=str(sink))
+    assert Counter(history)["driver"] == 3, history
+    rows = DeltaTable(sink).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
+    joined, unmatched = load.expected()
+    same(Counter(tuple(r.values()) for r in rows.to_pylist()), joined)
+    same(load.unmatched(), unmatched)
+    load.check_ledger()
+
+
+@pytest.fixture
+def mariadb_to_kill(tmp_path_factory, mariadb):
+    """A server of its own, since it is killed."""
+    server = type(mariadb)(tmp_path_factory.mktemp("killed"))
+    server.install()
+    server.start()
+    yield server
+    server.stop()
+
+
+POINTS = [  # where the driver dies, in the order in which a batch passes them
+    ("semistream.streaming.plan.Progress.write", "before"), ("semistream.streaming.plan.Progress.write", "after"),
+    ("semistream.streaming.app.Load._run", "after"), ("semistream.warehouse.ledger.Ledger.commit", "before"),
+    ("semistream.warehouse.ledger.Ledger.commit", "after"), ("semistream.streaming.app.Load._committed", "after"),
+    ("semistream.streaming.app.Load._finish", "after"),
+]
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkeypatch, sink):
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    target = "sql" if sink == "sql" else str(tmp_path / "delta")
+    for nth in (1, 2):  # in the batch, and in the drain that follows it
+        for number, (name, when) in enumerate(POINTS):
+            load.add_file(250)
+            if number == 3:
+                load.publish(f"part {nth}")  # the next batch drains first and takes it up
+            with monkeypatch.context() as patch:
+                crash_at(patch, name, when, nth)
+                with pytest.raises(OSError, match="crash"):
+                    load.run(spark, sink=target)
+    load.run(spark, sink=target)
+    if sink == "sql":
+        facts = Counter(load.query("SELECT id, sku, amount, part_sk, price FROM fact_sales"))
+    else:
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(target).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "price"])
+        facts = Counter(tuple(r.values()) for r in rows.to_pylist())
+    joined, unmatched = load.expected()
+    same(facts, Counter([(*row[:4], row[5]) for row in joined.elements()]))  # names differ from version to version
+    same(load.unmatched(), unmatched)
+    load.check_ledger()
+
+
+def crash_at(patch, name, when, nth):
+    """The n-th call ends in an OSError, before or after it did its work."""
+    import importlib
+
+    module, kind, method = name.rsplit(".", 2)
+    owner = getattr(importlib.import_module(module), kind)
+    original, calls = getattr(owner, method), iter(range(1, 100))
+
+    def crashing(*args, **kwargs):
+        number = next(calls)
+        if number == nth and when == "before":
+            raise OSError("crash")
+        result = original(*args, **kwargs)
+        if number == nth:
+            raise OSError("crash")
+        return result
+
+    patch.setattr(owner, method, crashing)

@@ -1,0 +1,304 @@
+"""The streaming app in this process: sources, sinks, drains, stops, restarts."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import text
+
+from loads import SmallLoad, same, until
+from semistream.config import Job
+from semistream.errors import ConfigError
+from semistream.streaming.status import read_status, request_stop
+from semistream.warehouse import connect
+
+
+@pytest.fixture
+def load(tmp_path, warehouse_url):
+    load = SmallLoad(tmp_path / "home", warehouse_url)
+    load.publish()
+    return load
+
+
+@pytest.fixture
+def sqlite_load(tmp_path):
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    return load
+
+
+@pytest.mark.parametrize("join_type", ["inner", "left"])
+def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, join_type):
+    for rows in (2500, 0, 3000):
+        load.add_file(rows)
+    summary = load.run(spark, join_type=join_type)
+    load.check(join_type)
+    joined, unmatched = load.expected(join_type)
+    assert summary["rows_read"] == 5500 and summary["waiting"] == 0
+    assert summary["output_rows"] == joined.total() and summary["unmatched"] == unmatched.total()
+    assert summary["rejected"].keys() == {"no_match", "null_key"} and sum(summary["rejected"].values()) == unmatched.total()
+    assert summary["memory_peak"] <= summary["memory_budget"] == 200_000
+    status = read_status(load.places.checkpoints / "sales")
+    assert status.state == "stopped" and status.rows_read == 5500 and status.waiting == 0
+
+    before = load.facts()
+    assert load.run(spark, join_type=join_type)["rows_read"] == 0
+    same(load.facts(), before)
+    load.add_file(2000)
+    assert load.run(spark, join_type=join_type)["rows_read"] == 2000
+    load.check(join_type)
+    states = list((load.places.checkpoints / "sales" / "state").iterdir())
+    assert len(states) == 2  # of the latest commit only
+
+
+def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
+    for rows in (100, 200, 300):
+        sqlite_load.add_file(rows)
+    sqlite_load.run(spark, max_files=2)
+    commits = sqlite_load.query("SELECT batch, drain, source_offsets, rows_read FROM load_commits ORDER BY batch, drain")
+    batches = [(json.loads(o), n) for b, d, o, n in commits if not d]
+    assert [len(o["files"]) for o, _ in batches] == [2, 1]
+    for offsets, rows in batches:
+        assert sum(pq.read_metadata(f).num_rows for f in offsets["files"]) == rows
+    assert [json.loads(o) for b, d, o, n in commits if d] in ([{}], [])
+    assert {f for o, _ in batches for f in o["files"]} == {str(p) for p in sqlite_load.stream_directory.glob("*.parquet")}
+
+
+@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
+def test_delta_sink(spark, sqlite_load, tmp_path, algorithm):
+    from deltalake import DeltaTable
+
+    for rows in (2500, 3000):
+        sqlite_load.add_file(rows)
+    sink = tmp_path / "delta"
+    sqlite_load.run(spark, sink=str(sink), algorithm=algorithm)
+    joined, unmatched = sqlite_load.expected()
+    table = DeltaTable(sink)
+    rows = table.to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
+    same(pairs(rows), joined)
+    same(sqlite_load.unmatched(), unmatched)
+    sqlite_load.check_ledger()
+    assert table.transaction_version("sales") in (2, 3)  # batch 1, drained or with nothing left to drain
+
+
+def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sqlite_load, tmp_path, monkeypatch):
+    from deltalake import DeltaTable
+
+    from semistream.warehouse.ledger import Ledger
+
+    for rows in (2500, 3000):
+        sqlite_load.add_file(rows)
+    commit, sink = Ledger.commit, str(tmp_path / "delta")
+    crashes = iter([True, False, True])
+
+    def crashing(self, *args):
+        if next(crashes, False):
+            raise OSError("crash between Delta and ledger")
+        commit(self, *args)
+
+    monkeypatch.setattr(Ledger, "commit", crashing)
+    for _ in range(2):
+        with pytest.raises(OSError, match="between"):
+            sqlite_load.run(spark, sink=sink)
+    sqlite_load.run(spark, sink=sink)
+    rows = DeltaTable(sink).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
+    same(pairs(rows), sqlite_load.expected()[0])
+    same(sqlite_load.unmatched(), sqlite_load.expected()[1])
+    sqlite_load.check_ledger()
+
+
+def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_load):
+    texts = {
+        "csv": ("id,sku,amount\n1,c1,1.5\nbad,c2,2.5\n3,c3\n4,,4.5\n5,c5,5.5\n", {"bad,c2,2.5", "3,c3"}),
+        "json": ('{"id":1,"sku":"c1","amount":1.5}\n{"id":"bad","sku":"c2","amount":2.5}\n{"id":3,\n'
+                 '{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
+                 {'{"id":"bad","sku":"c2","amount":2.5}', '{"id":3,'}),
+    }
+    for form, (content, broken) in texts.items():
+        directory = sqlite_load.places.home / form
+        directory.mkdir()
+        (directory / f"a.{form}").write_text(content)
+        summary = sqlite_load.run(spark, app=form, source_format=form, source_path=str(directory),
+                                  source_columns="id BIGINT, sku STRING, amount DOUBLE", join_type="left")
+        assert (summary["rows_read"], summary["rejected"]) == (5, {"unparsable": 2, "null_key": 1})
+        kept = sqlite_load.query(f"SELECT tuple FROM unmatched WHERE app = '{form}' AND reason = 'unparsable'")
+        assert {json.loads(t)["_corrupt_record"] for t, in kept} == broken
+        facts = sqlite_load.query(f"SELECT id, price FROM fact_sales WHERE app = '{form}' ORDER BY id")
+        assert facts == [(1, 1), (4, None), (5, 5)]
+
+
+def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
+    directory = sqlite_load.places.home / "csv"
+    directory.mkdir()
+    (directory / "a.csv").write_text("id,sku,amount\n1,c1,1.5\n2,c2,2.5\n")
+    (directory / "b.csv").write_text("id,sku,amount\n3,c3,3.5\nx,c4,4.5\n")
+    summary = sqlite_load.run(spark, source_format="csv", source_path=str(directory))
+    assert summary["matched"] == 3 and summary["rejected"] == {"unparsable": 1}
+    with pytest.raises(ConfigError, match=r"stream\.path"):
+        sqlite_load.run(spark, app="other", source_format="csv", source_path=str(directory / "none"))
+
+
+def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(spark, sqlite_load):
+    load = sqlite_load
+    load.add_file(1500)
+    checkpoint = load.places.checkpoints / "sales"
+    app = load.start(spark, trigger="100 milliseconds", drain_after=0.3)
+    old = load.expected()[0]
+    until(lambda: (s := read_status(checkpoint)) and s.rows_read == 1500 and s.waiting == 0, what="idle drain", watch=app.check)
+    same(load.facts(), old)  # finished although the stream is idle
+    first = len(load.stream)
+    load.publish("new part")
+    load.add_file(1500)
+    until(lambda: read_status(checkpoint).rows_read == 3000, what="the second batch", watch=app.check)
+    request_stop(checkpoint)
+    summary = app.join()
+    assert summary["waiting"] == 0 and summary["master_version"] == "v000002"
+    assert read_status(checkpoint).state == "stopped"
+    assert not (checkpoint / "stop").exists()
+    names = load.query("SELECT id, name FROM fact_sales")
+    assert {n.split()[0] for i, n in names if i < first} == {"part"}
+    assert {n.split()[0] for i, n in names if i >= first} == {"new"}
+    load.check_ledger()
+    assert load.query("SELECT DISTINCT master_version FROM load_batches WHERE batch = 1") == [("v000002",)]
+
+
+def test_changed_settings_are_taken_up_after_a_drain(spark, sqlite_load):
+    load = sqlite_load
+    for values in ({"algorithm": "meshjoin"}, {"algorithm": "ssbj", "partitions": 3}, {"memory": "4MB", "partitions": 1}):
+        load.add_file(1500)
+        load.run(spark, **values)
+    load.check()
+    counts = load.query("SELECT batch, max(algorithm), count(*) FROM load_batches WHERE drain = 0 GROUP BY batch ORDER BY batch")
+    assert counts == [(0, "meshjoin", 2), (1, "ssbj", 3), (2, "ssbj", 1)]
+
+
+def test_zipf_source(spark, tmp_path):
+    from semistream.master import publish_snapshot
+    from semistream.workloads import ZipfKeys
+
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    table = pa.table({"key": pa.array(range(1, 901)), "name": [f"n{i}" for i in range(1, 901)]})
+    publish_snapshot(table.to_batches(), table.schema, load.places.snapshots / "r", "r", ["key"])
+    job = Job.load({"name": "z", "stream": {"format": "zipf", "id": ["id"], "options": {
+        "rows": "5000", "keys": "1000", "seed": "3", "partitions": "2"}},
+        "master": {"name": "r"}, "on": {"key": "key"}, "fact_table": "fact_z"})
+    summary = load.run(spark, job, app="z", max_rows=2000)
+    keys = ZipfKeys(1000, 1.0, 3).draw(0, 5000).tolist()
+    assert summary["batches"] >= 3 and summary["rows_read"] == 5000
+    facts = load.query("SELECT id, `key`, name FROM fact_z ORDER BY id")
+    assert facts == [(i, k, f"n{k}") for i, k in enumerate(keys, 1) if k <= 900]
+    offsets = load.query("SELECT source_offsets FROM load_commits WHERE drain = 0 ORDER BY batch")
+    assert [json.loads(o)["offsets"] for o, in offsets] == [[{"id": 2000}], [{"id": 4000}], [{"id": 5000}]]
+
+
+def test_outbox_source(spark, load):
+    engine = connect(load.places.warehouse_url)
+    with engine.begin() as c:
+        auto = "INTEGER PRIMARY KEY AUTOINCREMENT" if engine.dialect.name == "sqlite" else "BIGINT AUTO_INCREMENT PRIMARY KEY"
+        c.execute(text(f"CREATE TABLE outbox (seq {auto}, sku VARCHAR(20), amount DOUBLE PRECISION)"))
+    job = load.job.model_copy(update={"stream": load.job.stream.model_copy(update={
+        "format": "outbox", "path": None, "id": ("seq",),
+        "options": {"table": "outbox", "id": "seq", "url": load.places.warehouse_url}})})
+    for rows in (300, 200):
+        with engine.begin() as c:
+            tuples = load.sales(rows).select(["sku", "amount"]).to_pylist()
+            c.execute(text("INSERT INTO outbox (sku, amount) VALUES (:sku, :amount)"), tuples)
+        assert load.run(spark, job, max_rows=180)["rows_read"] == rows
+    engine.dispose()
+    joined = load.expected()[0]
+    facts = load.query("SELECT seq - 1, sku, amount, part_sk, name, price FROM fact_sales")
+    assert sorted(facts, key=str) == sorted(joined.elements(), key=str)
+
+
+def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
+    import threading
+
+    from semistream.streaming.datasources import OutboxReader
+
+    url = mariadb.fresh()
+    engine = connect(url)
+    with engine.begin() as c:
+        c.execute(text("CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, v INT)"))
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    reader = OutboxReader({"url": url, "table": "outbox"}, StructType([StructField("id", LongType())]))
+    slow, fast = engine.connect(), engine.connect()
+    slow.execute(text("INSERT INTO outbox (v) VALUES (1)"))
+    fast.execute(text("INSERT INTO outbox (v) VALUES (2)"))
+    fast.commit()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(reader.newest(0)))
+    thread.start()
+    thread.join(0.3)
+    assert not found  # id 2 is visible, id 1 is not
+    slow.commit()
+    thread.join(20)
+    assert found == [2]
+    with engine.connect() as c:
+        assert c.execute(text("SELECT count(*) FROM outbox WHERE id <= 2")).scalar() == 2
+    slow.close()
+    fast.close()
+    engine.dispose()
+
+
+def test_kafka_values_become_tuples(spark):
+    from semistream.config import StreamSpec
+    from semistream.streaming.sources import parse_kafka
+
+    values = ['{"id": 1, "sku": "a"}', '{"id": "x", "sku": "b"}', "not json", None]
+    records = spark.createDataFrame([(bytearray(v.encode()) if v is not None else None,) for v in values], "value BINARY")
+    rows = parse_kafka(records, StreamSpec(format="kafka", columns="id BIGINT, sku STRING")).collect()
+    assert [(r.id, r.sku) for r in rows][0] == (1, "a") and rows[0]._corrupt_record is None
+    assert [r._corrupt_record for r in rows[1:]] == ['{"id": "x", "sku": "b"}', "not json", ""]
+
+
+def test_kafka_without_its_connector_is_named(spark, sqlite_load):
+    with pytest.raises(ConfigError, match="--packages org.apache.spark:spark-sql-kafka"):
+        sqlite_load.run(spark, source_format="kafka", source_columns="id BIGINT, sku STRING",
+                        source_options={"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+
+
+def test_ledger_of_another_checkpoint_is_refused(spark, sqlite_load):
+    sqlite_load.add_file(100)
+    sqlite_load.run(spark)
+    with pytest.raises(ConfigError, match="checkpoint"):
+        sqlite_load.run(spark, checkpoint=str(sqlite_load.places.home / "elsewhere"))
+
+
+@pytest.mark.parametrize("values, parameter", [
+    ({"algorithm": "meshjion"}, "algorithm"), ({"memory": "1KB"}, "memory"), ({"partitions": 65}, "partitions"),
+])
+def test_settings_that_cannot_work_stop_before_spark(sqlite_load, values, parameter):
+    sqlite_load.add_file(100)
+    with pytest.raises(ConfigError) as e:
+        sqlite_load.run(None, **values)
+    assert e.value.parameter == parameter
+    assert read_status(sqlite_load.places.checkpoints / "sales").state == "failed"
+
+
+def test_missing_join_column_and_missing_snapshot_stop_before_spark(sqlite_load, tmp_path):
+    sqlite_load.add_file(100)
+    job = sqlite_load.job.model_copy(update={"on": {"skew": "code"}})
+    with pytest.raises(ConfigError, match="must name a column of the stream"):
+        sqlite_load.run(None, job)
+    with pytest.raises(ConfigError, match="published"):
+        SmallLoad(tmp_path / "other", "sqlite://").run(None)
+
+
+@pytest.mark.parametrize("join_type", ["inner", "left"])
+def test_join_dataframe(spark, sqlite_load, join_type):
+    from semistream.streaming import join_dataframe
+
+    table = sqlite_load.sales(4000)
+    df = spark.createDataFrame(table)
+    out = join_dataframe(df, sqlite_load.places.snapshots / "part", [("sku", "code")], columns=["part_sk", "name", "price"],
+                         memory="2MB", join_type=join_type, partitions=3)
+    same(pairs(out.toArrow()), sqlite_load.expected(join_type)[0])
+    assert out.filter("price > 90").count() == sum(n for r, n in sqlite_load.expected(join_type)[0].items() if (r[5] or 0) > 90)
+
+
+def pairs(table):
+    from collections import Counter
+
+    return Counter(tuple(r.values()) for r in table.to_pylist())
