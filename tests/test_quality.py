@@ -452,3 +452,57 @@ def test_stale_staging_tables_are_dropped(warehouse_url, tmp_path):
     check(loader, tmp_path / "reports")
     left = [t for t in sa.inspect(loader.engine).get_table_names() if t.startswith("quality_") and t != "quality_runs"]
     assert len(left) == 1 and "quality_1000" not in left[0]
+
+
+def test_report_in_a_browser_offline(tmp_path):
+    chromium = pytest.importorskip("selenium.webdriver.chrome.options")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        pytest.skip("chromedriver is not installed")
+    loader, reports = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path), tmp_path / "reports"
+    loader.load(range(BATCHES))
+    assert check(loader, reports).success
+    with loader.engine.begin() as connection:
+        change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
+        change(connection, "UPDATE fact_sales SET name = '<script>document.title = 1</script>' WHERE order_id = 41")
+    result = check(loader, reports)
+    options = chromium.Options()
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+                 "disable-component-update", "disable-sync", "host-resolver-rules=MAP * ~NOTFOUND",
+                 f"user-data-dir={tmp_path / 'user'}"):
+        options.add_argument(f"--{flag}")
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        browser.get(result.index.as_uri())
+        rows = browser.find_elements("css selector", "tbody tr")
+        assert ["complete" in r.text for r in rows] == [True, True] and "not complete" in rows[0].text
+        rows[0].find_element("tag name", "a").click()
+        assert browser.find_element("tag name", "h1").text == "sales: 3 of 16 checks failed"
+        assert browser.title == "sales: 3 failed"
+        shown = browser.find_element("id", "none_missing").text
+        assert "Every stream tuple has arrived" in shown and "order id\n" not in shown and "20" in shown
+        assert "<script>" in browser.find_element("id", "sample_joined").text
+        loaded = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+        assert [u for u in loaded if not u.startswith(("data:", "file:"))] == []
+        color = browser.execute_script("return getComputedStyle(document.querySelector('.tag.bad')).backgroundColor")
+        assert color not in ("rgba(0, 0, 0, 0)", "rgb(255, 255, 255)")
+        browser.find_element("link text", "All verifications").click()
+        assert browser.find_element("tag name", "h1").text == "Data quality of the warehouse"
+    finally:
+        browser.quit()
+
+
+def test_nothing_secret_is_written(mariadb, tmp_path):
+    url = mariadb.fresh()
+    engine = connect(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE OR REPLACE USER 'checker'@'%%' IDENTIFIED BY 'hidden-word'")
+        connection.exec_driver_sql("GRANT ALL ON *.* TO 'checker'@'%%'")
+    engine.dispose()
+    loader, reports = Loader(url.replace("root@", "checker:hidden-word@"), tmp_path), tmp_path / "reports"
+    loader.load(range(1))
+    assert check(loader, reports).success
+    assert not [p for p in reports.rglob("*") if p.is_file() and b"hidden-word" in p.read_bytes()]

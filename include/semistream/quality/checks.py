@@ -156,7 +156,7 @@ def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
     f = scope.fact
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
     many = select(*key, func.count().label("rows_in_warehouse"), func.min(f.c.batch).label("first_batch"),
-                  func.max(f.c.batch).label("last_batch")).where(*_ids_in_scope(scope), scope.until(f)) \
+                  func.max(f.c.batch).label("last_batch")).where(*_ids_in_scope(scope), scope.until_unindexed(f)) \
         .group_by(*key).having(func.count() > 1).subquery("many")
     columns, wrong = [*many.c], []
     if source_ids is not None:
@@ -183,8 +183,8 @@ def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
 
 def none_missing(scope: Scope, source_ids: sa.Table) -> Check:
     s, f, u = source_ids.c, scope.fact, unmatched.c
-    loaded = select(1).where(*(f.c[i] == s[i] for i in scope.ids), scope.until(f)).correlate(source_ids).exists()
-    kept = select(1).where(u.fact_table == scope.fact_name, u.stream_id == s.stream_id, scope.until(unmatched)) \
+    loaded = select(1).where(*(f.c[i] == s[i] for i in scope.ids), scope.until_unindexed(f)).correlate(source_ids).exists()
+    kept = select(1).where(u.fact_table == scope.fact_name, u.stream_id == s.stream_id, scope.until_unindexed(unmatched)) \
         .correlate(source_ids).exists()
     missing = select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)).where(~loaded, ~kept)
     allowed = f" {scope.waiting:,} tuples wait in the join after the last batch and are still missing." if scope.waiting else ""
@@ -269,7 +269,7 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
 def _matches_lost(scope: Scope, sample: Sample) -> Select:
     """Where several master rows match: those that a sampled stream tuple was not joined with."""
     f, s, m, g = scope.fact, sample.facts, sample.master, scope.fact.alias("other")
-    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), g.c.app == s.c.app,
+    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), func.coalesce(g.c.app, "") == s.c.app,
                              g.c[scope.surrogate] == m.c[scope.surrogate])
     rows = s.join(f, drawn_facts(scope, sample)).join(m, and_(m.c.version == s.c.version,
                                                            *(f.c[a] == m.c[b] for a, b in scope.on.items())))

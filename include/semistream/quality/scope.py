@@ -45,6 +45,10 @@ class Scope:
         """Rows of this app up to `last`."""
         return and_(table.c.app == self.app, table.c.batch <= self.last[0], _at(table) <= _number(self.last))
 
+    def until_unindexed(self, table: FromClause) -> ColumnElement[bool]:
+        """The same, for a lookup by stream id: SQLite, without statistics, would rather go through the index on the load."""
+        return and_(func.coalesce(table.c.app, "") == self.app, _at(table) <= _number(self.last))
+
     def after(self, table: FromClause) -> ColumnElement[bool]:
         return sa.true() if self.first is None else and_(table.c.batch >= self.first[0], _at(table) > _number(self.first))
 

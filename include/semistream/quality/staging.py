@@ -90,6 +90,12 @@ class Staging:
     def index(self, table: sa.Table, *columns: str) -> None:
         Index(f"ix_{table.name}_{columns[0]}"[:64], *(table.c[c] for c in columns)).create(self.engine)
 
+    def analyze(self, table: sa.Table) -> None:
+        """Tell SQLite how few rows it has; MySQL finds out by itself."""
+        if self.engine.dialect.name == "sqlite":
+            with self.engine.begin() as connection:
+                connection.exec_driver_sql(f"ANALYZE {table.name}")
+
 
 def drop_stale(engine: sa.Engine) -> None:
     """Tables left over by runs that were killed."""
@@ -146,6 +152,7 @@ def _sample_facts(staging: Staging, scope: Scope, size: int, rng: np.random.Gene
             parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum()))]
         count = staging.insert(table, _draw(connection, scope, parts, size, rng))
     staging.index(table, "version")
+    staging.analyze(table)
     return table, count
 
 
@@ -192,9 +199,10 @@ def _sample_unmatched(staging: Staging, scope: Scope, size: int, rng: np.random.
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
-    """Joins the facts with the sample of them."""
+    """Joins the facts with the sample of them: through the index on the ids, hence no bare column of the load."""
     f, s = scope.fact, sample.facts
-    return and_(f.c.app == s.c.app, *(f.c[k] == s.c[k] for k in (*LOAD, *scope.ids)))
+    load = [func.coalesce(f.c.app, "") == s.c.app, *(func.coalesce(f.c[k], -1) == s.c[k] for k in LOAD)]
+    return and_(*(f.c[i] == s.c[i] for i in scope.ids), *load)
 
 
 def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:
