@@ -21,6 +21,7 @@ Deviations, and why:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -48,8 +49,6 @@ class Hybridjoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        if not self.indexed.room:
-            self.indexed.build(batch, self.arena.free)
         return self.indexed.take(batch, codes, np.arange(len(codes)), time.perf_counter())
 
     def _iterate(self) -> Iterator[JoinOutput]:
@@ -57,7 +56,7 @@ class Hybridjoin(SemiStreamJoin):
 
     def _drain(self) -> Iterator[JoinOutput]:
         while self.indexed.live:
-            yield from self.indexed.iterate(sweep=True)
+            yield from self.indexed.iterate(expected=math.inf)
 
     def _waiting(self) -> int:
         return self.indexed.live

@@ -65,6 +65,8 @@ class IndexedPhase:
 
         A key that the index has no partition for is unmatched at once.
         """
+        if not self.room:
+            self.build(batch, self.join.arena.free)
         held = self.tuples.batch(batch)
         sizes = variable_bytes(held)
         for first in range(0, len(rows), APPEND_ROWS):
@@ -95,11 +97,12 @@ class IndexedPhase:
                               self.spec.memory, "Give more memory.")
         return count
 
-    def iterate(self, span: Span | None = None, resident: Partition | None = None, sweep: bool = False) -> Iterator[JoinOutput]:
+    def iterate(self, span: Span | None = None, resident: Partition | None = None, expected: float = 0) -> Iterator[JoinOutput]:
         """Read the oldest key's partitions, or `span`, and finish all stream tuples whose keys' partitions are among them.
 
         resident: master tuples in memory, all that their keys have, which are probed first. When the oldest key turns out to be
-        absent (or with `sweep`), so do all others that would have been in these partitions: each would cost the same read again.
+        absent, all others that would have been in these partitions are looked for, as each would cost the same read again; and
+        when fewer than `expected` tuples were met.
         """
         started, read_before, room, stats = time.perf_counter(), self.master.bytes_read, self.room, self.join.stats
         removed, disk_tuples, met = 0, 0, []
@@ -115,7 +118,7 @@ class IndexedPhase:
                 if self.on_partition:
                     self.on_partition(partition, counts)
                 disk_tuples += len(partition.codes)
-            if sweep or self._oldest_is_absent(span):
+            if room_kernels.count(np.concatenate(met), room.link) < min(expected, room.live) or self._oldest_is_absent(span):
                 met.append(room.unmet(*span))
             removed = yield from self.finish(np.concatenate(met))
             self.read += span[1] - span[0]

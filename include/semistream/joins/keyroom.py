@@ -133,6 +133,12 @@ class KeyRoom:
         order = np.argsort(-self.link[leaders, room_kernels.COUNT], kind="stable")
         return self.key[leaders[order[:most]]]
 
+    def waiting(self, partitions: int) -> np.ndarray:
+        """How many tuples wait for each of so many partitions, and no other, int64[partitions]."""
+        counts = np.zeros(partitions, np.int64)
+        room_kernels.waiting(self.link, self.q, counts)
+        return counts
+
     def _now(self) -> int:
         return int((time.perf_counter() - self._opened) / TICK)
 

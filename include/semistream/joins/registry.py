@@ -19,6 +19,7 @@ from semistream.joins.parts import stored_schema
 from semistream.joins.rmeshjoin import Rmeshjoin, RmeshjoinParameters
 from semistream.joins.ssbj import Ssbj, SsbjParameters
 from semistream.joins.sscj import Sscj, SscjParameters
+from semistream.joins.ssij import Ssij, SsijParameters
 from semistream.joins.ssj import Ssj
 from semistream.joins.xhybridjoin import TunedXHybridjoinParameters, XHybridjoin, XHybridjoinParameters
 from semistream.keys import resolve_keys
@@ -58,6 +59,9 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("sscj", "SSCJ", Sscj, SscjParameters,
               "Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)",
               needs_index=True),
+    Algorithm("ssij", "SSIJ", Ssij, SsijParameters,
+              "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index Join for Near-Real Time Execution of ETL "
+              "Transformations (2011)", needs_index=True),
 )}
 
 

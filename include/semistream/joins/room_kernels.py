@@ -168,6 +168,14 @@ def frequent(link, q, least, histogram, out):
 
 
 @njit(cache=True)
+def waiting(link, q, counts):
+    """counts[p] += the tuples whose key can be in partition p only."""
+    for s in range(q[HIGH]):
+        if link[s, COUNT] and link[s, LAST] - link[s, FIRST] == 1:
+            counts[link[s, FIRST]] += link[s, COUNT]
+
+
+@njit(cache=True)
 def ages(slots, link, now):
     """(sum, maximum) of the ticks since these tuples' arrival; ticks wrap at 2^32."""
     total, most = np.int64(0), np.int64(0)

@@ -19,6 +19,7 @@ master keys: here H_R has all tuples of a key or none.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +42,7 @@ class SscjParameters(Settings):
 
 
 class Sscj(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] + (1 - alpha) [..], with [..] what is left, Eq. 1."""
+    """Many-to-many, needs an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] + (1 - alpha) [..], [..] = what is left, Eq. 1."""
 
     def __init__(self, spec: JoinSpec, parameters: SscjParameters):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
@@ -56,22 +57,20 @@ class Sscj(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        if not self.indexed.room:
-            self.indexed.build(batch, self.arena.free)
         for first in range(0, len(codes), PROBE_ROWS):
             block, keys = batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS]
             misses = yield from self.front.probe(block, keys)
             yield from self.indexed.take(block, keys, misses, arrived)
 
-    def _iterate(self, sweep: bool = False) -> Iterator[JoinOutput]:
+    def _iterate(self, expected: float = 0) -> Iterator[JoinOutput]:
         cycles = self.stats.r_cycles
-        yield from self.indexed.iterate(sweep=sweep)
+        yield from self.indexed.iterate(expected=expected)
         if self.stats.r_cycles > cycles:
             self.front.end_period()
 
     def _drain(self) -> Iterator[JoinOutput]:
         while self.indexed.live:
-            yield from self._iterate(sweep=True)
+            yield from self._iterate(expected=math.inf)
 
     def _waiting(self) -> int:
         return self.indexed.live

@@ -26,6 +26,7 @@ Deviations, and why:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,8 +140,6 @@ class XHybridjoin(SemiStreamJoin):
         return len(self.resident.codes) if self.resident else 0
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        if not self.indexed.room:
-            self.indexed.build(batch, self.arena.free)
         return self.indexed.take(batch, codes, np.arange(len(codes)), time.perf_counter())
 
     def _iterate(self) -> Iterator[JoinOutput]:
@@ -151,7 +150,7 @@ class XHybridjoin(SemiStreamJoin):
 
     def _drain(self) -> Iterator[JoinOutput]:
         while self.indexed.live:
-            yield from self.indexed.iterate(resident=self.resident, sweep=True)
+            yield from self.indexed.iterate(resident=self.resident, expected=math.inf)
 
     def _load(self) -> Iterator[JoinOutput]:
         """Fill the non-swappable part with the keys that are most frequent in the full H_S, and iterate meanwhile."""
