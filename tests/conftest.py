@@ -161,9 +161,19 @@ class SmallJob:
         self.expected = Counter(rows_read=0, matched=0, unmatched=0, facts=0, ids=0)
         (directory / "orders").mkdir(parents=True)
         (directory / "products.csv").write_text("sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
-        self.file.write_text("name: small\nstream: {format: parquet, path: orders, id: [order_id], "
-                             "columns: 'order_id BIGINT, sku STRING, n INT', options: {maxFilesPerTrigger: '1'}}\nmaster: {name: product, path: products.csv}\n"
-                             "on: {sku: sku}\ncolumns: [title, price]\nfact_table: fact_small\n")
+        self.file.write_text("""
+name: small
+stream:
+  format: parquet
+  path: orders
+  columns: order_id BIGINT, sku STRING, n INT
+  id: [order_id]
+  options: {maxFilesPerTrigger: "1"}
+master: {name: product, path: products.csv}
+on: {sku: sku}
+columns: [title, price]
+fact_table: fact_small
+""")
 
     def add(self, count: int) -> None:
         """A further file of orders: every tenth of an unknown product, every 97th of none."""
@@ -206,3 +216,18 @@ def airflow_server(tmp_path_factory):
     server.up()
     yield server
     server.down()
+
+
+@pytest.fixture(scope="session")
+def provisioned(airflow_server, tmp_path_factory):
+    """A small job, provisioned by its DAG; the load and the verification that follow by assets have ended."""
+    from airflow_server import wait_until
+
+    job = SmallJob(tmp_path_factory.mktemp("job") / "small")
+    for _ in range(3):
+        job.add(1000)
+    airflow_server.trigger("provision_master_data", job=str(job.file))
+    wait_until(lambda: {"success", "failed"} & set(airflow_server.runs("verify_completeness"))
+               or "failed" in airflow_server.runs("semi_stream_load") + airflow_server.runs("provision_master_data"),
+               "provisioned, loaded, verified", 400)
+    return job

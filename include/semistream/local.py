@@ -29,7 +29,8 @@ from semistream.errors import ConfigError, SemistreamError
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
-START_SECONDS = 180  # that Airflow may take to become healthy
+START_SECONDS = 300  # that Airflow may take to become healthy
+SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
 
 
 def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
@@ -86,7 +87,7 @@ def _run_dag(airflow: Callable[..., None], dag: str, job: str, screen: Console, 
     def doing() -> str:
         tasks = re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
         task = tasks[-1] if tasks else "starting"
-        return task + (pipeline.progress(job, places) if dag == "semi_stream_load" and task == "load" else "")
+        return f"{task}: {pipeline.progress(job, places)}" if dag == "semi_stream_load" and task == "load" else task
 
     try:
         with _step(screen, f"{job}: {dag}", doing):
@@ -138,14 +139,14 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[None
     started, over = time.monotonic(), threading.Event()
 
     def follow() -> None:
-        said = ""
+        said, at = "", started
         while not over.wait(0.5):
-            if (now := doing()) and now != said and time.monotonic() - started > 1:
-                if status is not None:
-                    status.update(f"{name}: {now}")
-                elif now.split()[0] != said.split(" ")[0] or " " in now:
-                    screen.print(f"    {name}: {now}", highlight=False)
-                said = now
+            now, clock = doing(), time.monotonic()
+            if status is not None:
+                status.update(f"{name}: {now}")
+            elif now.split(" ")[0] != said.split(" ")[0] or (now != said and clock - at > SECONDS_BETWEEN_LINES):
+                screen.print(f"    {name}: {now}", highlight=False)
+                said, at = now, clock
 
     status = screen.status(name) if screen.is_terminal else None
     follower = threading.Thread(target=follow, daemon=True)

@@ -116,13 +116,13 @@ def ledger(places: Places, app: str | None = None) -> list[dict[str, Any]]:
     position = (2 * b.batch + b.drain).label("position")
     sums = [func.sum(c).label(c.name) for c in (b.rows_read, b.matched, b.unmatched, b.waiting, b.output_rows, b.cache_hits,
                                                 b.memory_peak, b.memory_budget)]
-    batches = (select(b.app, position, func.max(b.committed_at).label("committed_at"), func.max(b.algorithm).label("algorithm"),
-                      func.max(b.master_version).label("master_version"), func.sum(b.service_rate).label("service_rate"), *sums)
+    latest = [func.max(c).label(c.name) for c in (b.committed_at, b.algorithm, b.master_version)]
+    batches = (select(b.app, b.batch, position, *latest, *sums)
                .where(b.app == app if app else true()).group_by(b.app, b.batch, b.drain).subquery())
     a = batches.c
     last = select(a.app, func.max(a.position).label("position")).group_by(a.app).subquery()
     totals = select(
-        a.app, func.count().label("batches"), func.max(a.committed_at).label("committed_at"),
+        a.app, func.count(a.batch.distinct()).label("batches"), func.max(a.committed_at).label("committed_at"),
         *(func.sum(c).label(c.name) for c in (a.rows_read, a.matched, a.unmatched, a.output_rows, a.cache_hits)),
         *(func.max(c).label(c.name) for c in (a.memory_peak, a.memory_budget)),
         *(func.max(case((a.position == last.c.position, c))).label(c.name) for c in (a.waiting, a.algorithm, a.master_version)),
@@ -200,7 +200,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
             for reason in summary["reasons"]:
                 table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}", f"{summary['reasons'][reason]:,}")
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s", "")
-    table.add_row("through the cache", _share(run["cache_hits"], run["rows_read"]), total.get("cache_share", ""))
+    table.add_row("through the cache", f"{run['cache_share']:.1%}", total.get("cache_share", ""))
     table.add_row("peak memory of budget", f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}",
                   total.get("memory", ""))
     table.add_section()
