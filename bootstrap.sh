@@ -59,6 +59,9 @@ follow_pip() {
     if [ -n "$index" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
         export UV_DEFAULT_INDEX="$index"
     fi
+    if [ -s /etc/ssl/certs/ca-certificates.crt ]; then
+        export UV_SYSTEM_CERTS=1  # this machine may trust authorities that uv does not bring along
+    fi
     if [ -n "$certificates" ] && [ -z "${SSL_CERT_FILE:-}" ]; then
         export SSL_CERT_FILE="$certificates"
     fi
@@ -70,9 +73,10 @@ install_packages() {
     "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements-tools.lock \
         || die "pip could not install the tools of requirements-tools.lock; is a package index reachable?"
     follow_pip
-    if ! "$venv/bin/uv" pip install -q --python "$py" --require-hashes --no-deps -r requirements.lock; then
-        say "uv failed; trying pip"
-        "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements.lock \
+    if ! "$venv/bin/uv" pip install -q --python "$py" --require-hashes --no-deps --no-build-isolation -r requirements.lock; then
+        say "uv failed; trying pip, which takes some minutes"
+        "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps --no-build-isolation --use-pep517 \
+            -r requirements.lock \
             || die "the packages could not be installed; is a package index reachable?"
     fi
     "$py" -m pip install -q --disable-pip-version-check --no-index --no-build-isolation --no-deps -e .
