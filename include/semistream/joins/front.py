@@ -101,8 +101,8 @@ def cached_bytes(spec: JoinSpec) -> float:
     fixed = Cache.tuple_bytes(spec.fetched_schema, 0)
     if not has_strings(spec.fetched_schema):
         return fixed
-    widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 8 for f in spec.master.schema)
-    return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)
+    widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 4 for f in spec.master.schema)
+    return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)  # v_R on disk less key codes, numbers and strings' offsets
 
 
 def choose_h_r(memory: float, tuple_bytes: float, tuple_count: int) -> int:

@@ -243,8 +243,14 @@ class Ssbj(SemiStreamJoin):
             self._load(partition, index)
 
     def _load(self, partition: Partition, index: np.ndarray) -> None:
+        """Load the candidates' tuples; where their strings are longer than the average, those of the best candidates."""
         rows = np.flatnonzero(index >= 0)
+        if not len(rows):
+            return
         budget = self.arena.components["H_R"] - len(self.candidates.keys) * Cache.ENTRY
+        rows = rows[np.argsort(index[rows], kind="stable")]
+        size = np.cumsum(variable_bytes(partition.payload)[rows] + Cache.tuple_bytes(self.cache.store.schema, 0))
+        rows = rows[:np.searchsorted(size, budget - self.cache.used, side="right")]
         if len(rows) and self.cache.load(partition.payload, rows, index[rows], budget):
             kernels.count_by(index[rows], self.candidates.loaded)
 
