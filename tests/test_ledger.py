@@ -1,0 +1,269 @@
+"""Whoever commits a partition first has loaded it: the ledger, and the task that every Spark partition runs."""
+
+import threading
+from collections import Counter
+from contextlib import nullcontext
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from loads import COLUMNS, ON, STREAM, SmallLoad, same
+from semistream.errors import StateError
+from semistream.keys import buckets
+from semistream.streaming import task
+from semistream.streaming.plan import Plan
+from semistream.streaming.sinks import SqlSink
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.ledger import Ledger, retrying
+
+
+class Tasks:
+    """The tasks of one load without Spark: chunks of a stream go to the partitions that own their keys."""
+
+    def __init__(self, tmp_path, url, algorithm="meshjoin"):
+        self.load = SmallLoad(tmp_path / "home", url)
+        self.load.publish()
+        self.plan = Plan(algorithm, 100_000, "inner", {"disk_tuples": 128}, ON, COLUMNS, 2,
+                         str(self.load.places.snapshots / "part" / "v000001"))
+        self.checkpoint = tmp_path / "checkpoint"
+        (self.checkpoint / "state").mkdir(parents=True)
+        self.sink = SqlSink(url, "fact_sales", "part", 30)
+        create_all(self.sink.engine)
+        join = self.plan.open(STREAM, 0)
+        fields = list(join.output_schema)
+        self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
+        self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))  # again is harmless
+        self.keys, self.buckets = self.plan.stream_keys(STREAM)
+        self.states, self.batch = {}, -1
+
+    def work(self, batch, drain=0):
+        return task.Work("sales", batch, drain, self.plan, self.states, str(self.checkpoint), STREAM, ("id",), self.sink)
+
+    def chunks(self, rows):
+        """A micro-batch by partition."""
+        chunk = pa.RecordBatch.from_pylist(self.load.sales(rows).to_pylist(), STREAM)
+        codes, _ = self.keys.stream_codes(chunk)
+        owner = buckets(codes, self.keys.exact, self.buckets) % 2
+        return [chunk.filter(pa.array(owner == p)) for p in range(2)]
+
+    def run(self, rows=None):
+        """One micro-batch, or the drain, to its end."""
+        drain = rows is None
+        self.batch += not drain
+        chunks = [None, None] if drain else self.chunks(rows)
+        entries = [self.work(self.batch, int(drain)).load(p, iter([c] if c is not None else [])) for p, c in enumerate(chunks)]
+        self.committed(entries)
+        return entries
+
+    def committed(self, entries):
+        self.states = {e["partition"]: e["state_file"] for e in entries}
+
+    def check(self):
+        same(self.load.facts(), self.load.expected()[0])
+        same(self.load.unmatched(), self.load.expected()[1])
+
+
+@pytest.fixture
+def tasks(tmp_path, warehouse_url):
+    with task.forgetting():
+        yield Tasks(tmp_path, warehouse_url)
+
+
+def test_waiting_tuples_go_from_batch_to_batch(tasks):
+    waited = [sum(e["waiting"] for e in tasks.run(rows)) for rows in (500, 900, 0, 700)]
+    assert all(waited)
+    assert sum(e["waiting"] for e in tasks.run()) == 0
+    tasks.check()
+
+
+def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
+    tasks.run(500)
+    chunks = tasks.chunks(600)
+    first = [tasks.work(1).load(p, iter([c])) for p, c in enumerate(chunks)]
+    again = [tasks.work(1).load(p, iter([c])) for p, c in enumerate(chunks)]
+    assert [e["state_file"] for e in again] == [e["state_file"] for e in first]
+    tasks.committed(again)
+    tasks.batch = 1
+    tasks.run()
+    tasks.check()
+
+
+def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
+    """Both ask, find nothing, and join; the one that commits later finds the other's row and leaves nothing behind."""
+    tasks.run(500)
+    (chunk, other), barrier = tasks.chunks(800), threading.Barrier(2)
+    original = SqlSink.load
+
+    def together(self, entry, spool):
+        if (entry["partition"], entry["batch"], entry["drain"]) == (0, 1, 0):
+            barrier.wait(30)
+        return original(self, entry, spool)
+
+    monkeypatch.setattr(SqlSink, "load", together)
+    entries = []
+    threads = [threading.Thread(target=lambda: entries.append(tasks.work(1).load(0, iter([chunk])))) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert len(entries) == 2 and entries[0]["state_file"] == entries[1]["state_file"]
+    files = [f.name for f in (tasks.checkpoint / "state").iterdir() if f.name.startswith("000000001")]
+    assert files == [entries[0]["state_file"]]
+    tasks.committed([entries[0], tasks.work(1).load(1, iter([other]))])
+    tasks.batch = 1
+    tasks.run()
+    tasks.check()
+
+
+@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
+def test_operator_at_hand_and_operator_from_state_give_the_same(tmp_path, algorithm):
+    """The worker's memory is never needed: a new process for every batch loads the same rows."""
+    found = []
+    for name, fresh in (("held", False), ("restored", True)):
+        tasks = Tasks(tmp_path / name, f"sqlite:///{tmp_path / name}.db", algorithm)
+        for rows in (500, 800, 900, None):
+            with task.forgetting() if fresh else nullcontext():
+                tasks.run(rows)
+        tasks.check()
+        found.append(tasks.load.facts())
+    assert found[0] == found[1]
+
+
+def test_failed_transaction_leaves_neither_rows_nor_ledger_and_is_tried_again(tasks, monkeypatch):
+    from semistream.streaming import sinks
+
+    original, calls = sinks.bulk_insert, []
+
+    def lost(connection, table, rows):
+        original(connection, table, rows)
+        calls.append(table.name)
+        if len(calls) == 1:
+            connection.invalidate()
+            raise OperationalError("INSERT", {}, Exception(2013, "Lost connection"), connection_invalidated=True)
+
+    monkeypatch.setattr(sinks, "bulk_insert", lost)
+    tasks.run(3000)
+    tasks.run()
+    assert calls[:2] == ["fact_sales", "fact_sales"]  # the first attempt's rows were rolled back
+    tasks.check()
+
+
+def test_tuples_that_do_not_add_up_are_not_loaded(tasks, monkeypatch):
+    from semistream.joins import SemiStreamJoin
+
+    original = SemiStreamJoin._account
+
+    def losing(self):
+        original(self)
+        self.stats.waiting -= 1
+
+    monkeypatch.setattr(SemiStreamJoin, "_account", losing)
+    with pytest.raises(StateError, match="does not add up"):
+        tasks.run(500)
+    assert tasks.load.query("SELECT count(*) FROM load_batches") == [(0,)]
+
+
+def test_writers_at_the_same_time_all_get_through(warehouse):
+    """SQLite has one writer: the others wait."""
+    ledger = Ledger(warehouse, "app")
+    with warehouse.begin() as c:
+        c.execute(text("CREATE TABLE t (p INTEGER)"))
+    done = []
+
+    def write(p):
+        def rows(connection):
+            for _ in range(50):
+                connection.execute(text("INSERT INTO t VALUES (:p)"), {"p": p})
+
+        done.append(ledger.load(entry(p), rows)["partition"])
+
+    threads = [threading.Thread(target=write, args=(p,)) for p in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert sorted(done) == list(range(8))
+    with warehouse.connect() as c:
+        assert Counter(c.execute(text("SELECT p FROM t")).scalars()) == Counter(list(range(8)) * 50)
+    assert [e["partition"] for e in ledger.partitions(0, 0)] == list(range(8))
+    assert ledger.partitions(0, 0)[3]["rejected"] == {"no_match": 3}
+
+
+def test_rows_that_break_another_constraint_are_an_error(warehouse):
+    with warehouse.begin() as c:
+        c.execute(text("CREATE TABLE t (p INTEGER PRIMARY KEY)"))
+
+    def twice(connection):
+        connection.execute(text("INSERT INTO t VALUES (1), (1)"))
+
+    ledger = Ledger(warehouse, "app")
+    with pytest.raises(IntegrityError):
+        ledger.load(entry(0), twice)
+    assert ledger.partition(0, 0, 0) is None
+
+
+def test_commit_is_harmless_twice_and_gives_the_newest(warehouse):
+    ledger = Ledger(warehouse, "app")
+    assert ledger.last() is None
+    for batch, drain in ((9, 0), (10, 0), (10, 1), (10, 1)):
+        ledger.commit({"app": "app", "batch": batch, "drain": drain, "fact_table": "f", "sink": "sql", "partitions": 1,
+                       "source_offsets": "{}", "rows_read": 0})
+    assert ledger.last() == (10, 1) and ledger.is_committed(10, 1) and not ledger.is_committed(11, 0)
+    assert Ledger(warehouse, "other").last() is None
+
+
+def test_deadlocked_transaction_is_tried_again(mariadb):
+    engine = connect(mariadb.fresh())
+    with engine.begin() as c:
+        c.execute(text("CREATE TABLE t (id INT PRIMARY KEY, v INT)"))
+        c.execute(text("INSERT INTO t VALUES (1, 0), (2, 0)"))
+    barrier, ledger = threading.Barrier(2), Ledger(engine, "app")
+    met = threading.local()
+
+    def cross(first, second):
+        def work(connection):
+            connection.execute(text("UPDATE t SET v = v + 1 WHERE id = :i"), {"i": first})
+            if not getattr(met, "once", False):
+                met.once = True
+                barrier.wait(20)
+            connection.execute(text("UPDATE t SET v = v + 1 WHERE id = :i"), {"i": second})
+
+        ledger.run(work)
+
+    threads = [threading.Thread(target=cross, args=pair) for pair in ((1, 2), (2, 1))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    with engine.connect() as c:
+        assert c.execute(text("SELECT v FROM t ORDER BY id")).scalars().all() == [2, 2]
+    engine.dispose()
+
+
+def test_other_errors_and_a_database_that_stays_away_are_raised():
+    calls = []
+
+    def wrong():
+        calls.append(1)
+        raise OperationalError("x", {}, Exception(1064, "syntax"))
+
+    with pytest.raises(OperationalError):
+        retrying(wrong, 10)
+    assert len(calls) == 1
+
+    def away():
+        calls.append(1)
+        raise OperationalError("x", {}, Exception(2003, "can't connect"))
+
+    with pytest.raises(OperationalError):
+        retrying(away, 0.3)
+    assert len(calls) > 2
+
+
+def entry(partition):
+    numbers = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows", "cache_hits", "disk_tuples_read",
+               "bytes_read", "r_cycles", "service_rate", "seconds", "memory_budget", "memory_peak")
+    return {"app": "app", "batch": 0, "drain": 0, "partition": partition, "algorithm": "a", "master": "m", "master_version": "v",
+            "memory": {"H_S": 1}, "rejected": {"no_match": partition}, "state_file": f"s{partition}", **dict.fromkeys(numbers, 0)}
