@@ -22,7 +22,7 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE) ->
     end = time.monotonic() + seconds
     while not (result := true()):
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.25)
+        time.sleep(0.5)
     return result
 
 

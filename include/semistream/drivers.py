@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from semistream.streaming.status import clear_stop, read_status, write_json
+from semistream.streaming.status import Status, clear_stop, read_status, write_json
 
 SILENCE = 60.0  # s without a sign of life after which a driver on another machine is taken for dead
 
@@ -76,17 +76,22 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
     if is_alive(checkpoint, heartbeat):
         return None
     status = read_status(checkpoint)  # what it said last, now that it says no more
-    if status is None or (record is not None and datetime.fromisoformat(status.heartbeat).timestamp() < record.at - 1):
+    if status is None or not _speaks_of(status, record):
         return "failed", "ended before its first sign of life"
     if status.state == "stopped":
         return "stopped", ""
     return "failed", f"failed: {status.error}" if status.state == "failed" else f"was killed while {status.state}"
 
 
+def _speaks_of(status: Status, record: Launch | None) -> bool:
+    """Whether a status is from the launched driver and not from an earlier one."""
+    return record is None or datetime.fromisoformat(status.heartbeat).timestamp() >= record.at - 1
+
+
 def progress(checkpoint: Path) -> str:
     """One line on what the app on this checkpoint has done in this run."""
-    status = read_status(checkpoint)
-    if status is None:
+    status, record = read_status(checkpoint), last_launch(checkpoint)
+    if status is None or not _speaks_of(status, record):
         return "the driver is starting"
     return (f"{status.state}: batch {status.batch if status.batch is not None else '-'}, {status.rows_read:,} rows read, "
             f"{status.matched:,} matched, {status.unmatched:,} unmatched, {status.waiting:,} waiting")

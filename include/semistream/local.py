@@ -130,7 +130,8 @@ def _output_to(path: Path) -> Iterator[None]:
     finally:
         sys.stdout.flush(), sys.stderr.flush()
         os.dup2(saved[0], 1), os.dup2(saved[1], 2)
-        os.close(saved[0]), os.close(saved[1])
+        for descriptor in saved:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -180,7 +180,7 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
     u = unmatched.c
     reasons = select(u.reason, func.count()).where(u.app == app).group_by(u.reason).order_by(func.count().desc())
     with _connection(places) as connection:
-        by_reason = dict(connection.execute(reasons).tuples().all())
+        by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
     total = ledger(places, app)
     proof = quality(places, app, limit=1)
     return {"app": app, "total": total[0] if total else {}, "reasons": by_reason, "run": run_summary(places.checkpoints / app),
