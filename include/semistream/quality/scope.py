@@ -140,15 +140,16 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
         b.app == app, b.batch == last[0], b.drain == last[1]))
     unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
         u.app == app, u.fact_table == commits[-1].fact_table, or_(u.stream_id.is_(None), u.reason == "unparsable")))
-    left = connection.execute(select(1).select_from(fact).where(fact.c.app == app, fact.c[surrogate].is_(None)).limit(1)).first()
-    output, matched, kept = connection.execute(select(func.sum(b.output_rows), func.sum(b.matched), func.sum(b.unmatched))
-                                               .where(b.app == app)).one()
+    sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
+    output, matched, kept = connection.execute(select(*sums).where(b.app == app)).one()
+    # Of an inner join with unique keys there are as many facts as matched tuples, and no need to look at them all.
+    left = output > matched and kept > 0 and connection.execute(
+        select(1).select_from(fact).where(fact.c.app == app, fact.c[surrogate].is_(None)).limit(1)).first() is not None
     unique = is_unique(connection, dimension, list(job.on.values()), business_key)
     return Scope(
         app=app, first=first, last=last, source_first=drained_until(connection, app, first), commits=len(commits),
         sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, dimension=dimension, surrogate=surrogate,
         ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on), added=added_columns(fact, dimension, job),
         business_key=business_key, unique=unique,
-        left=left is not None and output > matched and kept > 0,
-        version=version or versions.get(last, ""), versions=versions,
+        left=left, version=version or versions.get(last, ""), versions=versions,
         waiting=int(waiting or 0), unidentified=int(unidentified or 0))
