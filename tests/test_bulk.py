@@ -11,12 +11,14 @@ from semistream.errors import ConfigError
 from semistream.warehouse import bulk, tables
 
 ROWS = [
-    dict(k="a", i=1, s="tab\there", f=1.5, b=True, d=dt.date(2024, 2, 29), t=dt.datetime(2024, 1, 2, 3, 4, 5, 678901),
-         m=Decimal("12345.67"), w=Decimal("12345678901234567890.12"), y=b"\x00\xff'\\", c=dt.time(1, 2, 3, 4)),
-    dict(k="A", i=-2**63, s="~0 ~N ~ back\\slash \\N \n 'quote' \"", f=-1e300, b=False, d=dt.date(1970, 1, 1), t=dt.datetime(1970, 1, 1),
-         m=Decimal("-0.01"), w=Decimal("-0.01"), y=b"", c=dt.time(23, 59, 59, 999999)),
-    dict(k="a ", i=2**63 - 1, s="", f=0.1, b=None, d=None, t=None, m=None, w=None, y=None, c=None),
-    dict(k="ü€😀", i=None, s=None, f=None, b=None, d=None, t=None, m=None, w=None, y=b"x", c=None),
+    {"k": "a", "i": 1, "s": "tab\there", "f": 1.5, "b": True, "d": dt.date(2024, 2, 29),
+     "t": dt.datetime(2024, 1, 2, 3, 4, 5, 678901),
+         "m": Decimal("12345.67"), "w": Decimal("12345678901234567890.12"), "y": b"\x00\xff'\\", "c": dt.time(1, 2, 3, 4)},
+    {"k": "A", "i": -2**63, "s": "~0 ~N ~ back\\slash \\N \n 'quote' \"", "f": -1e300, "b": False, "d": dt.date(1970, 1, 1),
+     "t": dt.datetime(1970, 1, 1),
+         "m": Decimal("-0.01"), "w": Decimal("-0.01"), "y": b"", "c": dt.time(23, 59, 59, 999999)},
+    {"k": "a ", "i": 2**63 - 1, "s": "", "f": 0.1, "b": None, "d": None, "t": None, "m": None, "w": None, "y": None, "c": None},
+    {"k": "ü€😀", "i": None, "s": None, "f": None, "b": None, "d": None, "t": None, "m": None, "w": None, "y": b"x", "c": None},
 ]
 SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int64()), ("s", pa.string()), ("f", pa.float64()), ("b", pa.bool_()),
                     ("d", pa.date32()), ("t", pa.timestamp("us")), ("m", pa.decimal128(10, 2)), ("w", pa.decimal128(30, 2)),
@@ -73,12 +75,14 @@ def test_a_table_that_does_not_fit_is_refused(warehouse, dimension):
 
 def test_fact_tables(warehouse):
     stream = pa.schema([("id", pa.int64()), ("k", pa.string())])
-    fact = tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]), ["id"]))
+    fact = tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]),
+                                                      ["id"]))
     assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "app", "batch", "drain", "partition"]
     tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string())]), ["id"]))
     reflected = tables.arrow_schema(tables.existing_table(warehouse, "f"))
     assert reflected.field("id").type == pa.int64() and reflected.field("k").type == pa.string()
-    for schema, message in ((stream.append(pa.field("Batch", pa.int64())), "Batch"), (stream.append(pa.field("K", pa.int64())), "K")):
+    for schema, message in ((stream.append(pa.field("Batch", pa.int64())), "Batch"),
+                            (stream.append(pa.field("K", pa.int64())), "K")):
         with pytest.raises(ConfigError, match=message):
             tables.fact_table("f", schema, "m", pa.schema([]), ["id"])
     with pytest.raises(ConfigError, match="stream.id"):

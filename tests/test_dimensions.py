@@ -17,7 +17,8 @@ from semistream.warehouse.tables import existing_table
 
 def job(path=None, *, on=None, business_key=(), table=None, columns=(), schema=None):
     return Job.load({"name": "j", "stream": {}, "on": on or {"sku": "sku"}, "columns": columns, "fact_table": "fact",
-                     "master": {"name": "product", "path": path and str(path), "table": table, "business_key": business_key, "columns": schema}})
+                     "master": {"name": "product", "path": path and str(path), "table": table, "business_key": business_key,
+                                "columns": schema}})
 
 
 def stored(engine, table="dim_product"):
@@ -37,7 +38,8 @@ def counts(result: ProvisionResult):
     return result.inserted, result.updated, result.unchanged, result.rejected
 
 
-PRODUCTS = pa.table({"sku": ["b", "a", "B", "c"], "price": [1.5, 2.0, None, 4.0], "name": ["", "tab\t", None, "c"], "n": [1, 2, 3, 4]})
+PRODUCTS = pa.table({"sku": ["b", "a", "B", "c"], "price": [1.5, 2.0, None, 4.0], "name": ["", "tab\t", None, "c"],
+                     "n": [1, 2, 3, 4]})
 
 
 def write(path, table):
@@ -55,7 +57,8 @@ def test_upsert_keeps_surrogate_keys_and_rewrites_only_what_changed(warehouse, t
     path = write(tmp_path / f"products.{suffix}", PRODUCTS)
     assert counts(provision(job(path), warehouse)) == (4, 0, 0, 0)
     first = {r["sku"]: r for r in stored(warehouse)}
-    assert {k: {c: v for c, v in r.items() if c != "product_sk"} for k, r in first.items()} == {r["sku"]: r for r in PRODUCTS.to_pylist()}
+    assert {k: {c: v for c, v in r.items() if c != "product_sk"} for k, r in first.items()} == {r["sku"]: r
+                                                                                                for r in PRODUCTS.to_pylist()}
     assert counts(provision(job(path), warehouse)) == (0, 0, 4, 0)
     assert {r["sku"]: r for r in stored(warehouse)} == first
 
@@ -75,7 +78,8 @@ def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehous
     assert result.reasons == {"null_key": 1, "unparsable": 2, "long_key": 1, "duplicate_key": 1}
     assert [(r["sku"], r["price"]) for r in stored(warehouse)] == [("a", 7.0), ("c", None)]
     assert sorted(r[0] for r in rejects(warehouse)) == ["long_key", "null_key", "unparsable", "unparsable"]
-    assert any("'oops' is no double" in r[1] and json.loads(r[2])["sku"] == "b" for r in rejects(warehouse) if r[2].startswith("{"))
+    assert any("'oops' is no double" in r[1] and json.loads(r[2])["sku"] == "b" for r in rejects(warehouse)
+               if r[2].startswith("{"))
     again = provision(job(path), warehouse)
     assert counts(again) == (0, 0, 2, 5) and len(rejects(warehouse)) == 4
 
@@ -94,7 +98,7 @@ def test_from_a_table_of_the_same_and_of_another_database(warehouse, tmp_path):
     other = connect(f"sqlite:///{tmp_path / 'other.db'}")
     for engine in (warehouse, other):
         with engine.begin() as connection:
-            connection.exec_driver_sql("CREATE TABLE legacy (sku VARCHAR(20) PRIMARY KEY, price DECIMAL(10,2), seen DATETIME, n INTEGER)")
+            connection.exec_driver_sql("CREATE TABLE legacy (sku CHAR(9) PRIMARY KEY, price DECIMAL(10,2), seen DATETIME, n INT)")
             connection.exec_driver_sql("INSERT INTO legacy VALUES ('a', 1.25, '2024-01-02 03:04:05', 7), ('b', NULL, NULL, NULL)")
     assert counts(provision(job(table="legacy"), warehouse)) == (2, 0, 0, 0)
     assert str(stored(warehouse)[0]["price"]) == "1.25"
@@ -143,7 +147,8 @@ def test_types_survive_the_warehouse(warehouse, tmp_path):
 
 
 @pytest.mark.parametrize("change, message", [
-    (dict(on={"sku": "nope"}), "nope"), (dict(columns=["nope"]), "nope"), (dict(on={"sku": "price"}), "must name columns of an integer")])
+    ({"on": {"sku": "nope"}}, "nope"), ({"columns": ["nope"]}, "nope"),
+                                             ({"on": {"sku": "price"}}, "must name columns of an integer")])
 def test_a_master_that_does_not_fit_the_job_is_refused(warehouse, tmp_path, change, message):
     path = write(tmp_path / "p.parquet", PRODUCTS)
     with pytest.raises(ConfigError, match=message):

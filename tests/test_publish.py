@@ -18,15 +18,19 @@ APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
 ROWS = 3000
 MASTER = pa.table({
     "id": pa.array(range(ROWS)), "code": [f"k{i * 7919 % 1000}" if i % 50 else None for i in range(ROWS)],
-    "day": [dt.date(2020, 1, 1) + dt.timedelta(i % 40) for i in range(ROWS)], "name": [f"näme {i}" if i % 3 else None for i in range(ROWS)],
-    "at": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i) for i in range(ROWS)], pa.timestamp("us", "UTC")),
+    "day": [dt.date(2020, 1, 1) + dt.timedelta(i % 40) for i in range(ROWS)],
+                   "name": [f"näme {i}" if i % 3 else None for i in range(ROWS)],
+    "at": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i) for i in range(ROWS)],
+                   pa.timestamp("us", "UTC")),
     "local": pa.array([dt.datetime(2024, 1, 1) + dt.timedelta(hours=i) for i in range(ROWS)], pa.timestamp("us")),
     "clock": pa.array([dt.time(i % 24, 1, 2, i) for i in range(ROWS)], pa.time64("us")),
-    "price": pa.array(range(ROWS)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 4)), "raw": [bytes([i % 256]) for i in range(ROWS)]})
+    "price": pa.array(range(ROWS)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 4)),
+                   "raw": [bytes([i % 256]) for i in range(ROWS)]})
 
 
 def values(on):
-    return {"name": "j", "stream": {}, "on": on, "fact_table": "fact", "master": {"name": "m", "path": "m.parquet", "business_key": ["id"]}}
+    return {"name": "j", "stream": {}, "on": on, "fact_table": "fact",
+            "master": {"name": "m", "path": "m.parquet", "business_key": ["id"]}}
 
 
 @pytest.fixture
@@ -44,7 +48,8 @@ def job(places, on) -> Job:
 def contents(root):
     relation = open_snapshot(root)
     rows = [r for i in range(relation.partition_count) for r in relation.read(i, relation.schema.names).to_pylist()]
-    return relation.manifest, sorted(rows, key=lambda r: r["m_sk"]), [relation.read_codes(i).tolist() for i in range(relation.partition_count)]
+    return relation.manifest, sorted(rows, key=lambda r: r["m_sk"]), [relation.read_codes(i).tolist()
+                                                                      for i in range(relation.partition_count)]
 
 
 @pytest.mark.parametrize("on", [["id"], ["code"], ["code", "day"]], ids=["exact", "string", "composite"])

@@ -29,7 +29,8 @@ MASTERS = {
 def master(kind: str) -> tuple[pa.Table, list[str]]:
     columns = MASTERS[kind]
     names = [f"k{i}" for i in range(len(columns))]
-    table = pa.table([*columns, pa.array(np.arange(1, N + 1)), pa.array([f"name {i}" * (i % 5) if i % 11 else None for i in range(N)])],
+    table = pa.table([*columns, pa.array(np.arange(1, N + 1)),
+                      pa.array([f"name {i}" * (i % 5) if i % 11 else None for i in range(N)])],
                      names=[*names, "m_sk", "name"])
     return table, names
 

@@ -2,11 +2,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from sqlalchemy import event
-from test_snapshot import MASTERS, N, everything, master
 
 from semistream.errors import ConfigError, StateError
 from semistream.master.sql import SqlRelation
 from semistream.warehouse import bulk, tables
+from test_snapshot import MASTERS, N, everything, master
 
 
 def load(engine, table, names):

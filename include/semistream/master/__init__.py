@@ -4,5 +4,6 @@ from semistream.master.publish import Publication, current_manifest, pin, publis
 from semistream.master.relation import MasterRelation
 from semistream.master.snapshot import Manifest, SnapshotRelation, current_version, open_snapshot
 
-__all__ = ["Manifest", "MasterRelation", "Publication", "SnapshotRelation", "current_manifest", "current_version", "open_snapshot",
+__all__ = ["Manifest", "MasterRelation", "Publication", "SnapshotRelation", "current_manifest", "current_version",
+           "open_snapshot",
            "pin", "publish_snapshot"]

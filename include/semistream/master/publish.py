@@ -77,7 +77,8 @@ class Publication:
         version = self._next_version()
         manifest = Manifest(
             name=self.name, version=version, schema=self.schema, key_columns=self.key_columns, tuple_count=rows,
-            tuple_bytes=sum(b.bytes for b in infos) / rows if rows else 0.0, null_keys=null_keys + sum(b.null_keys for b in infos),
+            tuple_bytes=sum(b.bytes for b in infos) / rows if rows else 0.0,
+                            null_keys=null_keys + sum(b.null_keys for b in infos),
             unique=all(b.unique for b in infos), bucket_count=self.bucket_count, page_tuples=self.page_tuples, source=self.source,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), buckets=tuple(infos))
         manifest.write(self.directory)
@@ -116,7 +117,8 @@ def current_manifest(root: str | Path) -> Manifest | None:
     return Manifest.read(Path(root) / version) if version and (Path(root) / version / MANIFEST).exists() else None
 
 
-def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path, name: str, key_columns: Sequence[str],
+def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path, name: str,
+                     key_columns: Sequence[str],
                      *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = PAGE_TUPLES,
                      keep: int = KEEP, progress: Callable[[int], None] | None = None) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current one.
@@ -151,7 +153,7 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress
             order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15 else bucket, kind="stable")
             edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
             ordered = batch.take(pa.array(order[:edges[-1]]))
-            for b in np.flatnonzero(np.diff(edges)):
+            for b in np.flatnonzero(np.diff(edges)).tolist():
                 if b not in runs:
                     sink = stack.enter_context(pa.OSFile(str(publication.directory / f"run-{b:05d}"), "wb"))
                     runs[b] = stack.enter_context(pa.ipc.new_stream(sink, publication.schema))

@@ -22,7 +22,7 @@ PARTITION_TUPLES = 8192
 class SqlRelation:
     """A ``MasterRelation`` over a table, whose partitions are runs of its rows in the order of the join columns.
 
-    Where a partition starts and ends is found in one pass at open; reading it is then ``WHERE key > … AND key <= … ORDER BY key``,
+    Where a partition starts and ends is found in one pass at open; reading it is ``WHERE key > … AND key <= … ORDER BY key``,
     never OFFSET. Rows with the same key are told apart by the primary key. The table needs an index on the join columns and must
     not change while it is open: a partition that grew raises StateError.
     Memory: the borders, 16 bytes a partition; for keys without an order also 12 bytes a tuple, once ``partitions_of`` is called.
@@ -69,7 +69,7 @@ class SqlRelation:
         query = select(*[self._table.c[c] for c in wanted]).where(*self._range(partition)).order_by(*self._order)
         batch = self._fetch(query, pa.schema([self.schema.field(c) for c in wanted]), self._rows[partition] + 1)
         if batch.num_rows != self._rows[partition]:
-            raise StateError(f"{self.name} changed while it was joined: partition {partition} has not {self._rows[partition]} rows")
+            raise StateError(f"{self.name} changed while it was joined: partition {partition} had {self._rows[partition]} rows")
         self.bytes_read += batch.nbytes
         return batch.select(columns)
 
@@ -93,8 +93,13 @@ class SqlRelation:
 
     def _cut(self, partition_tuples: int) -> None:
         if partition_tuples < 1:
-            raise ConfigError("partition_tuples", "must be at least 1", partition_tuples, "It is d, the tuples read per iteration.")
-        borders, first, last, rows, size, widest, ordered = [], [], [], [], 0, 0, self.keys.exact
+            raise ConfigError("partition_tuples", "must be at least 1", partition_tuples,
+                              "It is d, the tuples read per iteration.")
+        borders: list[tuple[Any, ...]] = []
+        first: list[int] = []
+        last: list[int] = []
+        rows: list[int] = []
+        size, widest, ordered = 0, 0, self.keys.exact
         query = select(*[self._table.c[c] for c in self.schema.names]).where(*self._with_key()).order_by(*self._order)
         unique, before = True, None
         with self._engine.connect() as connection:
@@ -104,8 +109,8 @@ class SqlRelation:
                 key_codes, _ = self.keys.master_codes(batch)
                 ordered = ordered and bool((np.diff(key_codes) >= 0).all() and (not last or last[-1] <= key_codes[0]))
                 borders.append(tuple(order.slice(batch.num_rows - 1).to_pylist()[0].values()))
-                first.append(key_codes[0])
-                last.append(key_codes[-1])
+                first.append(int(key_codes[0]))
+                last.append(int(key_codes[-1]))
                 rows.append(batch.num_rows)
                 size, widest = size + batch.nbytes, max(widest, batch.nbytes)
         self._borders, self._rows, self._ordered = borders, rows or [0], ordered  # SQLite orders long decimals as text
@@ -137,7 +142,7 @@ class SqlRelation:
             conditions += _beyond(self._order, self._borders[partition - 1])
         return conditions + _up_to(self._order, self._borders[partition])
 
-    def _fetch(self, query: Select[Any], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    def _fetch(self, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int) -> pa.RecordBatch:
         if self._connection is None:
             self._connection = self._engine.connect()
         batches = list(fetch(self._connection, query, schema, rows))

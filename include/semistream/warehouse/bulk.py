@@ -44,7 +44,8 @@ def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa
     return batch.num_rows
 
 
-def fetch(connection: Connection, query: Select[Any], schema: pa.Schema, rows: int = ROWS) -> Iterator[pa.RecordBatch]:
+def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
+          rows: int = ROWS) -> Iterator[pa.RecordBatch]:
     """A query's rows as record batches of at most ``rows``, streamed; its columns are those of ``schema``, in order."""
     columns = list(query.selected_columns)
     mysql = connection.dialect.name != "sqlite"
@@ -144,7 +145,8 @@ def _quoted(connection: Connection, *names: str) -> list[str]:
 
 def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
     name, *columns = _quoted(connection, table.name, *data.column_names)
-    statement = f"INSERT {'OR REPLACE ' if replace else ''}INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    verb = "INSERT OR REPLACE" if replace else "INSERT"
+    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for start in range(0, data.num_rows, ROWS):
         part = data.slice(start, ROWS)
         values = [_sqlite_values(_plain(c)) for c in part.columns]
@@ -198,7 +200,8 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
     # LOCAL makes the server skip or bend rows that it would refuse elsewhere, with a warning each.
     warnings = connection.exec_driver_sql("SHOW WARNINGS LIMIT 3").all()
     if warnings or (not replace and result.rowcount != data.num_rows):
-        raise BulkError(f"{table.name}: {result.rowcount} of {data.num_rows} rows were loaded; " + "; ".join(w[2] for w in warnings))
+        raise BulkError(f"{table.name}: {result.rowcount} of {data.num_rows} rows were loaded; " + "; ".join(w[2]
+                                                                                                             for w in warnings))
 
 
 def _scratch() -> str | None:
@@ -232,7 +235,8 @@ def _mysql_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _insert_mysql(connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
     name, *columns = _quoted(connection, table.name, *data.column_names)
     # PyMySQL makes one INSERT of many rows from a statement of this form.
-    statement = f"{'REPLACE' if replace else 'INSERT'} INTO {name} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
+    verb = "REPLACE" if replace else "INSERT"
+    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
     for start in range(0, data.num_rows, ROWS):
         part = [_plain(c) for c in data.slice(start, ROWS).columns]
         part = [pc.if_else(pc.is_finite(c), c, pa.scalar(None, c.type)) if pa.types.is_floating(c.type) else c for c in part]

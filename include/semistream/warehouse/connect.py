@@ -27,7 +27,8 @@ def connect(url: str) -> Engine:
         return _sqlite(parsed)
     if family in ("mysql", "mariadb"):
         return create_engine(parsed.set(drivername=f"{family}+pymysql"), isolation_level="READ COMMITTED", pool_pre_ping=True,
-                             connect_args={"local_infile": True, "charset": "utf8mb4", "init_command": "SET time_zone = '+00:00'"})
+                             connect_args={"local_infile": True, "charset": "utf8mb4",
+                                           "init_command": "SET time_zone = '+00:00'"})
     raise ConfigError("WAREHOUSE_URL", "must start with sqlite:/// or mysql+pymysql://", parsed.render_as_string(),
                       "The warehouse is SQLite or MySQL.")
 

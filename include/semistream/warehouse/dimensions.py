@@ -25,7 +25,15 @@ from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.connect import connect
 from semistream.warehouse.schema import masters, rejected_master
-from semistream.warehouse.tables import arrow_schema, dimension_name, dimension_table, ensure, existing_table, quoted, surrogate_key
+from semistream.warehouse.tables import (
+    arrow_schema,
+    dimension_name,
+    dimension_table,
+    ensure,
+    existing_table,
+    quoted,
+    surrogate_key,
+)
 from semistream.warehouse.types import KEY_CHARACTERS, sql_type, stored_schema
 from semistream.workloads.ddl import parse_ddl
 from semistream.workloads.files import FileRows, Rejected, conform
@@ -120,7 +128,7 @@ def _checked(job: Job, rows: FileRows | TableRows, known: pa.Schema | None) -> p
         different -= set(known.names)  # a key that JSON objects leave out is null
     if different:
         raise ConfigError("master", f"must have the columns of {dimension_name(job.master.name)}", sorted(different),
-                          f"{where} and the table differ in them. Drop the table and its row in masters, or give the master another name.")
+                          f"{where} and the table differ in them. Drop the table and its row in masters, or rename the master.")
     for column in (*key_columns(job), *job.on.values(), *job.columns):
         if column not in rows.schema.names and column != surrogate_key(job.master.name):
             raise ConfigError("on, columns, master.business_key", f"must name columns of {where}", column,
@@ -135,7 +143,8 @@ def _stage(connection: Connection, staging: Table, rows: FileRows | TableRows, j
     """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by reason)."""
     name, keys = job.master.name, key_columns(job)
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
-    read, reasons = 0, {}
+    read = 0
+    reasons: dict[str, int] = {}
     for batch in rows:
         rejected = rows.take_rejected()
         read += batch.num_rows + len(rejected)
@@ -153,7 +162,8 @@ def _stage(connection: Connection, staging: Table, rows: FileRows | TableRows, j
     return read + len(rejected), reasons
 
 
-def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Rejected]]:
+def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: tuple[str, ...]) -> tuple[pa.RecordBatch,
+                                                                                                         list[Rejected]]:
     """(rows whose keys can be stored, the others)."""
     reasons: dict[int, tuple[str, str]] = {}
     for column in dict.fromkeys((*join_key, *business_key)):
@@ -189,7 +199,7 @@ def _upsert(connection: Connection, staging: Table, dimension: Table, keys: tupl
         updated = connection.execute(update(dimension).values({v: staging.c[v] for v in values}).where(*same, changed)).rowcount
     names = [c.name for c in staging.columns]
     new = (select(*[staging.c[n] for n in names]).outerjoin(dimension, same[0] if len(same) == 1 else same[0] & _all(same[1:]))
-           .where(list(dimension.primary_key)[0].is_(None)).order_by(*[staging.c[k] for k in keys]))
+           .where(next(iter(dimension.primary_key)).is_(None)).order_by(*[staging.c[k] for k in keys]))
     return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
 
 
@@ -208,7 +218,8 @@ def _record(connection: Connection, name: str, dimension: Table, schema: pa.Sche
     """The master's row in ``masters``. ``changes`` is a time, so that no two states of two warehouses have the same."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
     values: dict[str, Any] = {"table_name": dimension.name, "arrow_schema": encode_schema(pa.schema([sk, *schema])),
-                              "business_key": json.dumps(keys), "rows": select(func.count()).select_from(dimension).scalar_subquery(),
+                              "business_key": json.dumps(keys),
+                              "rows": select(func.count()).select_from(dimension).scalar_subquery(),
                               "provisioned_at": datetime.now(UTC).replace(tzinfo=None)}
     if changed:
         values["changes"] = time.time_ns()

@@ -1,8 +1,8 @@
 """The warehouse's own tables. Dimension and fact tables are made from a job's schemas, by ``tables.py``.
 
-Everything that a load writes is keyed by (app, batch, drain, partition). ``load_batches`` has one row per such key, written in the
-transaction that writes the rows themselves: whoever commits it first has loaded that partition of that batch, and a second attempt
-finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are in.
+Everything that a load writes is keyed by (app, batch, drain, partition). ``load_batches`` has one row per such key, written in
+the transaction that writes the rows themselves: whoever commits it first has loaded that partition of that batch, and a second
+attempt finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are in.
 """
 
 from sqlalchemy import BigInteger, Column, DateTime, Float, Index, Integer, MetaData, String, Table, Text, false

@@ -36,8 +36,10 @@ def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
     _need("business_key", keys, schema)
     _avoid((surrogate_key(master),), schema)
     name = dimension_name(master)
-    table = Table(name, metadata or MetaData(), Column(surrogate_key(master), big_integer(), primary_key=True, autoincrement=True),
-                  *[Column(quoted(f.name), sql_type(f, f.name in keys), nullable=f.name not in business_key) for f in stored_schema(schema)],
+    table = Table(name, metadata or MetaData(), Column(surrogate_key(master), big_integer(), primary_key=True,
+                                                       autoincrement=True),
+                  *[Column(quoted(f.name), sql_type(f, f.name in keys), nullable=f.name not in business_key)
+                    for f in stored_schema(schema)],
                   mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
     Index(_index(name, "key"), *[table.c[c] for c in business_key], unique=True)
     if join_key and tuple(join_key) != tuple(business_key):

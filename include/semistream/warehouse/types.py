@@ -183,4 +183,5 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
         return pa.string()
     if isinstance(kind, types._Binary):
         return pa.binary()
-    raise ConfigError("table", "must have columns of types that Arrow knows", f"{name}: {kind}", "Make a view that casts the column.")
+    raise ConfigError("table", "must have columns of types that Arrow knows", f"{name}: {kind}",
+                      "Make a view that casts the column.")

@@ -21,7 +21,8 @@ from semistream.warehouse.types import stored_schema
 BLOCK_BYTES = 16_000_000  # read at a time; the first block fixes the types
 ROWS = 65_536
 NULLS = ["", "NA", "N/A", "#N/A", "NULL", "null", "NaN", "nan"]  # in columns that are not strings
-FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".pq": "parquet"}
+FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet",
+           ".pq": "parquet"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class FileRows:
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, rejected: list[Rejected]) -> pa.RecordBatch:
     """The batch in another schema; rows with a value that cannot be converted go to ``rejected``. Missing columns are null."""
-    columns, wrong = [], {}
+    columns: list[pa.Array] = []
+    wrong: dict[int, str] = {}
     for field in schema:
         i = batch.schema.get_field_index(field.name)
         column, bad = convert(batch.column(i), field.type) if i >= 0 else (pa.nulls(batch.num_rows, field.type), {})
@@ -145,7 +147,8 @@ def _csv_rows(file: Path, rows: FileRows) -> Iterator[pa.RecordBatch]:
 
     def reject(row: Any) -> str:
         why = f"line {row.number}: " if row.number else ""
-        rows.rejected.append(Rejected("unparsable", f"{why}{row.actual_columns} columns, not {row.expected_columns}", row.text or ""))
+        rows.rejected.append(Rejected("unparsable", f"{why}{row.actual_columns} columns, not {row.expected_columns}", row.text
+                                      or ""))
         return "skip"
 
     options["parse_options"].invalid_row_handler = reject
@@ -174,7 +177,8 @@ def _json_schema(file: Path) -> pa.Schema:
     if not good:
         raise ConfigError("path", "must have JSON objects, one a line", str(file), "Check the file.")
     values = [json.loads(line) for line in good]
-    return pa.schema([(n, _value_type([v[n] for v in values if v.get(n) is not None])) for n in dict.fromkeys(n for v in values for n in v)])
+    return pa.schema([(n, _value_type([v[n] for v in values if v.get(n) is not None]))
+                      for n in dict.fromkeys(n for v in values for n in v)])
 
 
 def _value_type(values: list[Any]) -> pa.DataType:

@@ -35,7 +35,8 @@ def load_job(name: str | Path, places: Places | None = None) -> Job:
     places = places or Places.from_environment()
     path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
     if not path.exists():
-        raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file", str(name), "See the README for an example.")
+        raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file", str(name),
+                          "See the README for an example.")
     job = Job.from_yaml(path)
     for parameter, value in (("master.name", job.master.name), ("fact_table", job.fact_table)):
         if not IDENTIFIER.fullmatch(value):
@@ -77,7 +78,8 @@ def _make_tpch(directory: Path, progress: Progress) -> None:
     progress("generating TPC-H", 0, None)
     program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
     for table, side in (("orders", "stream"), ("customer", "master")):
-        run = subprocess.run([program, "parquet", "--scale-factor", str(TPCH_SCALE), "--tables", table, "--output-dir", directory / side],
+        run = subprocess.run([program, "parquet", "--scale-factor", str(TPCH_SCALE), "--tables", table, "--output-dir",
+                              directory / side],
                              capture_output=True, text=True)
         if run.returncode:
             raise SemistreamError(f"tpchgen-cli failed: {run.stderr.strip()}")
