@@ -179,7 +179,10 @@ def _pairs(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
-        return dict((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v for v in value)
+        pairs = [tuple((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v) for v in value]
+        if len(dict(pairs)) < len(set(pairs)):
+            raise ValueError(f"a name is given twice with different values in {value}")
+        return dict(pairs)
     return value
 
 
