@@ -26,6 +26,7 @@ from rich.console import Console
 
 from semistream.config import Job, Places
 from semistream.errors import ConfigError, SemistreamError
+from semistream.streaming.status import request_stop
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
@@ -93,6 +94,10 @@ def _run_dag(airflow: Callable[..., None], dag: str, job: str, screen: Console, 
         with _step(screen, f"{job}: {dag}", doing):
             airflow("dags", "test", dag, "--conf", json.dumps({"job": job}))
         return True
+    except KeyboardInterrupt:
+        request_stop(places.checkpoints / Path(job).stem)
+        screen.print("Interrupted. If the load was running, it drains and stops by itself.")
+        raise
     except SystemExit as e:
         if not e.code:
             return True
@@ -274,6 +279,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                                          "down": lambda: down(screen, places)}
     try:
         return run[arguments.command]()
+    except KeyboardInterrupt:
+        return 130
     except SemistreamError as e:
         screen.print(f"[red]{type(e).__name__}:[/red] ", end="")
         screen.print(str(e), markup=False, highlight=False)

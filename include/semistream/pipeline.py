@@ -211,7 +211,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _minute(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return at.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _share(part: float, whole: float) -> str:
