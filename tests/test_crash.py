@@ -8,7 +8,7 @@ import faults
 from loads import SmallLoad, same
 
 
-def crashed(load, kills, seed, database=None, files=10, **settings):
+def crashed(load, kills, seed, database=None, files=8, **settings):
     load.publish()
     for rows in range(files):
         load.add_file(300 + 40 * rows)
@@ -38,8 +38,8 @@ def test_delta_table(tmp_path):
     from deltalake import DeltaTable
 
     load, sink = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}"), tmp_path / "delta"
-    history = crashed(load, ["driver"] * 3 + ["worker"] * 2, seed=3, sink=str(sink))
-    assert Counter(history)["driver"] == 3, history
+    history = crashed(load, ["driver"] * 2 + ["worker"] * 2, seed=3, sink=str(sink))
+    assert Counter(history)["driver"] == 2, history
     rows = DeltaTable(sink).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
     joined, unmatched = load.expected()
     same(Counter(tuple(r.values()) for r in rows.to_pylist()), joined)

@@ -1,0 +1,192 @@
+"""The app as a process: command line, status, lock, stop, and a standalone cluster."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import faults
+from loads import SmallLoad, until
+from semistream.config import Places
+from semistream.errors import ConfigError
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.status import (
+    Status,
+    StatusFile,
+    checkpoint_lock,
+    clear_stop,
+    read_status,
+    request_stop,
+    stop_requested,
+)
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A standalone master and one worker of two cores; gives the master's URL."""
+    port, web, worker_web = free_ports(3)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"),
+                   "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work")}
+    url, log = f"spark://127.0.0.1:{port}", tmp_path / "cluster.log"
+    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web)]
+    worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "1g",
+              "--webui-port", str(worker_web), url]
+    processes = []
+    with open(log, "ab") as out:
+        for command in (master, worker):
+            processes.append(subprocess.Popen([find_spark_class(), *command], stdout=out, stderr=out, env=environment,
+                                              start_new_session=True))
+    try:
+        until(lambda: alive_workers(web) == 1, 90, "registration of the worker", lambda: check(processes, log))
+        yield url
+    finally:
+        for process in reversed(processes):
+            for pid in [*faults.descendants(process.pid), process.pid]:
+                os.kill(pid, signal.SIGTERM)
+            process.wait(30)
+
+
+def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
+    """spark-submit, as from Airflow; SIGTERM to the driver's Python process drains, and spark-submit ends with 0."""
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    for rows in (2000, 1500):
+        load.add_file(rows)
+    app = faults.App(load, trigger="1 second")
+    try:
+        app.start([str(BIN / "spark-submit"), "--master", cluster, *faults.CONF, "--conf", "spark.executor.memory=512m"])
+        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 3500, 120, "the load", failed)
+        pid = read_status(app.checkpoint).pid
+        assert pid != app.process.pid and "semi_stream_join.py" in faults.command_of(pid)
+        os.kill(pid, signal.SIGTERM)
+        assert app.end() == 0, app.output()
+    finally:
+        app.close()
+    assert read_status(app.checkpoint).state == "stopped"
+    summary = json.loads((app.checkpoint / "summary.json").read_text())
+    assert summary["rows_read"] == 3500 and summary["waiting"] == 0
+    assert "rows read" in app.output() and "peak memory" in app.output()
+    load.check()
+
+
+def test_help_tells_every_setting_and_unknown_flags_are_errors():
+    run = subprocess.run([sys.executable, faults.APP, "--help"], capture_output=True, text=True)
+    assert run.returncode == 0
+    for name in LoadSettings.model_fields:
+        assert "--" + name.replace("_", "-") in run.stdout
+    wrong = subprocess.run([sys.executable, faults.APP, "--job", "tpch", "--memroy", "1MB"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "--memroy" in wrong.stderr
+
+
+def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_path):
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(10)
+    app = faults.App(load, memory="1KB")
+    app.start()
+    assert app.end() == 2
+    assert "'memory'" in app.output() and "Give more memory" in app.output() and "Traceback" not in app.output()
+    assert read_status(app.checkpoint).state == "failed" and "'memory'" in read_status(app.checkpoint).error
+    with checkpoint_lock(app.checkpoint):
+        app.start()
+        assert app.end() == 2
+    assert f"in use by another app (pid {os.getpid()} on" in app.output()
+
+
+def test_lock_goes_with_its_process(tmp_path):
+    code = ("import sys, time; from pathlib import Path; from semistream.streaming.status import checkpoint_lock\n"
+            "with checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)")
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    with pytest.raises(ConfigError, match=f"pid {process.pid} on"), checkpoint_lock(tmp_path):
+        pass
+    process.kill()
+    process.wait()
+    with checkpoint_lock(tmp_path):
+        pass
+
+
+def test_status_file_beats_and_says_why_it_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.streaming.status.HEARTBEAT", 0.02)
+    assert read_status(tmp_path) is None
+    with pytest.raises(ValueError, match="broken"), StatusFile(tmp_path, "app") as status:
+        first = read_status(tmp_path)
+        assert (first.state, first.pid, first.app) == ("starting", os.getpid(), "app")
+        until(lambda: read_status(tmp_path).heartbeat > first.heartbeat, 10)
+        status.update(state="running", batch=3, rows_read=7)
+        assert read_status(tmp_path).rows_read == 7
+        raise ValueError("broken")
+    last = read_status(tmp_path)
+    assert isinstance(last, Status) and (last.state, last.error, last.batch) == ("failed", "ValueError: broken", 3)
+    assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_stop_request(tmp_path):
+    assert not stop_requested(tmp_path / "new")
+    request_stop(tmp_path / "new")
+    assert stop_requested(tmp_path / "new")
+    clear_stop(tmp_path / "new")
+    clear_stop(tmp_path / "new")
+    assert not stop_requested(tmp_path / "new")
+
+
+@pytest.mark.parametrize("values, parameter", [
+    ({"trigger": "often"}, "trigger"), ({"app": "a/b"}, "app"), ({"partitions": -1}, "partitions"), ({"memroy": "1"}, "memroy"),
+])
+def test_wrong_settings_are_named(values, parameter):
+    with pytest.raises(ConfigError) as e:
+        LoadSettings.load({"job": "tpch", **values})
+    assert e.value.parameter == parameter
+
+
+def test_settings_survive_the_command_line(tmp_path):
+    import argparse
+
+    settings = LoadSettings.load({"job": "jobs/sales.yaml", "trigger": "5s", "sink": "delta", "source_options": {"a": "b=c"},
+                                  "memory": "1MB", "parameters": {"disk_tuples": 128}})
+    parser = argparse.ArgumentParser()
+    LoadSettings.add_arguments(parser)
+    again = LoadSettings.from_arguments(parser.parse_args(settings.to_arguments()))
+    assert again.model_dump() | {"parameters": 0} == settings.model_dump() | {"parameters": 0}
+    assert settings.trigger == "5 seconds" and settings.sink == str(Path("delta").absolute())
+    assert settings.name() == "sales" and settings.directory(Places(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def alive_workers(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page:
+            return json.load(page)["aliveworkers"]
+    except OSError:
+        return 0
+
+
+def find_spark_class():
+    import pyspark
+
+    return str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+
+
+def check(processes, log):
+    assert all(p.poll() is None for p in processes), log.read_text()[-3000:]
+
+
