@@ -55,7 +55,9 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
     }
     chosen = {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark), "AIRFLOW__API__PORT": "8080", "AIRFLOW__API__HOST": "127.0.0.1",
               "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
-    return {**{k: os.environ.get(k) or v for k, v in chosen.items()}, **fixed}
+    settings = {**{k: os.environ.get(k) or v for k, v in chosen.items()}, **fixed}
+    url = f"http://localhost:{settings['AIRFLOW__API__PORT']}"  # tasks do not find it by the port
+    return settings | {"AIRFLOW__API__BASE_URL": url, "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/"}
 
 
 def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
@@ -183,7 +185,7 @@ def _text_from(path: Path, begin: int) -> str:
 def up(screen: Console, places: Places) -> int:
     """Start Airflow with its UI in the background and wait until it is healthy."""
     settings = environment(places.home)
-    url = f"http://localhost:{settings['AIRFLOW__API__PORT']}"
+    url = settings["AIRFLOW__API__BASE_URL"]
     home = Path(settings["AIRFLOW_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     if pid := _running(home):
