@@ -36,9 +36,6 @@ class IndexedPhase:
 
     def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition, np.ndarray], None] | None = None):
         self.join, self.spec, self.master = join, join.spec, join.spec.master
-        if self.master.sequential:
-            raise ConfigError("algorithm", f"must be one that scans {self.master.name}: it has no index", self.spec.algorithm,
-                              "Publish a snapshot of it, or choose meshjoin, r-meshjoin, ssbj, cmeshjoin or ssj.")
         self.tuples, self.on_partition = StreamTuples(join.spec), on_partition
         self.room: KeyRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
@@ -180,6 +177,7 @@ class IndexedPhase:
         values = {"variable": self.variable, "read": self.read}
         if not self.room:
             return {}, values
+        values["capacity"] = self.room.capacity
         slots = self.room.in_age_order()
         columns = self.tuples.columns(self.room.key[slots], self.room.store.get(slots))
         return {"waiting": pa.Table.from_arrays(columns, [f"s{i}" for i in range(len(columns))])}, values
@@ -191,6 +189,7 @@ class IndexedPhase:
         if table is None:
             return
         self.build(None, size)
+        self.room.divide(min(values["capacity"], self.room.slots))
         for part in table.to_batches(max_chunksize=APPEND_ROWS):
             batch = pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream)
             codes, _ = self.spec.keys.stream_codes(batch)

@@ -27,12 +27,12 @@ class KeyRoom:
     OVERHEAD = 8 + 8 * 4 + 1 + 4  # key, link, flags, head: bytes of a tuple beside its payload
 
     def __init__(self, schema: pa.Schema, size: int, variable: float):
-        self.slot_bytes = self.OVERHEAD + TupleStore.slot_bytes(schema)
-        self.capacity = self.slots = max(int(size // self.tuple_bytes(schema, variable)), 1)
+        self.size, self.slot_bytes = size, self.OVERHEAD + TupleStore.slot_bytes(schema)
+        self.slots = max(int(size // self.tuple_bytes(schema, variable)), 1)
         self.store = TupleStore(schema, self.slots, size)
         self.variable = bool(self.store.variable)
-        self.heap_capacity = max(size - self.slots * self.slot_bytes, 0) if self.variable else 0
         self.heap_at = self.heap_live = 0
+        self.divide(self.slots)
         self.key, self.flags = mapped(self.slots, np.int64), mapped(self.slots, np.uint8)
         self.link, self.head = mapped(self.slots, np.int32, 8), mapped(self.slots, np.int32)
         self.head[:] = -1
@@ -43,6 +43,11 @@ class KeyRoom:
     def tuple_bytes(cls, schema: pa.Schema, variable: float) -> float:
         """Bytes of one waiting tuple with `variable` bytes of strings, and its share of what the heap leaves unused."""
         return cls.OVERHEAD + TupleStore.slot_bytes(schema) + variable * SLACK / (SLACK - 1)
+
+    def divide(self, capacity: int) -> None:
+        """Let at most so many tuples wait, and the heap have what they leave of the bytes (of the table they leave nothing)."""
+        self.capacity = capacity
+        self.heap_capacity = max(self.size - capacity * self.slot_bytes - (self.slots - capacity) * 4, 0) if self.variable else 0
 
     @property
     def live(self) -> int:
@@ -63,6 +68,7 @@ class KeyRoom:
             self._compact()
         if total[-1] > self.heap_capacity - self.heap_at:
             self._divide_anew(max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count), int(sizes[0]))
+            total = total[:max(self.capacity - self.live, 0)]
         return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
 
     def append(self, batch: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, spans: np.ndarray, heap_bytes: int) -> None:
@@ -153,12 +159,11 @@ class KeyRoom:
 
     def _divide_anew(self, variable: float, least: int) -> None:
         """Where strings are longer than expected, let the heap have the bytes of slots that were never used."""
-        size = self.capacity * self.slot_bytes + self.heap_capacity
         if not self.live:
             self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
             self.heap_at, variable = 0, max(variable, least)
-        capacity = max(int(size // (self.slot_bytes + variable * SLACK / (SLACK - 1))), int(self.q[HIGH]), 1)
+        capacity = max(int(self.size // (self.slot_bytes + variable * SLACK / (SLACK - 1))), int(self.q[HIGH]), 1)
         if capacity < self.capacity:
-            self.capacity, self.heap_capacity = capacity, size - capacity * self.slot_bytes
+            self.divide(capacity)
             for array in (self.key, self.flags, self.link, *self.store.arrays()):
                 release(array, int(self.q[HIGH]))

@@ -65,7 +65,7 @@ class BlockCache:
         self.places = min(int(share * join.arena.free / block_bytes), n)
         self.size = self.places * block_bytes
         join.arena.reserve("block cache", self.size)
-        tuples, strings = self.places * d, has_strings(spec.fetched_schema)
+        tuples, strings = max(self.places, 1) * d, has_strings(spec.fetched_schema)
         self.cache = Cache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
         self.block_of = mapped(tuples, np.int32)
         self._entering: set[int] = set()

@@ -1,0 +1,213 @@
+"""The index-based joins step by step, on examples worked by hand, and what a real index asks of them beyond ``test_joins``.
+
+R has the keys 10, 20 … 80 in partitions p0 = 10 20, p1 = 30 40, p2 = 50 60, p3 = 70 80. It is a snapshot, whose index knows the
+first and the last key of each partition: 35 may be in p1, 45 is nowhere. Tuples are written id:key.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import oracle
+from semistream.errors import ConfigError
+from semistream.joins import REGISTRY, open_join
+from semistream.joins.keyroom import KeyRoom
+from semistream.master.memory import MemoryRelation
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
+
+INDEXED = sorted(a.name for a in REGISTRY.values() if a.needs_index)
+STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("rest", pa.binary(200))])
+SLOT = KeyRoom.tuple_bytes(pa.schema([STREAM.field("id"), STREAM.field("rest")]), 0)
+
+
+def snapshot(path, table, partition_tuples=2, page_tuples=2, bucket_count=1):
+    publish_snapshot(table.to_batches(), table.schema, path / "r", "r", ["k"], bucket_count=bucket_count, page_tuples=page_tuples)
+    return open_snapshot(path / "r", partition_tuples=partition_tuples)
+
+
+@pytest.fixture
+def master(tmp_path):
+    keys = list(range(10, 90, 10))
+    return snapshot(tmp_path, pa.table({"k": pa.array(keys, pa.int64()), "v": [f"v{k}" for k in keys]}))
+
+
+def open_with(algorithm, master, h_s, **parameters):
+    """The join with an H_S of exactly so many tuples."""
+    def make(memory):
+        return open_join(algorithm, memory=memory, stream=STREAM, master=master, on=[("k", "k")],
+                         parameters={"disk_tuples": 2} | parameters)
+
+    used = make(1_000_000).arena.components
+    return make(int(sum(used[c] for c in used if c != "block cache") + h_s * SLOT))
+
+
+def chunk(first, *keys):
+    return pa.RecordBatch.from_pylist([{"id": first + i, "k": k, "rest": b"." * 200} for i, k in enumerate(keys)], STREAM)
+
+
+def run(join, *chunks):
+    """(ids of each joined batch, ids of each unmatched batch)."""
+    out = [o for c in chunks for o in join.process(c)] + list(join.drain())
+    assert all(r["v"] == f"v{r['k']}" for o in out for r in o.joined.to_pylist())
+    return tuple([sorted(b["id"].to_pylist()) for b in batches if b.num_rows] for batches in zip(*out, strict=True))
+
+
+def trace(join, *columns):
+    return [tuple(getattr(i, c) for c in columns) for i in join.stats.iterations]
+
+
+def test_hybridjoin(master):
+    # h_S = 4. 7:45 is nowhere: unmatched at once.         H_S and Q, oldest first          read    leave (* unmatched)
+    # 1                                                     0:30 1:10 2:40 3:55              p1      0 2
+    # 2 refill 4:30 5:60                                    1:10 3:55 4:30 5:60              p0      1
+    # 3 refill 6:57                                         3:55 4:30 5:60 6:57              p2      5 3* 6* (belongs there too)
+    # 4 refill 8:20 9:80 10:10                              4:30 8:20 9:80 10:10             p1      4
+    #   refill 11:55; the stream ends, drain
+    # 5                                                     8:20 9:80 10:10 11:55            p0      8 10
+    # 6                                                     9:80 11:55                       p3      9
+    # 7                                                     11:55                            p2      11*
+    join = open_with("hybridjoin", master, 4)
+    joined, unmatched = run(join, chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55))
+    assert joined == [[0, 2], [1], [5], [4], [8, 10], [9]]
+    assert unmatched == [[7], [3, 6], [11]]
+    assert trace(join, "w_s", "disk_tuples", "waiting", "r_cycles") == [
+        (2, 2, 2, 0), (1, 2, 3, 0), (3, 2, 1, 0), (1, 2, 3, 1), (2, 2, 2, 1), (1, 2, 1, 1), (1, 2, 0, 1)]
+
+
+def test_x_hybridjoin(master):
+    # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable part will be 30 10.
+    #                                       H_S and Q, oldest first                non-swappable    read     leave
+    # 1                                     0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5
+    # 2                                     1:10 3:70 4:10                          loading          p0       1 4
+    # 3 refill 6:30 7:60 8:10 9:20 10:50    3:70 6:30 7:60 8:10 9:20 10:50          6 8              p3       3
+    #   refill 11:30; drain
+    # 4                                     7:60 9:20 10:50 11:30                   11               p2       7 10
+    # 5                                     9:20                                                     p0       9
+    join = open_with("x-hybridjoin", master, 6)
+    joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
+    assert joined == [[0, 2, 5], [1, 4], [6, 8], [3], [11], [7, 10], [9]] and not unmatched
+    assert trace(join, "w_n", "w_s", "waiting", "cached") == [
+        (0, 3, 3, 0), (0, 2, 1, 0), (2, 1, 3, 2), (1, 2, 1, 2), (0, 1, 0, 2)]
+
+
+def test_tuned_x_hybridjoin(master):
+    # As above with d_N = 1: the non-swappable part will be 30.
+    # 1                                     0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5
+    # 2 refill 6:30 7:60 8:10               1:10 3:70 4:10 6:30 7:60 8:10           6                p0       1 4 8
+    #   refill 9:20 10:50 11:30; drain
+    # 3                                     3:70 7:60 9:20 10:50 11:30              11               p3       3
+    # 4                                     7:60 9:20 10:50                                          p2       7 10
+    # 5                                     9:20                                                     p0       9
+    join = open_with("tuned-x-hybridjoin", master, 6, resident_tuples=1)
+    joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
+    assert joined == [[0, 2, 5], [6], [1, 4, 8], [11], [3], [7, 10], [9]] and not unmatched
+    assert trace(join, "w_n", "w_s", "waiting", "cached") == [
+        (0, 3, 3, 0), (1, 3, 2, 1), (1, 1, 3, 1), (0, 2, 1, 1), (0, 1, 0, 1)]
+
+
+def test_sscj(master):
+    # h_S = 4, h_R = 2, threshold 2.                       H_S and Q, oldest first          read    leave      H_R behind it
+    # 1 chunk 0:30 1:10 2:30 3:70 4:20                     0:30 1:10 2:30 3:70              p1      0 2        30 (f = 2)
+    #   refill 4
+    # 2 chunk 5:30 6:60 7:20 8:10 9:30; 5 9 meet H_R       1:10 3:70 4:20 6:60              p0      1 4        30
+    #   refill 7 8
+    # 3 chunk 10:20 11:30; 11 meets H_R                    3:70 6:60 7:20 8:10              p3      3          30
+    #   refill 10; drain
+    # 4                                                    6:60 7:20 8:10 10:20             p2      6          30
+    #   N partitions were read: a period. H_R is not full, the threshold falls to 1.
+    # 5                                                    7:20 8:10 10:20                  p0      7 8 10     30 20 (10: f = 1)
+    join = open_with("sscj", master, 4, cache_tuples=2, threshold=2)
+    joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 20), chunk(5, 30, 60, 20, 10, 30), chunk(10, 20, 30))
+    assert joined == [[0, 2], [5, 9], [1, 4], [11], [3], [6], [7, 8, 10]] and not unmatched
+    assert trace(join, "w_n", "w_s", "waiting", "cached") == [
+        (0, 2, 2, 1), (2, 2, 2, 1), (1, 1, 3, 1), (0, 1, 3, 1), (0, 3, 0, 2)]
+    assert sorted(join.front.cache.ekey[:2]) == [20, 30] and join.front.threshold == 1
+
+
+def test_ssij(master):
+    # A stream buffer of 8 tuples, one cached block.       waiting for p0 p1 p2 p3   utility before    plan, read       leave
+    # 1 chunk 0:30 1:10 2:30 3:40 4:70 5:10 6:30 7:20 8:50        3  4  0  1         3  4  1  1        p1 -> cached     0 2 3 6
+    #   8 enters; utilities fade to 2.7 3.6 0.9 0.9
+    #   chunk 9:40 10:35 11:20; 9 meets the cache, 10* is of p1 and not in it; 11 enters; drain
+    # 2                                                           4  0  1  1         3.7 5.6 0.9 0.9   p0, not cached   1 5 7 11
+    # 3 p3 for the oldest tuple                                   0  0  1  1                           p3               4
+    # 4 p2 is first among equals                                  0  0  1  0                           p2               8
+    roomy = open_with("ssij", master, 100)
+    block = roomy.arena.components["block cache"] / roomy.blocks.places
+    join = open_with("ssij", master, 8 + block / SLOT, cache_share=0)
+    assert not join.blocks.places
+    join = open_with("ssij", master, 8 + block / SLOT, cache_share=(block + 1) / (block + 8 * SLOT))
+    joined, unmatched = run(join, chunk(0, 30, 10, 30, 40, 70, 10, 30, 20, 50), chunk(9, 40, 35, 20))
+    assert joined == [[0, 2, 3, 6], [9], [1, 5, 7, 11], [4], [8]] and unmatched == [[10]]
+    assert trace(join, "w_n", "w_s", "waiting", "cached") == [(0, 4, 4, 0), (2, 4, 2, 2), (0, 1, 1, 2), (0, 1, 0, 2)]
+
+
+# What a real index asks
+
+
+@pytest.mark.parametrize("algorithm", INDEXED)
+def test_a_master_without_an_index_is_refused(algorithm):
+    master = MemoryRelation("r", pa.table({"k": [1, 2, 3]}), ["k"])
+    master.sequential = True
+    with pytest.raises(ConfigError, match="'algorithm' must not need an index, which r does not have"):
+        open_join(algorithm, memory=100_000, stream=STREAM, master=master, on=[("k", "k")])
+
+
+@pytest.mark.parametrize("algorithm", INDEXED)
+@pytest.mark.parametrize("memory", [40_000, 400_000])
+def test_keys_across_partitions_and_absent_ones_within(algorithm, memory, tmp_path):
+    """Every third key of R is missing, every fourth has 7 tuples, which cross borders; strings get longer and longer."""
+    rng = np.random.default_rng(5)
+    keys = [f"k{i}" for i in range(400) if i % 3 for _ in range(7 if i % 4 == 0 else 1)]
+    table = pa.table({"k": keys, "v": range(len(keys))})
+    master = snapshot(tmp_path, table, partition_tuples=16, page_tuples=8, bucket_count=3)
+    numbers = np.minimum(rng.zipf(1.3, 12_000) - 1, 399)
+    stream = pa.table({"id": range(12_000), "k": [f"k{i}" for i in numbers], "note": ["x" * (i // 400) for i in range(12_000)]})
+    make = lambda: open_join(algorithm, memory=memory, stream=stream.schema, master=master, on=[("k", "k")],  # noqa: E731
+                             parameters={"disk_tuples": 16})
+    join = make()
+    out = []
+    for i, batch in enumerate(stream.to_batches(max_chunksize=500)):
+        out += join.process(batch)
+        if i == 20:
+            state, join = join.snapshot(), make()
+            join.restore(state)
+    out += join.drain()
+    joined, unmatched = oracle.join(stream.to_pylist(), table.to_pylist(), [("k", "k")], ["v"])
+    assert oracle.rows(o.joined for o in out) == joined
+    assert oracle.rows(o.unmatched for o in out) == unmatched
+    assert join.stats.memory_peak <= memory
+
+
+@pytest.mark.parametrize("algorithm", INDEXED)
+def test_a_join_that_adds_no_column(algorithm, master):
+    stream = chunk(0, *[10, 20, 35, 30] * 200)
+    join = open_join(algorithm, memory=40_000, stream=STREAM, master=master, on=[("k", "k")], columns=[],
+                     parameters={"disk_tuples": 2})
+    out = [o for at in range(0, 800, 50) for o in join.process(stream.slice(at, 50))] + list(join.drain())
+    assert sum(o.joined.num_rows for o in out) == 600 and sum(o.unmatched.num_rows for o in out) == 200
+
+
+def test_tuples_leave_a_key_room_by_key_and_its_heap_is_compacted():
+    room = KeyRoom(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())]), 20_000, 30)
+    rng, waiting, n = np.random.default_rng(2), {}, 0
+    for _ in range(300):
+        keys = rng.integers(0, 40, 20)
+        rows = [{"s": "é" * int(k), "n": int(n + i), "t": f"t{n + i}"} for i, k in enumerate(keys)]
+        batch = pa.RecordBatch.from_pylist(rows, schema=room.store.schema)
+        sizes = np.array([len(r["s"].encode()) + len(r["t"]) for r in rows])
+        count = room.fits(sizes)
+        room.append(batch, keys, np.arange(count), np.tile(np.int32([0, 1]), (20, 1)), int(sizes[:count].sum()))
+        waiting |= {n + i: (int(keys[i]), *rows[i].values()) for i in range(count)}
+        n += 20
+        slots = room.in_age_order()
+        held = zip(room.key[slots].tolist(), *(c.to_pylist() for c in room.store.get(slots)), strict=True)
+        assert list(held) == list(waiting.values())
+        if count < 20:
+            gone = np.unique(np.r_[room.key[room.oldest], rng.integers(0, 40, 12)])
+            _, _, leaders = room.find(gone, 0, 1)
+            removed, _ = room.remove(leaders)
+            assert sorted(room.key[removed]) == sorted(w[0] for w in waiting.values() if w[0] in gone)
+            waiting = {i: w for i, w in waiting.items() if w[0] not in gone}
+    assert n == 6000
