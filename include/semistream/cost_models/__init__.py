@@ -1,1 +1,32 @@
-"""TODO"""
+"""The papers' cost models: one module an algorithm, one function an equation. ``MODELS`` lists them by the joins' names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from semistream.cost_models import cmeshjoin, hybridjoin, meshjoin, rmeshjoin, ssbj, sscj, ssij, ssj, xhybridjoin
+from semistream.cost_models.costs import TYPICAL, Costs, Cut, PhaseCosts, Prediction, Symbols, Workload
+from semistream.cost_models.frequencies import Frequencies
+
+
+@dataclass(frozen=True)
+class Model:
+    predict: Callable[..., Prediction]  # (workload, memory in bytes, costs, **sizes)
+    sizes: tuple[str, ...]  # what there is to tune, by the names of the operator's parameters
+
+
+MODELS: dict[str, Model] = {
+    "meshjoin": Model(meshjoin.predict, ("disk_tuples",)),
+    "rmeshjoin": Model(rmeshjoin.predict, ("disk_tuples", "slices")),
+    "cmeshjoin": Model(cmeshjoin.predict, ("disk_tuples", "cache_tuples")),
+    "ssj": Model(ssj.predict, ("disk_tuples", "cache_tuples")),
+    "ssbj": Model(ssbj.predict, ("disk_tuples",)),
+    "hybridjoin": Model(hybridjoin.predict, ("disk_tuples",)),
+    "x-hybridjoin": Model(xhybridjoin.predict, ("disk_tuples",)),
+    "tuned-x-hybridjoin": Model(xhybridjoin.predict, ("disk_tuples", "resident_tuples")),
+    "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples")),
+    "ssij": Model(ssij.predict, ("disk_tuples", "cache_share")),
+}
+
+__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction", "Symbols", "Workload"]

@@ -174,7 +174,7 @@ class TupleStore:
 
     def __init__(self, schema: pa.Schema, slots: int, heap_bytes: int):
         self.schema = schema
-        self.nulls = mapped(slots, np.uint8, self._null_bytes(schema)).reshape(slots, -1)
+        self.nulls = mapped(slots, np.uint8, self._null_bytes(schema)).reshape(slots, self._null_bytes(schema))
         self.lanes = [VariableLane(f.type, slots) if is_variable(f.type) else FixedLane(f.type, slots) for f in schema]
         self.heap = mapped(heap_bytes if any(isinstance(x, VariableLane) for x in self.lanes) else 0, np.uint8)
 

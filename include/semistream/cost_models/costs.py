@@ -1,0 +1,218 @@
+"""What the operations cost on a machine, as `tuning.calibrate` measured them, and a workload that is costed with them."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from semistream.cost_models.frequencies import Frequencies
+from semistream.cost_models.units import NANOSECOND
+from semistream.errors import ConfigError
+
+
+class Symbols(NamedTuple):
+    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_r, c_n, c_i, c_m, c_d and c_2 are ours."""
+
+    c_io: float  # c_IO(b): read one disk buffer, all of it
+    c_p: float  # the part of it that is read only where something matched: all columns but the key codes
+    c_h: float  # look one disk tuple up in H_S
+    c_r: float  # look one stream tuple up in H_R (the papers' c_H too)
+    c_o: float  # output one tuple found through H_S
+    c_n: float  # output one tuple found through H_R (the papers' c_O too)
+    c_e: float  # remove one tuple from H_S and Q
+    c_s: float  # read one stream tuple
+    c_a: float  # append one tuple to H_S and Q
+    c_f: float  # compare one disk tuple's frequency with the threshold
+    c_b: float  # look one disk tuple up among the values to be switched into the cache
+    c_i: float  # of an iteration itself, whatever its sizes
+    c_m: float  # of detecting frequent tuples, per tuple matched through H_S
+    c_d: float  # of detecting frequent tuples in an iteration, whatever the sizes
+    c_2: float  # of probing a second time in an iteration, whatever the sizes
+
+
+@dataclass(frozen=True)
+class PhaseCosts:
+    """What a disk phase costs, seconds. Those of H_S grow with it, as the processor's caches overflow: a value for each of ``tables``."""
+
+    tables: tuple[float, ...]  # tuples in H_S
+    look_up: tuple[float, ...]  # c_H, per disk tuple
+    output: tuple[float, ...]  # c_O
+    remove: tuple[float, ...]  # c_E
+    append: tuple[float, ...]  # c_A
+    read_stream: float  # c_S
+    read_partition: float  # c_IO(b) = read_partition + b (read_code + read_payload)
+    read_code: float
+    payload: float  # the part of read_partition that the payload takes
+    read_payload: float
+    iteration: float  # c_I
+    probe: float  # the part of it that finding, output and removal take
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A machine's costs, seconds. Between two table sizes they are interpolated over the size's logarithm."""
+
+    machine: str
+    scan: PhaseCosts  # of the joins that scan R
+    index: PhaseCosts  # of those that read it through its index
+    tables: tuple[float, ...]  # tuples in H_R
+    look_up_cache: tuple[float, ...]  # c_H in H_R
+    output_cache: tuple[float, ...]  # c_O from H_R
+    compare: float  # c_F
+    compare_match: float  # c_M
+    detection: float  # c_D
+    switch: float  # c_B
+    measured: dict[str, Any] = field(default_factory=dict)  # when, with what sizes, how well it fitted
+
+    def at(self, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan") -> Symbols:
+        """The papers' symbols for an H_S of so many tuples, a disk buffer of so many, an H_R of so many."""
+        p: PhaseCosts = getattr(self, phase)
+        c_h, c_o, c_e, c_a = (_interpolate(tuples, p.tables, v) for v in (p.look_up, p.output, p.remove, p.append))
+        c_r, c_n = (_interpolate(cached, self.tables, v) for v in (self.look_up_cache, self.output_cache))
+        c_p = p.payload + disk_tuples * p.read_payload
+        c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p
+        return Symbols(c_io, c_p, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration, self.compare_match, self.detection, p.probe)
+
+    @classmethod
+    def constant(cls, *, c_io_fixed: float, c_io_tuple: float, c_h: float, c_o: float, c_e: float, c_s: float, c_a: float,
+                 c_f: float = 0.0, c_b: float = 0.0, c_i: float = 0.0, machine: str = "") -> Costs:
+        """Costs as a paper gives them: in nanoseconds, the same for every table size."""
+        ns = NANOSECOND
+        phase = PhaseCosts((1.0,), (c_h * ns,), (c_o * ns,), (c_e * ns,), (c_a * ns,), c_s * ns, c_io_fixed * ns, c_io_tuple * ns, 0.0,
+                           0.0, c_i * ns, 0.0)
+        return cls(machine, phase, phase, (1.0,), (c_h * ns,), (c_o * ns,), c_f * ns, 0.0, 0.0, c_b * ns)
+
+    def save(self, path: str | Path) -> None:
+        """YAML, or JSON where the name ends so."""
+        values = json.loads(json.dumps(asdict(self)))
+        text = json.dumps(values, indent=1) if str(path).endswith(".json") else yaml.safe_dump(values, sort_keys=False)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Costs:
+        """Raises ConfigError when the file is missing or is none of these."""
+        try:
+            values = _tuples(yaml.safe_load(Path(path).read_text()))
+            return cls(**values | {p: PhaseCosts(**values[p]) for p in ("scan", "index")})
+        except (OSError, TypeError, KeyError, AttributeError, yaml.YAMLError) as e:
+            raise ConfigError("costs", "must be a file that `calibrate` wrote", str(path), f"Calibrate anew: {e}") from None
+
+
+def _tuples(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {k: _tuples(v) for k, v in values.items()}
+    return tuple(values) if isinstance(values, list) else values
+
+
+def _interpolate(tuples: float, tables: tuple[float, ...], values: tuple[float, ...]) -> float:
+    """values at a table size; constant beyond the first and the last."""
+    last = len(tables) - 1
+    i = bisect.bisect_right(tables, tuples)
+    if i == 0 or i > last:
+        return values[min(i, last)]
+    share = math.log(max(tuples, 1.0) / tables[i - 1]) / math.log(tables[i] / tables[i - 1])
+    return values[i - 1] + share * (values[i] - values[i - 1])
+
+
+class Cut(NamedTuple):
+    """R in partitions."""
+
+    count: int  # N
+    tuples: float  # d, of an average partition
+    most_bytes: int  # of the largest one, which the disk buffer must hold
+    most_tuples: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is joined: sizes in bytes as the operator really holds them, and how often each join value comes."""
+
+    master_tuples: int  # R_t
+    disk_tuple_bytes: float  # v_R in the disk buffer
+    stream_tuple_bytes: float  # v_S in H_S and Q of a join that scans R: the papers' v_ptr + f v_S
+    indexed_tuple_bytes: float  # the same of a join that reads R through its index
+    cached_tuple_bytes: float  # v_R in H_R
+    resident_tuple_bytes: float  # v_R in the non-swappable part
+    cached_key_bytes: float  # of a join value in H_R, its tuples aside
+    frequencies: Frequencies
+    page_tuples: float = 1.0  # partitions are whole pages of so many tuples
+    fan_out: float = 1.0  # master tuples per join value
+    batch_tuples: float = math.inf  # stream tuples that come at a time
+    cut: Callable[[int], Cut] | None = None  # how R really is cut, where it is there
+
+    @property
+    def values(self) -> float:
+        """Different join values in R."""
+        return self.master_tuples / self.fan_out
+
+    def partitions(self, disk_tuples: float) -> Cut:
+        """R cut for a disk buffer of so many tuples."""
+        if self.cut is not None:
+            return self.cut(max(int(disk_tuples), 1))
+        d = min(max(disk_tuples, self.page_tuples, 1.0), max(self.master_tuples, 1))
+        return Cut(max(math.ceil(self.master_tuples / d), 1), d, math.ceil(d * self.disk_tuple_bytes), int(d))
+
+    def smooth(self) -> Workload:
+        """The same with R cut anywhere, so that an optimiser sees no steps."""
+        return replace(self, cut=None)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of one algorithm at one setting, in its steady state."""
+
+    algorithm: str
+    sizes: dict[str, float]  # the setting, by the names of the operator's parameters
+    w_n: float  # stream tuples per iteration through the front stage
+    w_s: float  # stream tuples per iteration through H_S
+    c_loop: float  # s, corrected
+    c_loop_printed: float  # s, by the paper's own equation
+    memory: dict[str, float]  # bytes by component
+    h_s: float = 0.0  # tuples in H_S
+    h_r: float = 0.0  # tuples in H_R
+
+    @property
+    def w(self) -> float:
+        """Stream tuples finished per iteration."""
+        return self.w_n + self.w_s
+
+    @property
+    def mu(self) -> float:
+        """Service rate, tuples/s."""
+        return self.w / self.c_loop if self.c_loop > 0 else 0.0
+
+    @property
+    def mu_printed(self) -> float:
+        """Service rate by the paper's own c_loop, tuples/s."""
+        return self.w / self.c_loop_printed if self.c_loop_printed > 0 else 0.0
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """For ``open_join``."""
+        return {name: round(size, 3) if name.endswith("share") else int(size) for name, size in self.sizes.items()}
+
+
+def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:
+    """A setting that does not fit M."""
+    return Prediction(algorithm, sizes, 0.0, 0.0, math.inf, math.inf, {})
+
+
+# Measured by `calibrate` on two cores of an AMD EPYC, for the papers' tuples of 120 and 20 bytes.
+TYPICAL = Costs(
+    "a typical machine",
+    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(32e-9, 58e-9, 130e-9, 130e-9), output=(140e-9, 140e-9, 140e-9, 240e-9),
+               remove=(9e-9, 9e-9, 9e-9, 9e-9), append=(190e-9, 220e-9, 300e-9, 330e-9), read_stream=22e-9, read_partition=29e-6,
+               read_code=2.2e-9, payload=14e-6, read_payload=39e-9, iteration=240e-6, probe=180e-6),
+    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(31e-9, 55e-9, 98e-9, 98e-9), output=(140e-9, 140e-9, 140e-9, 200e-9),
+               remove=(64e-9, 64e-9, 83e-9, 180e-9), append=(150e-9, 150e-9, 210e-9, 310e-9), read_stream=71e-9, read_partition=25e-6,
+               read_code=3.3e-9, payload=12e-6, read_payload=50e-9, iteration=230e-6, probe=180e-6),
+    tables=(5_000, 50_000, 400_000), look_up_cache=(25e-9, 32e-9, 75e-9), output_cache=(22e-9, 38e-9, 54e-9), compare=1e-9,
+    compare_match=100e-9, detection=100e-6, switch=7e-9)

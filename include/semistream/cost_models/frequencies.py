@@ -1,0 +1,163 @@
+"""How often each join value comes in the stream: Zipf's law with any exponent, or an observed histogram.
+
+Every model asks the same few questions of either, so both are one class: join values in groups of equal probability, most frequent
+first. A group of Zipf's law is a run of neighbouring ranks; its mass is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from semistream.cost_models.harmonic import harmonic
+from semistream.errors import ConfigError
+
+_SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups behind them
+
+
+@dataclass(frozen=True, eq=False)
+class Frequencies:
+    """p: probability of each value of a group, float64[g], falling; keys: values in the group, float64[g].
+
+    Their sum is 1, or less where some of the stream has no master tuple (``absent``).
+    """
+
+    p: np.ndarray
+    keys: np.ndarray
+    name: str = ""
+
+    @classmethod
+    def zipf(cls, keys: int, exponent: float) -> Frequencies:
+        """The value of rank x has probability x**-exponent / H(keys, exponent). Raises ConfigError for what cannot be."""
+        if keys < 1:
+            raise ConfigError("keys", "must be at least 1", keys, "It is R_t, the number of different join values.")
+        if not 0 <= exponent < 100:
+            raise ConfigError("skew", "must be in [0, 100)", exponent, "0 is uniform, 1 is Zipf's law.")
+        if exponent == 0:
+            return cls(np.array([1.0 / keys]), np.array([float(keys)]), "uniform")
+        many = max(int(np.log(max(keys / _SINGLE, 1)) / np.log(_RATIO)), 0)
+        edges = np.unique(np.floor(np.concatenate([np.arange(min(keys, _SINGLE) + 1), np.geomspace(min(keys, _SINGLE), keys, many + 2)])))
+        mass = np.diff(harmonic(edges, exponent))
+        count = np.diff(edges)
+        return cls(mass / count / mass.sum(), count, f"Zipf {exponent:g}")
+
+    @classmethod
+    def observed(cls, counts: np.ndarray, keys: int, absent: int = 0) -> Frequencies:
+        """From a sample: how often each of its values came, int[n], of R's `keys` different values; `absent` tuples had none in R.
+
+        A sample overrates the rare values that it has and knows nothing of the others. Good's and Turing's estimate corrects both: a
+        value seen r times is expected (r + 1) N_{r+1} / N_r times, where N_r values were seen r times; unseen ones share what is left.
+        """
+        counts = np.asarray(counts, np.int64)
+        counts = counts[counts > 0]
+        if not len(counts):
+            return cls(np.array([1.0 / max(keys, 1)]), np.array([float(max(keys, 1))]), "nothing observed, taken as uniform")
+        seen, n_r = np.unique(counts, return_counts=True)
+        total, unseen = float(counts.sum()), max(keys - len(counts), 0)
+        p, many = _good_turing(seen, n_r.astype(np.float64)), n_r.astype(np.float64)
+        missing = min(max(total - float(p @ many), float(n_r[0]) if seen[0] == 1 else 0.0), 0.99 * total) if unseen else 0.0
+        p = p * (total - missing) / float(p @ many)
+        if missing:
+            p, many = np.append(p, missing / unseen), np.append(many, float(unseen))
+        order = np.argsort(-p, kind="stable")
+        return cls(p[order] / (total + absent), many[order], f"observed in {int(total) + absent:,} tuples")
+
+    @property
+    def absent(self) -> float:
+        """Share of the stream that has no master tuple."""
+        return max(1.0 - float(self.p @ self.keys), 0.0)
+
+    @property
+    def count(self) -> float:
+        """Different values that can come."""
+        return float(self.keys.sum())
+
+    def top(self, h: float) -> float:
+        """Share of the stream that the h most frequent values take, the papers' p_N."""
+        ends = np.cumsum(self.keys)
+        return float(np.interp(h, np.concatenate([[0.0], ends]), np.concatenate([[0.0], np.cumsum(self.p * self.keys)])))
+
+    def above(self, probability: float) -> tuple[float, float]:
+        """(values, their share of the stream) that are more probable than this; continuous in it, within a group's width."""
+        if len(self.p) == 1 or probability <= 0:
+            which = self.p > probability
+            return float(self.keys[which].sum()), float(self.p[which] @ self.keys[which])
+        ends = np.cumsum(self.keys)
+        h = float(np.interp(-probability, -self.p, ends)) if probability < self.p[0] else 0.0
+        return h, self.top(h)
+
+    def without(self, h: float) -> Frequencies:
+        """What the stream looks like behind a cache of the h most frequent values."""
+        ends = np.cumsum(self.keys)
+        left = np.minimum(self.keys, np.maximum(ends - h, 0.0))
+        which = left > 0
+        rest = float(self.p[which] @ left[which]) + self.absent
+        if not which.any() or rest <= 0:
+            return Frequencies(np.array([0.0]), np.array([1.0]), self.name)
+        return Frequencies(self.p[which] / rest, left[which], self.name)
+
+    def split(self, h: float, draws: float) -> tuple[float, Frequencies]:
+        """(share of the stream, the rest as in `without`) of the h values that are most frequent among so many stream tuples.
+
+        Chance lets some of the tail in, and keeps more probable values out: a value of probability p comes Poisson(p draws) times.
+        """
+        from scipy.special import pdtrc
+
+        draws = max(draws, 1.0)
+        low, high = 0, int(draws * self.p[0] + 10 * math.sqrt(draws * self.p[0]) + 10)
+        while low < high:  # the least count of which no more than h values are expected
+            middle = (low + high) // 2
+            low, high = (low, middle) if float(self.keys @ pdtrc(middle, draws * self.p)) <= h else (middle + 1, high)
+        above = pdtrc(low, draws * self.p)
+        here = (pdtrc(low - 1, draws * self.p) if low else 1.0) - above
+        room, many = h - float(self.keys @ above), float(self.keys @ here)
+        chosen = above + here * (min(room / many, 1.0) if many > 0 else 0.0)
+        hit = float(self.p @ (self.keys * chosen))
+        left = self.keys * (1 - chosen)
+        which = left > 1e-9
+        if not which.any() or hit > 1 - 1e-9:
+            return min(hit, 1.0), Frequencies(np.array([0.0]), np.array([1.0]), self.name)
+        return hit, Frequencies(self.p[which] / (1 - hit), left[which], self.name)
+
+    def distinct(self, draws: float) -> float:
+        """Expected different values among so many stream tuples."""
+        return float(self.keys @ -np.expm1(draws * np.log1p(-np.minimum(self.p, 1 - 1e-12))))
+
+    def partitions(self, count: float) -> Frequencies:
+        """The same question one level up: how probable each of `count` disk partitions is, where keys are spread by their hash.
+
+        Values more frequent than an average partition have one for themselves, with its share of all others.
+        """
+        count = max(count, 1.0)
+        heads, mass = self.above((1.0 - self.absent) / count)
+        heads = min(heads, count / 2)
+        mass = self.top(heads)
+        rest = (1.0 - self.absent - mass) / count
+        ends = np.cumsum(self.keys)
+        own = np.minimum(self.keys, np.maximum(heads - (ends - self.keys), 0.0))
+        which = own > 0
+        return Frequencies(np.append(self.p[which] + rest, rest), np.append(own[which], max(count - heads, 0.0)), self.name)
+
+    def ranges(self, first: float, width: float) -> Frequencies:
+        """As `partitions`, where R is stored by falling frequency: runs of `width` values behind the `first` ones."""
+        keys = self.count - first
+        if keys <= 0:
+            return Frequencies(np.array([0.0]), np.array([1.0]), self.name)
+        n = max(int(np.ceil(keys / width)), 1)
+        edges = np.unique(np.concatenate([np.arange(min(n, _SINGLE)), np.geomspace(min(n, _SINGLE), n, 200)]).astype(np.int64))
+        ends, mass = np.cumsum(self.keys), np.cumsum(self.p * self.keys)
+        at = np.interp(np.minimum(first + edges * width, self.count), np.concatenate([[0.0], ends]), np.concatenate([[0.0], mass]))
+        many = np.diff(edges).astype(np.float64)
+        return Frequencies(np.diff(at) / many, many, self.name)
+
+
+def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
+    """Expected count of a value seen r times, float64[n]: Turing's where enough values stand behind it, r itself beyond."""
+    following = np.interp(seen + 1, seen, n_r, right=0.0)
+    enough = (following >= 20) & (n_r >= 20) & np.isin(seen + 1, seen)
+    first_lack = int(np.argmin(enough)) if not enough.all() else len(seen)
+    out = seen.astype(np.float64)
+    out[:first_lack] = (seen[:first_lack] + 1) * following[:first_lack] / n_r[:first_lack]
+    return np.minimum(np.maximum.accumulate(out), np.maximum(seen, 1e-9))

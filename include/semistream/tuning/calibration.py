@@ -1,0 +1,390 @@
+"""Measure what the papers' cost symbols are worth on this machine, with this data's tuples.
+
+The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer and H_S sizes gives c_IO, c_H, c_O,
+c_E, c_S, c_A and the cost of an iteration itself; the shared front stage gives the look-up and output costs of H_R. The model
+cost = fixed + tuples * c(table size) is then fitted to each part by non-negative least squares of the relative errors.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import itertools
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.cost_models.costs import TYPICAL, Costs, PhaseCosts
+from semistream.errors import ConfigError
+from semistream.joins import kernels, open_join
+from semistream.joins.base import Partition, SemiStreamJoin
+from semistream.joins.front import KeyTable, probe_front
+from semistream.joins.keyroom import KeyRoom
+from semistream.joins.parts import Cache, variable_bytes
+from semistream.master import MasterRelation
+from semistream.workloads.zipf import ZipfKeys
+
+Clock = Literal["wall", "cpu"]
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.thread_time}
+MOST_TUPLES = 400_000  # of R that are used; what follows costs the same
+TABLES = (5_000, 50_000, 400_000, 1_600_000)  # tuples in H_S and H_R
+DISK_BUFFERS = (1_024, 4_096, 16_384)
+RUNS = (  # (tuples in H_S, which part of R, disk tuples): the ratio of w to d must vary, or their costs could not be told apart
+    *((table, *run) for table in TABLES[:3] for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))),
+    (TABLES[3], 0, 4_096), (TABLES[3], 0, 16_384), (TABLES[3], 1, 4_096))
+LEAST_BYTES = 20  # of a tuple in a hash table
+CHUNK = 65_536  # stream tuples given at a time
+CHUNKS = 12  # different ones
+DETECTION_TUPLES = 600_000
+CANDIDATES = 2_000  # values among which c_B looks up
+
+
+class Stopwatch:
+    """Seconds, calls and tuples by part of the operator."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self.clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.tuples: dict[str, float] = {}
+
+    def add(self, part: str, started: float, tuples: int = 0) -> None:
+        self.seconds[part] = self.seconds.get(part, 0.0) + self.clock() - started
+        self.tuples[part] = self.tuples.get(part, 0.0) + tuples
+
+    def watch(self, owner: Any, method: str, part: str, tuples: Callable[..., int] = lambda *_: 0) -> None:
+        """Time a method of one object from now on; of a generator, what happens inside it."""
+        plain = getattr(owner, method)
+
+        def timed(*arguments: Any) -> Any:
+            started = self.clock()
+            out = plain(*arguments)
+            self.add(part, started, tuples(*arguments))
+            return self._steps(out, part) if isinstance(out, Iterator) else out
+
+        setattr(owner, method, timed)
+
+    def _steps(self, steps: Iterator[Any], part: str) -> Generator[Any, None, Any]:
+        while True:
+            started = self.clock()
+            try:
+                item = next(steps)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.add(part, started)
+            yield item
+
+
+class Pace:
+    """How much slower this machine is now than when first asked: a fixed piece of work like the joins' own.
+
+    Where others use the machine too, a time divided by the pace while it was taken is what an undisturbed run would take.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time):
+        random = np.random.default_rng(0)
+        self.clock = clock
+        self.table = KeyTable(random.permutation(1 << 20))
+        self.codes = random.integers(0, 1 << 20, 40_000)
+        self.batch = pa.RecordBatch.from_arrays([pa.FixedSizeBinaryArray.from_buffers(pa.binary(112), 1 << 16, [None, pa.py_buffer(
+            bytes(112 << 16))])], ["payload"])
+        self.rows = pa.array(random.integers(0, 1 << 16, 20_000))
+        self._work()
+        self.first = float(np.median([self._work() for _ in range(9)]))
+
+    def __call__(self) -> float:
+        return self._work() / self.first
+
+    def _work(self) -> float:
+        started = self.clock()
+        self.table.find(self.codes)
+        self.batch.take(self.rows)
+        for first in range(0, 20_000, 200):
+            self.batch.slice(first, 200).take(pa.array(np.arange(50))).column(0)
+        return self.clock() - started
+
+
+class Head:
+    """The first partitions of R, so that measuring does not take longer for a larger one."""
+
+    def __init__(self, master: MasterRelation, tuples: int):
+        self._master, self._tuples = master, tuples
+        self.tuple_count = min(master.tuple_count, tuples)
+        share = min(tuples / max(master.tuple_count, 1), 1.0)
+        self.partition_count = max(round(master.partition_count * share), 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._master, name)
+
+    def with_partition(self, tuples: int) -> Head:
+        return Head(self._master.with_partition(tuples), self._tuples)
+
+
+def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None, *,
+              clock: Clock = "wall", memory: float = math.inf, seconds: float = 0.2,
+              pace: Callable[[], float] = lambda: 1.0) -> Costs:
+    """The costs for stream tuples like the sample's and this master relation.
+
+    clock: wall, or cpu on a machine that others use at the same time (reading from a cold disk then costs nothing);
+    memory: the largest M of interest: hash tables that it cannot hold are left out; seconds: time spent on each of about forty settings; pace: divides the times (``Pace``). Raises ConfigError for a sample or a master without tuples.
+    """
+    if not sample.num_rows or not master.tuple_count:
+        raise ConfigError("calibrate", "must be given tuples", (sample.num_rows, master.tuple_count), "Give a sample of the stream, and R.")
+    now, most = CLOCKS[clock], min(MOST_TUPLES, master.tuple_count)
+    settings = []
+    for head in (Head(master, most), Head(master, most // 2), Head(master, most // 4)):
+        keys, random = master_keys(head, on), np.random.default_rng(0)
+        chunks = [with_keys(sample, keys, random.integers(0, keys.num_rows, CHUNK), on) for _ in range(CHUNKS)]
+        settings.append(Setting(chunks, keys, head, on, columns, now, seconds, pace))
+    runs = [r for r in RUNS if r[0] <= max(memory / LEAST_BYTES, TABLES[0])]
+    phases = {"scan": _measure_phase(settings, "meshjoin", runs)}
+    phases["index"] = phases["scan"] if master.sequential else _measure_phase(settings, "hybridjoin", runs)
+    setting, head = settings[0], settings[0].master
+    tables = tuple(t for t in TABLES if t <= head.tuple_count) or (float(head.tuple_count),)
+    look_up, output = _measure_cache(setting, tables)
+    detection = _measure_detection(setting)
+    switch = _measure_switch(setting)
+    return Costs(platform.node(), phases["scan"][0], phases["index"][0], tables, look_up, output, *detection, switch, {
+        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock, "cores": os.cpu_count(),
+        "processor": _processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
+        "master_tuple_bytes": round(float(master.tuple_bytes), 2), "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
+        "fit": {name: fit for name, (_, fit) in phases.items()}})
+
+
+class Setting(NamedTuple):
+    """What is measured with."""
+
+    chunks: list[pa.RecordBatch]
+    keys: pa.Table  # R's join columns
+    master: Head
+    on: Sequence[tuple[str, str]]
+    columns: Sequence[str] | None
+    clock: Callable[[], float]
+    seconds: float
+    pace: Callable[[], float]
+
+    def open(self, algorithm: str, disk_tuples: int, memory: int) -> Any:
+        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=self.master, on=self.on, columns=self.columns,
+                         parameters={"disk_tuples": disk_tuples})
+
+
+def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, dict[str, dict[str, float]]]:
+    """The costs of a disk phase, and each part's (fixed seconds per iteration, median relative error of the fit)."""
+    runs = [run for table, size, disk_tuples in wanted if (run := _measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size})["w"]]
+    if not runs:
+        raise ConfigError("calibrate", f"must have a master of at least {4 * RUNS[0][2]:,} tuples", settings[0].master.tuple_count,
+                          "Use the costs of a larger one.")
+    tables = sorted({r["table"] for r in runs})
+    whole = [r for r in runs if r["part_of_r"] == 0]  # a small R stays in the processor's caches
+    fits = {part: _fit(some, part, flat, steep, tables) for some, part, flat, steep in (
+        (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []), (runs, "find", [], ["disk_tuples", "w"]),
+        (runs, "output", ["disk_tuples"], ["w"]), (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]), (runs, "stream", ["w"], []))}
+    fixed = {part: f.fixed for part, f in fits.items()}
+    each, every = fits["find"].steep  # disk tuple's look-up; match's, a step along its key's chain
+    costs = PhaseCosts(
+        tuple(tables), look_up=tuple(c + fits["output"].flat[0] for c in each),
+        output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))), remove=fits["remove"].steep[0],
+        append=fits["append"].steep[0], read_stream=fits["stream"].flat[0], read_partition=fixed["codes"] + fixed["payload"],
+        read_code=fits["codes"].flat[0], payload=fixed["payload"], read_payload=fits["payload"].flat[0],
+        iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"], probe=fixed["find"] + fixed["output"] + fixed["remove"])
+    return costs, {part: {"fixed": f.fixed, "error": f.error} for part, f in fits.items()}
+
+
+def master_keys(master: Head, on: Sequence[tuple[str, str]]) -> pa.Table:
+    """R's join columns."""
+    whole = master.with_partition(65_536)
+    return pa.Table.from_batches([whole.read(i, [m for _, m in on]) for i in range(whole.partition_count)]).combine_chunks()
+
+
+def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray, on: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+    """The sample's tuples again and again, with these of R's keys, so that each finds a match."""
+    drawn, rows = keys.take(pa.array(which)), sample.take(pa.array(np.arange(len(which)) % sample.num_rows))
+    for stream, column in on:
+        i = rows.schema.get_field_index(stream)
+        rows = rows.set_column(i, rows.schema.field(i), pc.cast(drawn[column].combine_chunks(), rows.schema.field(i).type))
+    return rows
+
+
+def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> dict[str, float]:
+    """Mean seconds per iteration of each part, in the steady state; no w where R has too few tuples for the setting."""
+    clock = setting.clock
+    join = _filled_to(setting, algorithm, table, disk_tuples)
+    if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:
+        return {"w": 0.0}
+    watch, before = Stopwatch(clock), (0, 0, 0.0)
+    pieces, paces = _pieces(setting.chunks, 16_384), [setting.pace()]
+    paced = clock()
+    warm, least = False, getattr(getattr(join, "mesh", None), "chunks", 5)
+    while not warm or clock() - before[2] < setting.seconds or join.stats.iteration_count < before[0] + 5:
+        started = clock()
+        for _ in join.process(next(pieces)):
+            pass
+        watch.add("process", started)
+        if clock() - paced > 0.05:
+            paces.append(setting.pace())
+            paced = clock()
+        if not warm and join.stats.iteration_count > least and join.stats.rows_read - join.stats.waiting > table // 3:
+            warm = True
+            _watch_parts(watch, join)
+            gc.collect()
+            watch.reset()
+            paces.clear()
+            paces.append(setting.pace())
+            before = (join.stats.iteration_count, join.stats.rows_read, clock())
+    total, rows = join.stats.iteration_count - before[0], join.stats.rows_read - before[1]
+    slow = float(np.median(paces))
+    s = {part: t / total / slow for part, t in watch.seconds.items()}
+    return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total,
+            **{part: s[part] for part in ("codes", "payload", "find", "remove", "append")},
+            "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"], "stream": s["process"] - s["iterate"] - s["append"]}
+
+
+def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> Any:
+    """An operator whose H_S holds so many tuples."""
+    batch, buffer = setting.chunks[0], setting.master.with_partition(disk_tuples).partition_bytes
+    join = setting.open(algorithm, disk_tuples, 3 * buffer + int(table * (batch.nbytes / batch.num_rows + 1_000)))
+    phase = getattr(join, "mesh", None) or join.indexed
+    if hasattr(join, "mesh"):
+        phase.fill(phase.tuples.batch(batch))
+        phase.resize(int(table * phase.tuple_bytes))
+    else:
+        phase.build(batch, int(table * KeyRoom.tuple_bytes(phase.tuples.held, float(variable_bytes(phase.tuples.batch(batch)).mean()) + 1)))
+    return join
+
+
+def _watch_parts(watch: Stopwatch, join: Any) -> None:
+    phase = getattr(join, "mesh", None) or join.indexed
+    watch.watch(phase, "iterate", "iterate")
+    watch.watch(phase, "expire" if hasattr(phase, "expire") else "finish", "remove")
+    watch.watch(phase.room, "find", "find", lambda codes, *_: len(codes))
+    watch.watch(phase.room, "append", "append")
+    watch.watch(join.master, "read_codes", "codes")
+    watch.watch(join.master, "read", "payload")
+
+
+def _pieces(chunks: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    while True:
+        for chunk in chunks:
+            for first in range(0, chunk.num_rows, rows):
+                yield chunk.slice(first, rows)
+
+
+class Fit(NamedTuple):
+    fixed: float  # s per iteration
+    flat: tuple[float, ...]  # s per tuple
+    steep: tuple[tuple[float, ...], ...]  # s per tuple at each table size
+    error: float  # median relative
+
+
+def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep: Sequence[str], tables: Sequence[float]) -> Fit:
+    """seconds ~ fixed + sum of flat * c + sum of steep * c(table), where c(table) does not fall."""
+    from scipy.optimize import nnls
+
+    y, place = (np.array([r[x] for r in runs]) for x in (part, "table"))
+    y = np.maximum(y, 1e-9)
+    columns = [np.ones(len(y)), *(np.array([r[x] for r in runs]) for x in flat)]
+    columns += [np.where(place >= t, [r[x] for r in runs], 0.0) for x in steep for t in tables]  # c(table) as a sum of growths
+    a = np.stack(columns, axis=1) / y[:, None]
+    x, _ = nnls(a, np.ones(len(y)))
+    split, many = 1 + len(flat), len(tables)
+    grown = [tuple(map(float, np.cumsum(x[i:i + many]))) for i in range(split, len(x), many)]
+    return Fit(float(x[0]), tuple(map(float, x[1:split])), tuple(grown), float(np.median(np.abs(a @ x - 1))))
+
+
+def _measure_cache(setting: Setting, tables: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds to look a stream tuple up in an H_R of so many tuples, and to output one found there."""
+    look_up, output, chunks, clock = [], [], setting.chunks, setting.clock
+    join = setting.open("meshjoin", 65_536, 1 << 40)
+    codes = [join.spec.keys.stream_codes(c)[0] for c in chunks]
+    for table in tables:
+        cache, cached = _filled(join, int(table))
+        random = np.random.default_rng(1)
+        hits = [np.ascontiguousarray(random.choice(cached, CHUNK)) for _ in range(4)]
+        misses = [c ^ np.int64(1 << 61) for c in codes[:4]]
+
+        def once(keys: np.ndarray, cache: Cache = cache) -> float:
+            started = clock()
+            for _ in probe_front(join, cache, chunks[0], keys):
+                pass
+            return (clock() - started) / len(keys) / setting.pace()
+
+        miss, hit = (float(np.median([once(k) for k in 3 * some][1:])) for some in (misses, hits))
+        look_up.append(miss)
+        output.append(max(hit - miss, 0.0))
+    return tuple(look_up), tuple(output)
+
+
+def _filled(join: SemiStreamJoin, tuples: int) -> tuple[Cache, np.ndarray]:
+    """An H_R of about so many of R's first tuples, and its join values."""
+    spec, master = join.spec, join.master
+    parts = [Partition(spec, i) for i in range(master.partition_count)]
+    strings = sum(int(variable_bytes(p.payload).sum()) for p in parts)
+    cache = Cache(spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1, strings + 1)
+    known: list[np.ndarray] = []
+    for part in parts:
+        keys, owners = np.unique(part.codes[:max(tuples - sum(map(len, known)), 0)], return_inverse=True)
+        if len(keys):
+            cache.load(part.payload, np.arange(len(owners)), owners + sum(map(len, known)), 1 << 60)
+            known.append(keys)
+    keys = np.concatenate(known)
+    cache.publish(keys)
+    return cache, keys
+
+
+def _measure_detection(setting: Setting) -> tuple[float, float, float]:
+    """(c_F per disk tuple, c_M per match, c_D per iteration) of the frequency detection, where keys come by Zipf's law."""
+    zipf, runs = ZipfKeys(setting.keys.num_rows, 1.0), []
+    for disk_tuples, room in itertools.product(DISK_BUFFERS, (2_000_000, 12_000_000)):
+        if 4 * disk_tuples > setting.master.tuple_count:
+            continue
+        memory = setting.master.with_partition(disk_tuples).partition_bytes * 3 + room
+        join = setting.open("cmeshjoin", disk_tuples, memory)
+        watch, at = Stopwatch(setting.clock), 0
+        while at < min(DETECTION_TUPLES, 8 * setting.master.tuple_count) or join.stats.iteration_count < 2 * join.mesh.chunks:
+            if not watch.tuples and join.stats.iteration_count > join.mesh.chunks:
+                watch.watch(join.front, "detect", "detect", lambda partition, f: len(f))
+                first, missed = join.stats.iteration_count, join.stats.rows_read - join.stats.cache_hits
+            for _ in join.process(with_keys(setting.chunks[0], setting.keys, zipf.draw(at, CHUNK) - 1, setting.on)):
+                pass
+            at += CHUNK
+        n = join.stats.iteration_count - first
+        runs.append({"seconds": watch.seconds["detect"] / n / setting.pace(), "disk_tuples": watch.tuples["detect"] / n,
+                     "matches": (join.stats.rows_read - join.stats.cache_hits - missed) / n, "table": 0.0})
+    if not runs:
+        return TYPICAL.compare, TYPICAL.compare_match, TYPICAL.detection
+    fit = _fit(runs, "seconds", ["disk_tuples", "matches"], [], [0.0])
+    return *fit.flat, fit.fixed
+
+
+def _measure_switch(setting: Setting) -> float:
+    """Seconds per disk tuple of c_B."""
+    codes = setting.master.with_partition(8_192).read_codes(0)
+    candidates = KeyTable(np.unique(codes)[::max(len(codes) // CANDIDATES, 1)].copy())
+    counted, times = np.zeros(len(candidates.keys), np.int32), []
+    for _ in range(20):
+        started = setting.clock()
+        for _ in range(20):
+            kernels.count_by(candidates.find(codes), counted)
+        times.append(setting.clock() - started)
+    return float(np.median(times)) / 20 / len(codes) / setting.pace()
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as f:
+            return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.processor())
+    except OSError:
+        return platform.processor()
+
+
+__all__ = ["Clock", "calibrate"]

@@ -1,0 +1,65 @@
+"""``algorithm: auto``: what to join with, from a sample of the stream, the master relation and M alone; by the models, in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Prediction
+from semistream.errors import ConfigError
+from semistream.joins.registry import REGISTRY
+from semistream.master import MasterRelation
+from semistream.tuning.search import tune_all
+from semistream.tuning.workload import describe
+
+COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
+
+
+@dataclass(frozen=True)
+class Choice:
+    algorithm: str
+    parameters: dict[str, Any]
+    reason: str  # for the ledger: one line
+    ranking: tuple[Prediction, ...]  # every algorithm that can be used, the fastest first
+
+
+def known_costs(home: str | Path | None = None) -> Costs:
+    """This machine's costs as `calibrate` stored them under `home`, or, before it did, typical ones."""
+    path = Path(home) / COSTS_FILE if home is not None else None
+    return Costs.load(path) if path is not None and path.exists() else TYPICAL
+
+
+def usable(master: MasterRelation) -> list[str]:
+    """The algorithms that can join with this master relation."""
+    return [a.name for a in REGISTRY.values() if a.name in MODELS and not (a.needs_index and master.sequential)
+            and not (a.unique_keys and not master.unique)
+            and not ("cache_tuples" in MODELS[a.name].sizes and master.sequential and not master.unique)]
+
+
+def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequence[tuple[str, str]],
+           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL, frequencies: Frequencies | None = None,
+           algorithms: Iterable[str] | None = None) -> Choice:
+    """The algorithm and parameters of the highest predicted service rate, and why.
+
+    sample: stream tuples, the more the better (some 100,000 of the first micro-batches); frequencies: in the place of the sample's.
+    Raises ConfigError when M is too small for every one.
+    """
+    allowed = usable(master)
+    names = allowed if algorithms is None else [a for a in algorithms if a in allowed]
+    work = describe(sample, master, on, columns, frequencies)
+    ranking = tuple(tune_all(work, memory, costs, names))
+    if not ranking:
+        raise ConfigError("memory", f"must be enough for one of {', '.join(names)}", int(memory), "Give more memory.")
+    return Choice(ranking[0].algorithm, ranking[0].parameters, _reason(ranking, memory, master, work.frequencies, costs), ranking)
+
+
+def _reason(ranking: Sequence[Prediction], memory: int, master: MasterRelation, frequencies: Frequencies, costs: Costs) -> str:
+    best, share = ranking[0], ranking[0].w_n / max(ranking[0].w, 1e-12)
+    others = ", ".join(f"{p.algorithm} {p.mu:,.0f}" for p in ranking[1:4])
+    return (f"{best.algorithm}: {best.mu:,.0f} tuples/s expected with M = {memory:,} bytes over {master.tuple_count:,} master tuples, "
+            f"{share:.0%} of the stream through the cache; keys {frequencies.name}"
+            + (f"; after it {others}" if others else "") + f"; costs of {costs.machine}")

@@ -1,0 +1,111 @@
+"""The best sizes for one algorithm, and the best algorithm, by the cost models: a bounded optimisation over the sizes' logarithms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from semistream.cost_models import MODELS, Costs, Prediction, Workload
+from semistream.errors import ConfigError
+
+MOST_SLICES = 64
+STARTS = {1: 9, 2: 5}  # points of the first look, per size, by the number of sizes
+
+
+def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes: float) -> Prediction:
+    """w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises ConfigError for an unknown algorithm or size."""
+    if algorithm not in MODELS:
+        raise ConfigError("algorithm", f"must be one that has a cost model: {', '.join(MODELS)}", algorithm, "Choose one of them.")
+    model = MODELS[algorithm]
+    for name in sizes:
+        if name not in model.sizes:
+            raise ConfigError(name, f"must be a size of {algorithm}", name, f"It has: {', '.join(model.sizes)}.")
+    missing = [n for n in model.sizes if n not in sizes]
+    if missing:
+        raise ConfigError(missing[0], "must be given", None, "`tune` finds the best value.")
+    return model.predict(work, memory, costs, **sizes)
+
+
+def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
+    """The smallest and the largest value that M allows."""
+    most = {"disk_tuples": memory / 2 / work.disk_tuple_bytes, "slices": MOST_SLICES,
+            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes) / 1.125,
+            "resident_tuples": 0.95 * memory / work.resident_tuple_bytes, "cache_share": 0.9}[size]
+    if size == "cache_share":
+        return 0.01, most
+    low = work.page_tuples if size == "disk_tuples" else 1.0
+    if size != "slices":
+        most = min(most, work.master_tuples)
+    return min(low, max(most, 1.0)), max(most, low)
+
+
+def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: float) -> Prediction:
+    """The sizes of the highest service rate; those given are kept. Raises ConfigError when none fits M."""
+    names = [n for n in MODELS[algorithm].sizes if n not in given] if algorithm in MODELS else []
+    limits = [tuple(map(math.log, bounds(n, work, memory))) for n in names]
+    smooth = work.smooth()
+
+    def cost(x: Iterable[float]) -> float:
+        """Seconds per stream tuple."""
+        mu = predict(algorithm, smooth, memory, costs, **dict(zip(names, map(math.exp, x), strict=True)), **given).mu
+        return 1 / mu if mu > 0 else 1e9
+
+    best = _minimum(cost, limits) if names else ()
+    found = _rounded(algorithm, work, memory, costs, dict(zip(names, map(math.exp, best), strict=True)), given)
+    if found.mu <= 0:
+        raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and a tuple for each partition", int(memory),
+                          "Give more memory.")
+    return found
+
+
+def tune_all(work: Workload, memory: float, costs: Costs, algorithms: Iterable[str] = tuple(MODELS)) -> list[Prediction]:
+    """The best setting of each algorithm that M is enough for, the fastest first."""
+    found = []
+    for algorithm in algorithms:
+        try:
+            found.append(tune(algorithm, work, memory, costs))
+        except ConfigError:
+            continue
+    return sorted(found, key=lambda p: -p.mu)
+
+
+def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
+    """Where the cost is least: from the best point of a coarse grid, downhill."""
+    from scipy.optimize import minimize, minimize_scalar
+
+    axes = [np.linspace(low, high, STARTS[len(limits)]) for low, high in limits]
+    start = min(itertools.product(*axes), key=cost)
+    if len(limits) == 1:
+        (low, high), step = limits[0], axes[0][1] - axes[0][0]
+        around = (max(low, start[0] - step), min(high, start[0] + step))
+        if around[1] <= around[0]:
+            return start
+        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded", options={"xatol": 1e-3, "maxiter": 40})
+        x = (float(found.x),)
+    else:
+        steps = [max((a[1] - a[0]) / 2, 1e-6) for a in axes]
+        simplex = [start, *(tuple(s + (d if s + d <= high else -d) * (i == j) for j, (s, d, (_, high)) in
+                                  enumerate(zip(start, steps, limits, strict=True))) for i in range(len(start)))]
+        found = minimize(cost, start, method="Nelder-Mead", bounds=limits,
+                         options={"initial_simplex": np.array(simplex), "xatol": 1e-2, "fatol": 1e-12, "maxfev": 80})
+        x = tuple(map(float, found.x))
+    return min(start, x, key=cost)
+
+
+def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes: dict[str, float], given: dict[str, float]) -> Prediction:
+    """The best of the neighbouring sizes that can really be had: whole pages, whole tuples."""
+    options = []
+    for name, size in sizes.items():
+        low, high = bounds(name, work, memory)
+        if name == "cache_share":
+            options.append([round(min(max(size, low), high), 3)])
+            continue
+        unit = work.page_tuples if name == "disk_tuples" else 1.0
+        near = {math.floor(size / unit) * unit, math.ceil(size / unit) * unit} if name in ("disk_tuples", "slices") else {round(size)}
+        options.append(sorted({max(1, int(min(max(n, low), high))) for n in near}))
+    found = [predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)), **given)
+             for option in itertools.product(*options)]
+    return max(found, key=lambda p: p.mu)

@@ -1,0 +1,69 @@
+"""What a real stream and a real master relation are to the cost models."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.cost_models import Cut, Frequencies, Workload
+from semistream.joins.base import JoinSpec
+from semistream.joins.front import cached_bytes
+from semistream.joins.keyroom import KeyRoom
+from semistream.joins.parts import Cache, WaitingRoom, is_variable, variable_bytes
+from semistream.joins.registry import open_join
+from semistream.joins.sequential import StreamTuples
+from semistream.master import MasterRelation
+
+LOOKED_UP = 256  # values of a sample that are looked for in R, to learn how many are absent
+
+
+def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None,
+             frequencies: Frequencies | None = None, batch_tuples: float = float("inf")) -> Workload:
+    """A workload with the sizes that tuples like the sample's have in the operators; its frequencies are the sample's if not given."""
+    spec = join_spec(sample.schema, master, on, columns)
+    held = StreamTuples(spec).batch(pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream)) if sample.num_rows else None
+    strings = float(variable_bytes(held).mean()) + 1 if held is not None and any(is_variable(f.type) for f in held.schema) else 0.0
+    schema, v_r = StreamTuples(spec).held, cached_bytes(spec)
+    pages = max(master.with_partition(1).partition_count, 1)
+    return Workload(
+        master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0),
+        stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
+        cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=8 + v_r,
+        frequencies=frequencies or observe(spec, sample), page_tuples=max(master.tuple_count / pages, 1.0),
+        fan_out=1.0, batch_tuples=batch_tuples, cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
+
+
+def join_spec(stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None) -> JoinSpec:
+    return open_join("meshjoin", memory=1 << 50, stream=stream, master=master, on=on, columns=columns, parameters={"disk_tuples": 1}).spec
+
+
+def observe(spec: JoinSpec, sample: pa.RecordBatch) -> Frequencies:
+    """The stream's frequencies as a sample shows them: an observed histogram in the place of Zipf's law."""
+    batch = pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream)
+    codes, valid = spec.keys.stream_codes(batch)
+    values, counts = np.unique(codes[valid], return_counts=True)
+    absent = int((~valid).sum())
+    missing = _absent_share(spec.master, values, counts)
+    counts = counts[np.random.default_rng(0).permutation(len(counts))]
+    gone = int(np.searchsorted(np.cumsum(counts), missing * counts.sum(), side="right")) if missing else 0
+    return Frequencies.observed(counts[gone:], max(spec.master.tuple_count, 1), absent + int(counts[:gone].sum()))
+
+
+def _absent_share(master: MasterRelation, values: np.ndarray, counts: np.ndarray) -> float:
+    """Share of the stream tuples whose value R does not have, from a look at some of them; 0 where R has no index."""
+    if master.sequential or not len(values) or not master.tuple_count:
+        return 0.0
+    some = np.random.default_rng(0).choice(values, min(LOOKED_UP, len(values)), replace=False, p=counts / counts.sum())
+    pages = master.with_partition(1)
+    ranges = pages.partitions_of(some)
+    found = sum(any((pages.read_codes(n) == code).any() for n in range(*span)) for code, span in zip(some, ranges, strict=True))
+    return 1 - found / len(some)
+
+
+def _cut(master: MasterRelation, disk_tuples: int) -> Cut:
+    cut = master.with_partition(disk_tuples)
+    count = max(cut.partition_count, 1)
+    return Cut(count, cut.tuple_count / count, cut.partition_bytes, cut.partition_tuples)

@@ -1,0 +1,311 @@
+import math
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Workload, hybridjoin, meshjoin, rmeshjoin, ssbj, sscj, ssj, xhybridjoin
+from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
+from semistream.errors import ConfigError
+from semistream.joins import REGISTRY, open_join
+from semistream.master import open_snapshot, publish_snapshot
+from semistream.tuning import calibrate, choose, describe, predict, tune, tune_all
+from semistream.tuning.search import bounds
+from semistream.workloads.zipf import ZipfKeys
+
+R_T = 60_000
+# nanoseconds
+PAPER_LIKE = Costs.constant(c_io_fixed=60_000, c_io_tuple=45, c_h=60, c_o=200, c_e=10, c_s=30, c_a=300, c_f=1, c_b=7, c_i=300_000)
+
+
+def workload(skew=1.0, r_t=1_000_000, **changes):
+    sizes = {"master_tuples": r_t, "disk_tuple_bytes": 120, "stream_tuple_bytes": 34, "indexed_tuple_bytes": 58, "cached_tuple_bytes": 109,
+             "cached_key_bytes": 26, "resident_tuple_bytes": 117, "frequencies": Frequencies.zipf(r_t, skew), "page_tuples": 1024}
+    return Workload(**sizes | changes)
+
+
+def stream_of(keys):
+    keys = np.asarray(keys)
+    note = pa.FixedSizeBinaryArray.from_buffers(pa.binary(12), len(keys), [None, pa.py_buffer(bytes(12 * len(keys)))])
+    return pa.RecordBatch.from_arrays([pa.array(keys), note], ["key", "note"])
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    root = tmp_path_factory.mktemp("snapshots") / "master"
+    payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(104), R_T, [None, pa.py_buffer(bytes(104 * R_T))])
+    batch = pa.RecordBatch.from_arrays([pa.array(np.arange(1, R_T + 1)), payload], ["key", "payload"])
+    publish_snapshot([batch], batch.schema, root, "master", ["key"], bucket_count=4, page_tuples=256)
+    return open_snapshot(root)
+
+
+class TestHarmonic:
+    @pytest.mark.parametrize(("n", "exponent", "value"), [
+        (1, 1, 1.0), (4, 1, 25 / 12), (10, 2, 1.5497677311665407), (1_000_000, 1, 14.392726722865724), (10 ** 12, 1, 28.20823678083008),
+        (10 ** 8, 0, 1e8), (10 ** 9, 0.5, 2e9 ** 0.5 * 2 ** 0.5 - 1.4603545088095868 + 0.5 / 1e9 ** 0.5), (10 ** 15, 2, math.pi ** 2 / 6 - 1e-15), (0, 1, 0.0)])
+    def test_values(self, n, exponent, value):
+        assert harmonic(n, exponent) == pytest.approx(value, rel=1e-12)
+
+    @given(st.integers(1, 5_000), st.integers(0, 5_000), st.floats(0, 4))
+    def test_sums_are_those_of_plain_loops(self, first, more, exponent):
+        assert power_sum(first, first + more, exponent) == pytest.approx(sum(x ** -exponent for x in range(first, first + more + 1)), rel=1e-7)
+
+    def test_the_papers_approximation(self):
+        assert harmonic_approximation(1e6) == pytest.approx(float(harmonic(1e6)), abs=1e-6)
+
+
+class TestEquations:
+    def test_meshjoin(self):
+        # 100M tuples of 120 bytes, b = 1000: N = 100,000; w = 500 tuples of 20 bytes, f = 1.5, pointers of 4 bytes:
+        # 1000 * 120 + 500 * 100,000 * (4 + 1.5 * 20) = 120,000 + 50M * 34
+        assert meshjoin.memory(1000, 120, 500, 100_000, 4, 1.5, 20) == 1_700_120_000
+        assert meshjoin.chunk(1_700_120_000, 1000, 120, 100_000, 4, 1.5, 20) == 500
+        # 1 ms + 1000 * 50 ns + 500 * (100 + 20 + 30 + 50) ns
+        assert meshjoin.c_loop(1e-3, 1000, 50e-9, 500, 100e-9, 20e-9, 30e-9, 50e-9) == pytest.approx(1.15e-3)
+        assert meshjoin.service_rate(500, 1.15e-3) == pytest.approx(434_782.6, rel=1e-6)
+
+    def test_r_meshjoin_halves_both_with_two_slices(self):
+        assert rmeshjoin.memory(1000, 120, 250, 100_000, 2, 4, 1.5, 20) == 1_700_120_000
+        assert rmeshjoin.c_loop(1e-3, 1000, 2, 50e-9, 250, 100e-9, 20e-9, 30e-9, 50e-9) == pytest.approx(1.15e-3 / 2)
+
+    def test_ssj(self):
+        # M = 1.12 GB, pages of 4 KiB, k = 100, l = 30,000, h_R = 1M: [..] = 1.12e9 - 30,100 * 4096 - 8e6 = 988,710,400
+        terms = ssj.memory(1.12e9, 100, 30_000, 4096, 1e6, 0.9)
+        assert terms == {"disk buffer": 409_600, "H_R": 122_880_000, "frequency recorder": 8e6, "H_S": pytest.approx(889_839_360),
+                         "queue": pytest.approx(98_871_040)}
+        assert sum(terms.values()) == pytest.approx(1.12e9)
+        arguments = (1e-3, 1000, 50e-9, 10e-9, 500, 100e-9, 20e-9, 30e-9, 50e-9, 2000)
+        # 1 ms + 1000 * 60 ns + 500 * 200 ns + 2000 * 180 ns
+        assert ssj.c_loop(*arguments) == pytest.approx(1.52e-3)
+        assert ssj.c_loop_with_misses(*arguments) == pytest.approx(1.52e-3 + 500 * 50e-9)  # and w_S c_H
+        assert ssj.service_rate(2000, 500, 1.52e-3) == pytest.approx(2500 / 1.52e-3)
+
+    def test_ssj_tuning(self):
+        # H(1M) = 14.3927267, H(100M) = 18.9978964
+        assert ssj.p_n(1e6, 1e8) == pytest.approx(14.392726723 / 18.997896414, rel=1e-9)
+        assert ssj.p_n_logarithm(1e6, 1e8) == pytest.approx(0.75)
+        phi, psi = ssj.fit_power(1e6, 1e8)
+        assert phi < 1 < psi
+        # Eq. 6 is exact in R_t^y h_R^z up to the constant that it leaves out; a doubling of h_R changes it by psi
+        assert ssj.p_n_power(1e8, 2e6, phi, psi) / ssj.p_n_power(1e8, 1e6, phi, psi) == pytest.approx(psi)
+        assert ssj.w_n(0.75, 10_000, 10) == 750
+        # (18.4206807 - 13.8155106) / (1000 * (18.4206807 + 0.5772157))
+        assert ssj.p_s(1e6, 1e8, 1000) == pytest.approx(2.42404e-4, rel=1e-5)
+        # of the misses, each of the N segments has one N-th, though
+        assert ssj.p_s_of_misses(1e6, 1e8, 1000) == pytest.approx(1e-3)
+        assert ssj.w_s(1000, 1e6, 1e8, 2.0, 1.0, 1.0, 50) == pytest.approx(50_000)
+
+    def test_sscj(self):
+        # 1000 * 120 + 1M * 120 + 8M = 128,120,000
+        assert sscj.memory(1.12e9, 1000, 120, 1e6, 0.9)["H_S"] == pytest.approx(0.9 * (1.12e9 - 128_120_000))
+        assert sscj.c_loop is ssj.c_loop
+
+    def test_ssbj(self):
+        # (1000 + 1M * 1.2) * 120 + 100 * (1M / 1000) * (4 + 1.2 * 20)
+        assert ssbj.memory(1000, 1e6, 1.2, 120, 100, 1e6, 4, 20) == pytest.approx(144_120_000 + 2_800_000)
+        # 1 ms + 1000 * 60 ns + 2000 * 180 ns + 500 * 200 ns
+        assert ssbj.c_loop(1e-3, 1000, 50e-9, 10e-9, 2000, 30e-9, 100e-9, 500, 20e-9, 50e-9) == pytest.approx(1.52e-3)
+        assert ssbj.service_rate(2000, 500, 1.52e-3) == pytest.approx(2500 / 1.52e-3)
+        assert ssbj.arrival_rate(0.5, 1e6, 1.2, 120, 1000, 100, 1e6, 4, 20) == pytest.approx(2 * (144_120_000 + 2_800_000))
+        assert ssbj.is_cached(1, 120, 7, 20) and not ssbj.is_cached(1, 120, 6, 20) and not ssbj.is_cached(1, 120, 7, 20, sf=2)
+
+    def test_hybridjoin(self):
+        assert hybridjoin.memory(50e6, 1000, 120, 0.8) == {"disk buffer": 120_000, "H_S": pytest.approx(0.8 * 49_880_000),
+                                                           "queue": pytest.approx(0.2 * 49_880_000)}
+
+    def test_x_hybridjoin(self):
+        terms = xhybridjoin.memory(50e6, 10, 40, 4096, 0.8)
+        assert terms["swappable part"] == 40_960 and terms["non-swappable part"] == 163_840 and sum(terms.values()) == pytest.approx(50e6)
+        # 1 ms + 4000 * 50 ns + 500 * 200 ns
+        assert xhybridjoin.c_loop(1e-3, 3000, 1000, 50e-9, 500, 100e-9, 20e-9, 30e-9, 50e-9) == pytest.approx(1.3e-3)
+        # R_t = 10, d_N = 2, d_S = 4, so n = 2: p_old = 1/2; H(2) / H(10) = 1.5 / 2.9289683 = 0.5121257;
+        # p_new = 0.5121257 + 0.4878743 / 2 = 0.7560628
+        old, new = xhybridjoin.p_old(2, 4, 10), xhybridjoin.p_new(2, 4, 10)
+        assert (old, new) == (pytest.approx(0.5), pytest.approx(0.7560628, rel=1e-6))
+        # Eq. 6: 100 * 0.25 / (1 + 0.25 - 0.7560628 * 0.2439372); with the expected count: 100 * 0.5 / (1 + 0.5 - 0.7560628)
+        assert xhybridjoin.w(100, old, new) == pytest.approx(23.46171, rel=1e-5)
+        assert xhybridjoin.w_expected(100, old, new) == pytest.approx(67.21003, rel=1e-5)
+
+
+class TestFrequencies:
+    @pytest.mark.parametrize("skew", [0, 0.5, 1, 1.5])
+    def test_zipf_is_zipf(self, skew):
+        f = Frequencies.zipf(100_000, skew)
+        for h in (1, 10, 1_000, 50_000, 100_000):
+            assert f.top(h) == pytest.approx(float(harmonic(h, skew) / harmonic(100_000, skew)), rel=2e-3)
+        assert f.count == pytest.approx(100_000) and f.absent == pytest.approx(0, abs=1e-9)
+
+    def test_a_large_histogram_is_the_law_that_it_was_drawn_from(self):
+        counts = np.bincount(ZipfKeys(2_000, 1.0, seed=3).draw(0, 400_000))
+        seen, law = Frequencies.observed(counts, 2_000), Frequencies.zipf(2_000, 1.0)
+        assert [seen.top(h) for h in (10, 100, 1_000)] == pytest.approx([law.top(h) for h in (10, 100, 1_000)], rel=0.02)
+        for name in MODELS:
+            a, b = (tune(name, workload(r_t=2_000, page_tuples=16, frequencies=f), 60_000, PAPER_LIKE) for f in (seen, law))
+            assert a.mu == pytest.approx(b.mu, rel=0.03), name
+
+    def test_what_was_not_seen_is_not_forgotten(self):
+        f = Frequencies.observed(np.ones(1_000), 1_000_000)
+        assert f.top(1_000) < 0.05 and f.count == pytest.approx(1_000_000)
+
+    def test_absent_tuples(self):
+        f = Frequencies.observed(np.full(10, 90), 10, absent=100)
+        assert f.absent == pytest.approx(0.1) and f.top(10) == pytest.approx(0.9)
+
+    @given(st.floats(0, 2), st.integers(1, 10 ** 9), st.floats(0, 1))
+    @settings(deadline=None)
+    def test_rest_and_partitions_keep_the_mass(self, skew, keys, share):
+        f = Frequencies.zipf(keys, skew)
+        rest = f.without(share * keys)
+        assert float(rest.p @ rest.keys) == pytest.approx(1 if share < 1 else 0, abs=1e-6) or share * keys > keys - 1
+        assert float(f.partitions(100).p @ f.partitions(100).keys) == pytest.approx(1)
+
+
+class TestModels:
+    def test_every_join_has_one(self):
+        assert set(MODELS) == set(REGISTRY)
+        for name, entry in REGISTRY.items():
+            assert set(MODELS[name].sizes) <= set(entry.parameters.model_fields)
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_more_memory_is_not_slower(self, name):
+        rates = [tune(name, workload(), m, PAPER_LIKE).mu for m in (2e6, 4e6, 8e6, 16e6)]
+        assert all(b >= 0.99 * a for a, b in zip(rates, rates[1:], strict=False)), rates
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_components_are_all_of_m(self, name):
+        p = tune(name, workload(), 6e6, PAPER_LIKE)
+        assert sum(p.memory.values()) == pytest.approx(6e6, rel=0.02)
+        assert p.mu == pytest.approx(p.w / p.c_loop) and p.c_loop > 0 and p.w == p.w_n + p.w_s
+
+    @given(st.sampled_from(sorted(MODELS)), st.floats(0, 1.5), st.floats(0.01, 0.2), st.floats(0.1, 10))
+    @settings(deadline=None, max_examples=40)
+    def test_a_machine_twice_as_slow_halves_the_rate(self, name, skew, share, factor):
+        work = workload(skew, 300_000)
+        sizes = tune(name, work, share * 300_000 * 120, PAPER_LIKE).sizes
+        ns = {"c_io_fixed": 60_000, "c_io_tuple": 45, "c_h": 60, "c_o": 200, "c_e": 10, "c_s": 30, "c_a": 300, "c_f": 1, "c_b": 7, "c_i": 3e5}
+        slow = Costs.constant(**{k: v * factor for k, v in ns.items()})
+        a, b = (predict(name, work, share * 300_000 * 120, c, **sizes) for c in (PAPER_LIKE, slow))
+        assert b.mu * factor == pytest.approx(a.mu, rel=1e-9)
+
+    def test_limits(self):
+        work, m = workload(), 6e6
+        plain = predict("meshjoin", work, m, PAPER_LIKE, disk_tuples=8192)
+        assert predict("rmeshjoin", work, m, PAPER_LIKE, disk_tuples=8192, slices=1).mu == pytest.approx(plain.mu)
+        assert predict("cmeshjoin", workload(0), m, PAPER_LIKE, disk_tuples=8192, cache_tuples=1).mu == pytest.approx(plain.mu, rel=0.06)
+        assert predict("ssbj", workload(0), m, PAPER_LIKE, disk_tuples=8192).w_n == 0
+        # past lambda_max SSBJ is a join in main memory (Theorem 3): the disk rests
+        all_of_r = predict("ssbj", workload(0.5, 10_000), 60e6, PAPER_LIKE, disk_tuples=1024)
+        assert all_of_r.w_s == 0 and all_of_r.h_r == pytest.approx(10_000) and all_of_r.mu > 3e6
+
+    @pytest.mark.parametrize("name", ["ssj", "ssbj", "sscj", "cmeshjoin", "tuned-x-hybridjoin"])
+    def test_a_cache_gains_with_skew(self, name):
+        rates = [tune(name, workload(s), 6e6, PAPER_LIKE).mu for s in (0, 0.5, 1, 1.3)]
+        assert rates == sorted(rates) and rates[3] > 1.5 * rates[0]
+
+    def test_hybridjoins_steady_state_is_that_of_a_simulation(self):
+        parts = Frequencies.zipf(200, 0.8)
+        random, h_s, waiting, queue = np.random.default_rng(0), 1_000, np.zeros(200, int), []
+        drawn = iter(random.choice(200, 500_000, p=np.repeat(parts.p, parts.keys.astype(int))))
+        finished = reads = 0
+        while reads < 4_000:
+            while len(queue) < h_s:
+                queue.append(next(drawn))
+                waiting[queue[-1]] += 1
+            oldest = queue[0]
+            reads += 1
+            if reads > 500:
+                finished += waiting[oldest]
+            waiting[oldest] = 0
+            queue = [k for k in queue if k != oldest]
+        assert hybridjoin.reads(parts, h_s).w == pytest.approx(finished / (reads - 500), rel=0.05)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_and_tuples_are_those_of_the_operator(name, master):
+    """What a model says of sizes and tuples does not depend on how fast the machine is: it is compared with the operator itself."""
+    zipf, rows = ZipfKeys(R_T, 1.0, seed=2), 4_096
+    first = stream_of(zipf.draw(0, rows))
+    work = describe(first, master, [("key", "key")], frequencies=Frequencies.zipf(R_T, 1.0), batch_tuples=rows)
+    p = tune(name, work, 500_000, PAPER_LIKE)
+    join = open_join(name, memory=500_000, stream=first.schema, master=master, on=[("key", "key")], parameters=p.parameters)
+    before = None
+    for i in range(120):
+        for _ in join.process(stream_of(zipf.draw(i * rows, rows))):
+            pass
+        if i == 60:
+            before = join.stats.rows_read - join.stats.waiting, join.stats.iteration_count, join.stats.cache_hits
+    for component, size in join.arena.components.items():
+        if name != "ssbj" or component not in ("H_R", "H_S"):
+            assert size == pytest.approx(p.memory[component], abs=64), component
+    assert sum(join.arena.components.values()) <= 500_000
+    iterations = join.stats.iteration_count - before[1]
+    w = (join.stats.rows_read - join.stats.waiting - before[0]) / iterations
+    assert w == pytest.approx(p.w, rel=0.1)
+    assert (join.stats.cache_hits - before[2]) / iterations == pytest.approx(p.w_n, rel=0.15, abs=2)
+
+
+class TestTuning:
+    @pytest.mark.parametrize("name", MODELS)
+    @pytest.mark.parametrize("skew", [0, 1])
+    def test_is_no_worse_than_a_grid(self, name, skew):
+        work, m = workload(skew), 6e6
+        axes = {n: np.geomspace(*bounds(n, work, m), 25) for n in MODELS[name].sizes}
+        grid = np.stack(np.meshgrid(*axes.values()), axis=-1).reshape(-1, len(axes))
+        best = max(predict(name, work, m, PAPER_LIKE, **dict(zip(axes, point, strict=True))).mu for point in grid)
+        assert tune(name, work, m, PAPER_LIKE).mu >= 0.985 * best
+
+    def test_is_done_in_a_moment(self):
+        from scipy import optimize  # noqa: F401  imported once a process
+
+        work = workload(r_t=100_000_000)
+        for run in (lambda: tune("sscj", work, 1.12e9, TYPICAL), lambda: tune_all(work, 1.12e9, TYPICAL)):
+            started = time.process_time()
+            assert run()
+            assert time.process_time() - started < 1
+
+    def test_keeps_what_is_given(self):
+        assert tune("ssj", workload(), 6e6, PAPER_LIKE, cache_tuples=500).sizes["cache_tuples"] == 500
+
+    def test_errors_name_what_to_do(self):
+        with pytest.raises(ConfigError, match=r"memory.*Give more memory"):
+            tune("meshjoin", workload(), 1_000, PAPER_LIKE)
+        with pytest.raises(ConfigError, match="algorithm"):
+            predict("nestedloop", workload(), 6e6, PAPER_LIKE)
+        with pytest.raises(ConfigError, match="slices"):
+            predict("meshjoin", workload(), 6e6, PAPER_LIKE, disk_tuples=1024, slices=2)
+
+
+class TestChoice:
+    def test_by_a_sample(self, master):
+        skewed = choose(stream_of(ZipfKeys(R_T, 1.1, seed=5).draw(0, 50_000)), master, 500_000, [("key", "key")])
+        assert skewed.ranking[0].w_n > 0 and skewed.algorithm in skewed.reason and "500,000 bytes" in skewed.reason
+        assert [p.mu for p in skewed.ranking] == sorted((p.mu for p in skewed.ranking), reverse=True)
+        join = open_join(skewed.algorithm, memory=500_000, stream=stream_of([1]).schema, master=master, on=[("key", "key")],
+                         parameters=skewed.parameters)
+        assert join.arena.used <= 500_000
+
+    def test_finds_absent_keys(self, master):
+        keys = np.where(np.arange(20_000) % 2, ZipfKeys(R_T, 0.5).draw(0, 20_000), 10 ** 9 + np.arange(20_000))
+        assert describe(stream_of(keys), master, [("key", "key")]).frequencies.absent == pytest.approx(0.5, abs=0.1)
+
+    def test_too_little_memory(self, master):
+        with pytest.raises(ConfigError, match="memory"):
+            choose(stream_of([1, 2, 3]), master, 1_000, [("key", "key")])
+
+
+@pytest.mark.slow
+def test_calibration(master, tmp_path):
+    costs = calibrate(stream_of(np.arange(1, 257)), master, [("key", "key")], memory=500_000, seconds=0.01)
+    s = costs.at(50_000, 4_096, 10_000)
+    assert all(0 <= c < 1e-5 for c in (s.c_h, s.c_r, s.c_o, s.c_n, s.c_e, s.c_s, s.c_a, s.c_f, s.c_b))
+    assert 1e-6 < s.c_io < 0.1 and 1e-6 < s.c_i < 0.1 and costs.measured["processor"]
+    for name in ("costs.yaml", "costs.json"):
+        costs.save(tmp_path / name)
+        again = Costs.load(tmp_path / name)
+        assert (again.scan, again.index, again.at(1, 1)) == (costs.scan, costs.index, costs.at(1, 1))
+    (tmp_path / "bad.yaml").write_text("scan: 1")
+    with pytest.raises(ConfigError, match="costs"):
+        Costs.load(tmp_path / "bad.yaml")
