@@ -50,7 +50,7 @@ class Cmeshjoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)
-        if not self.mesh.room:
+        if not self.mesh.started:
             self.mesh.fill(held)
         for first in range(0, len(codes), PROBE_ROWS):
             misses = yield from self.front.probe(batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS])

@@ -14,7 +14,7 @@ Deviations, and why:
   H_R per buffer and not per tuple.
 - A newcomer does not displace a tuple that is as frequent.
 - Frequencies in H_R are halved every period (an R-cycle in a scan). They are thus comparable to f, which is what came in one
-  period, and what was hot once does not stay. A tuple whose frequency has come to 0 counts as a free place.
+  period, and what was hot once does not stay. When an eighth of H_R has fallen below the threshold, H_R does not count as full.
 - Duplicate master keys: of a join value all master tuples are cached or none. Candidates are the values whose tuples are all in
   one disk partition, as R's index tells. Frequencies are compared per master tuple.
 """
@@ -110,11 +110,12 @@ def choose_h_r(memory: float, tuple_bytes: float, tuple_count: int) -> int:
 
     d mu / d h_R = 0 gives h_R v_R (1 + ln(R_t / h_R)) = M. All of R where it fits; at most four fifths of M.
     """
-    low, high = 1.0, float(max(tuple_count, 1))
+    r_t = max(tuple_count, 1)
+    low, high = 1.0, float(r_t)
     if high * tuple_bytes > memory:
         for _ in range(60):
             middle = (low + high) / 2
-            above = middle * tuple_bytes * (1 + math.log(tuple_count / middle)) > memory
+            above = middle * tuple_bytes * (1 + math.log(r_t / middle)) > memory
             low, high = (low, middle) if above else (middle, high)
     return max(1, int(min(high, 0.8 * memory / tuple_bytes)))
 
@@ -147,6 +148,10 @@ class FrequentTuples:
         self.h_r = min(h_r or choose_h_r(join.arena.free, with_switch, spec.master.tuple_count), max(spec.master.tuple_count, 1))
         self.switch = max(self.h_r // SWITCH_SHARE, 1)
         self.bytes, self.size = math.ceil(self.h_r * v), math.ceil((self.h_r + self.switch) * v)
+        if self.size > join.arena.free:
+            name, value = ("cache_tuples", h_r) if h_r else ("memory", join.arena.budget)
+            raise ConfigError(name, f"must be such that H_R, {self.size:,} bytes, fits beside the disk buffer, {join.arena.free:,}",
+                              value, "Give more memory, or a smaller cache_tuples.")
         join.arena.reserve("H_R", self.size)
         places = self.h_r + self.switch
         self.cache = Cache(spec.fetched_schema, places, places, self.size if has_strings(spec.fetched_schema) else 0)
@@ -188,10 +193,11 @@ class FrequentTuples:
         """Adapt the threshold, age the frequencies."""
         self._exchange()
         cache = self.cache
-        used = cache.efreq[:cache.entries] > 0
+        tuples = cache.ecount[:cache.entries]
+        free = tuples[cache.efreq[:cache.entries] < self.threshold * tuples].sum()
         if self.evictions > self.h_r // SWITCH_SHARE:
             self.threshold += max(self.threshold // 4, 1)
-        elif not (self._full and used.all()):
+        elif not self._full or free > self.h_r // SWITCH_SHARE:
             self.threshold = max(self.threshold // 2, 1)
         self.evictions = 0
         cache.efreq[:cache.entries] //= 2

@@ -44,7 +44,7 @@ class Meshjoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)
-        if not self.mesh.room:
+        if not self.mesh.started:
             self.mesh.fill(held)
         yield from self.mesh.take(held, codes, np.arange(len(codes)), arrived)
 

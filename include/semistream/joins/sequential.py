@@ -73,11 +73,21 @@ class MeshPhase:
                  slices: int = 1):
         self.join, self.spec, self.master, self.slices = join, join.spec, join.spec.master, slices
         self.tuples, self.on_partition = StreamTuples(join.spec), on_partition
-        self.room: WaitingRoom | None = None
+        self._room: WaitingRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self.position = self.cycles = 0  # iterations of this R-cycle; R-cycles
         self._partition: Partition | None = None  # in the disk buffer
         self._hits_before = self._bytes_before = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether H_S was made: the first stream tuples tell how much room their strings take."""
+        return self._room is not None
+
+    @property
+    def room(self) -> WaitingRoom:
+        assert self._room is not None
+        return self._room
 
     @property
     def chunks(self) -> int:
@@ -91,7 +101,7 @@ class MeshPhase:
 
     @property
     def live(self) -> int:
-        return self.room.live if self.room else 0
+        return self._room.live if self._room else 0
 
     def w(self, capacity: int) -> int:
         """Stream tuples per iteration for an H_S of so many tuples: what fills it in one R-cycle.
@@ -107,7 +117,7 @@ class MeshPhase:
         if variable and sample is not None and sample.num_rows:
             self.variable = float(variable_bytes(sample).mean()) + 1
         slot = WaitingRoom.OVERHEAD + TupleStore.slot_bytes(self.tuples.held)
-        self.room = WaitingRoom(self.tuples.held, max(most_bytes // slot, 1), most_bytes if variable else 0)
+        self._room = WaitingRoom(self.tuples.held, max(most_bytes // slot, 1), most_bytes if variable else 0)
 
     def fill(self, sample: pa.RecordBatch | None) -> None:
         """Make H_S of all memory that is left. Raises ConfigError when that holds less than a tuple for each chunk."""
@@ -237,13 +247,13 @@ class MeshPhase:
         """Iterate without input until nothing waits: at most one R-cycle."""
         while self.live:
             yield from self.iterate()
-        if self.room:
-            self.room.queue.clear()
+        if self._room:
+            self._room.queue.clear()
 
     def state(self) -> tuple[pa.Table | None, dict[str, Any]]:
         """The waiting tuples in order of age, and the position in the cycle."""
         values = {"position": self.position, "cycles": self.cycles, "variable": self.variable, "chunks": []}
-        if not self.room:
+        if not self._room:
             return None, values
         slots = self.room.slots(0, self.room.live)
         values["chunks"] = [[c.count, c.closed] for c in self.room.queue]
@@ -263,19 +273,19 @@ class MeshPhase:
     def go_on(self, table: pa.Table, values: dict[str, Any]) -> None:
         """Take up the waiting tuples; H_S is built and has its size."""
         self.position, self.cycles = values["position"], values["cycles"]
-        batch = table.combine_chunks().to_batches()[0] if table.num_rows else None
         now, at = time.perf_counter(), 0
         for count, closed in values["chunks"]:
             if count:
-                part = pa.RecordBatch.from_arrays(batch.slice(at, count).columns[:-1], schema=self.spec.stream)
+                *columns, matched = table.slice(at, count).combine_chunks().to_batches()[0].columns
+                part = pa.RecordBatch.from_arrays(columns, schema=self.spec.stream)
                 codes, _ = self.spec.keys.stream_codes(part)
                 held = self.tuples.batch(part)
                 first = self.room.live
                 if self.admit(held, codes, np.arange(count), variable_bytes(held), count, now) < count:
                     raise ConfigError("memory", f"must hold the {table.num_rows:,} tuples that wait", self.spec.memory,
                                       "Give as much memory as before, or drain first.")
-                matched = batch.column(batch.num_columns - 1).slice(at, count).to_numpy(zero_copy_only=False)
-                kernels.mark(self.room.flags, self.room.slots(first, count)[matched], kernels.MATCHED)
+                slots = self.room.slots(first, count)[matched.to_numpy(zero_copy_only=False)]
+                kernels.mark(self.room.flags, slots, kernels.MATCHED)
             if closed:
                 self.room.close(now)
             at += count

@@ -120,7 +120,7 @@ class Ssbj(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         held = self.mesh.tuples.batch(batch)
-        if not self.mesh.room:
+        if not self.mesh.started:
             self._build(held)
         arrived, sizes = time.perf_counter(), variable_bytes(held)
         for first in range(0, len(codes), PROBE_ROWS):

@@ -1,0 +1,165 @@
+"""Frequency detection: what CMESHJOIN, SSJ and SSCJ hold in H_R."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import oracle
+from semistream.errors import ConfigError
+from semistream.joins import REGISTRY, open_join
+from semistream.joins.front import FrequentTuples, choose_h_r
+from semistream.master.memory import MemoryRelation
+
+ON = [("k", "k")]
+
+
+def algorithms():
+    """Those whose front stage is a FrequentTuples."""
+    return [name for name in REGISTRY if isinstance(getattr(start(name, products(10)), "front", None), FrequentTuples)]
+
+
+def products(count, copies=1, names=("p",)):
+    keys = np.repeat(np.arange(count), copies)
+    return pa.table({"k": keys, "v": np.arange(len(keys)), "name": [names[i % len(names)] for i in range(len(keys))]})
+
+
+def start(algorithm, master, memory=60_000, **parameters):
+    fields = REGISTRY[algorithm].parameters.model_fields
+    parameters = {k: v for k, v in {"disk_tuples": 50, **parameters}.items() if k in fields}
+    return open_join(algorithm, memory=memory, stream=chunk([]).schema, master=MemoryRelation("r", master, ["k"], 50), on=ON,
+                     parameters=parameters)
+
+
+def chunk(keys):
+    return pa.record_batch({"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())})
+
+
+def feed(join, chunks):
+    return [out for keys in chunks for out in join.process(chunk(keys))]
+
+
+def cached(join):
+    cache = join.front.cache
+    return dict(zip(cache.ekey[:cache.entries].tolist(), cache.ecount[:cache.entries].tolist(), strict=True))
+
+
+def hot(rng, values, chunks, size=500, share=0.8):
+    """Chunks of which `share` are of the hot values, the rest uniformly 600..999."""
+    for _ in range(chunks):
+        yield np.where(rng.random(size) < share, rng.choice(values, size), rng.integers(600, 1000, size))
+
+
+def check(join, outputs, chunks, master):
+    stream = [row for keys in chunks for row in chunk(keys).to_pylist()]
+    joined, unmatched = oracle.join(stream, master.to_pylist(), ON, ["v", "name"])
+    outputs = [*outputs, *join.drain()]
+    assert oracle.rows(o.joined for o in outputs) == joined
+    assert oracle.rows(o.unmatched for o in outputs) == unmatched
+
+
+ALGORITHMS = algorithms()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_drift_of_the_hot_set_takes_the_places_of_the_old_one(algorithm):
+    rng = np.random.default_rng(1)
+    join = start(algorithm, products(1000), cache_tuples=40)
+    before, after = set(range(20)), set(range(500, 520))
+    feed(join, hot(rng, sorted(before), 100))
+    assert before <= set(cached(join))
+    share = join.stats.cache_hits / join.stats.rows_read
+    assert share > 0.6
+    feed(join, hot(rng, sorted(after), 500))
+    assert after <= set(cached(join))
+    assert not before & set(cached(join))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_threshold_falls_until_h_r_is_full_and_rises_when_too_many_change_places(algorithm):
+    rng = np.random.default_rng(2)
+    join = start(algorithm, products(1000), cache_tuples=40, threshold=1000)
+    feed(join, (rng.integers(0, 1000, 500) for _ in range(150)))
+    assert join.front.threshold < 20
+    assert join.front.cache.tuples == join.front.h_r == 40
+    join.front.threshold, join.front.evictions = 4, 6  # more than an eighth of H_R
+    join.front.end_period()
+    assert join.front.threshold == 5
+    join.front.evictions = 5
+    join.front.end_period()
+    assert join.front.threshold <= 5
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_of_a_duplicate_key_all_master_tuples_are_cached_or_none(algorithm):
+    rng = np.random.default_rng(3)
+    master = products(400, 3)  # keys 16, 33, 49 ... cross a border of the partitions of 50
+    join = start(algorithm, master, cache_tuples=90)
+    chunks = list(hot(rng, np.arange(20), 100))
+    outputs = feed(join, chunks)
+    assert set(cached(join).values()) == {3}
+    assert set(range(20)) - {16} <= set(cached(join)) | set(join.front.staged.keys)
+    assert 16 not in cached(join)
+    check(join, outputs, chunks, master)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_strings_of_any_length_stay_within_h_r(algorithm):
+    rng = np.random.default_rng(4)
+    master = products(600, names=("", "x" * 10, "y" * 100, "z" * 2000))
+    join = start(algorithm, master, memory=400_000, cache_tuples=100)
+    chunks = list(hot(rng, np.arange(40), 100))
+    outputs = feed(join, chunks)
+    front = join.front
+    assert front.cache.used <= front.bytes < front.size == join.stats.memory["H_R"]
+    assert len(cached(join)) > 20
+    check(join, outputs, chunks, master)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_restored_join_holds_what_was_in_h_r_and_in_the_switching_buffer(algorithm):
+    rng = np.random.default_rng(5)
+    master = products(1000, names=("", "a", "bcd"))
+    chunks = list(hot(rng, np.arange(100), 60))
+    one = start(algorithm, master, cache_tuples=80)
+    outputs = feed(one, chunks[:33])
+    staged = one.front.staged.keys.tolist()
+    other = start(algorithm, master, cache_tuples=80)
+    other.restore(one.snapshot())
+    before, after = cached(one), cached(other)
+    assert set(after) <= set(before) | set(staged)
+    assert len(after) == min(len(before) + len(staged), 80)
+    assert other.front.threshold == one.front.threshold
+    check(other, outputs + feed(other, chunks[33:]), chunks, master)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_smaller_memory_takes_up_the_most_frequent(algorithm):
+    rng = np.random.default_rng(6)
+    master = products(1000)
+    chunks = list(hot(rng, np.arange(100), 60))
+    large = start(algorithm, master, cache_tuples=80)
+    outputs = feed(large, chunks)
+    small = start(algorithm, master, cache_tuples=10)
+    state = large.snapshot()
+    small.restore(state)
+    saved = Counter(dict(zip(*(state.tables["cache"][c].to_pylist() for c in ("key", "frequency")), strict=True)))
+    assert len(cached(small)) == 10
+    assert min(saved[k] for k in cached(small)) >= sorted(saved.values())[-10]
+    check(small, outputs, chunks, master)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_cache_that_does_not_fit_is_named(algorithm):
+    with pytest.raises(ConfigError, match="'cache_tuples' must be such that H_R"):
+        start(algorithm, products(5000), cache_tuples=4000)
+
+
+def test_choose_h_r_is_the_maximum_of_the_model():
+    memory, v_r, r_t = 1_000_000, 120, 100_000
+    h = np.arange(1, memory // v_r)
+    mu = (memory - h * v_r) / np.log(r_t / h)
+    assert abs(choose_h_r(memory, v_r, r_t) - h[mu.argmax()]) <= 1
+    assert choose_h_r(memory, v_r, 1000) == 1000
+    assert choose_h_r(memory, v_r, 0) == 1
