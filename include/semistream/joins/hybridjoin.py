@@ -15,7 +15,7 @@ Deviations, and why:
   neighbours in age are part of its H_S slot, so that alpha, the share of H_S, is fixed by the layout.
 - Many-to-many, by the rule of `joins/indexed.py`; the paper assumes unique master keys.
 - A key for which the index knows no partition is unmatched without entering H_S. When the oldest key is not in its partition, all
-  waiting keys that would have been there too leave with it.
+  waiting keys that would have been there too leave with it; and so they do in the next iterations while such keys are found.
 - While H_S is not full it only fills, without an iteration, until more tuples come or the join is drained.
 """
 
@@ -45,7 +45,7 @@ class Hybridjoin(SemiStreamJoin):
 
     def __init__(self, spec: JoinSpec, parameters: HybridjoinParameters):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
-        self.indexed = IndexedPhase(self)
+        self.indexed = IndexedPhase(self, self._iterate)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:

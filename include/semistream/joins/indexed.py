@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,23 +29,39 @@ Span = tuple[int, int]  # disk partitions, (first, last + 1)
 EVERYWHERE: Span = (0, 2**31 - 1)  # contains every other
 
 
+@dataclass
+class Resident:
+    """Master tuples in memory: all that their keys have."""
+
+    codes: np.ndarray
+    payload: pa.RecordBatch
+
+
 class IndexedPhase:
     """H_S, Q and the reads through the index, on behalf of a join that decides what enters.
 
-    on_partition, if given, sees every disk partition that was probed, and how many waiting tuples each of its tuples met.
+    on_full: the join's iteration, run whenever H_S is full and more comes. on_partition, if given, sees every disk partition that
+    was probed, and how many waiting tuples each of its tuples met.
     """
 
-    def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition, np.ndarray], None] | None = None):
+    def __init__(self, join: SemiStreamJoin, on_full: Callable[[], Iterator[JoinOutput]],
+                 on_partition: Callable[[Partition, np.ndarray], None] | None = None):
         self.join, self.spec, self.master = join, join.spec, join.spec.master
-        self.tuples, self.on_partition = StreamTuples(join.spec), on_partition
-        self.room: KeyRoom | None = None
+        self.tuples, self.on_full, self.on_partition = StreamTuples(join.spec), on_full, on_partition
+        self._room: KeyRoom | None = None
+        self.sweeping = False  # the last search for absent keys found some: look for more in each iteration
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self.read = 0  # partitions so far
         self._hits_before = 0
 
     @property
+    def room(self) -> KeyRoom:
+        assert self._room is not None
+        return self._room
+
+    @property
     def live(self) -> int:
-        return self.room.live if self.room else 0
+        return self._room.live if self._room else 0
 
     def build(self, sample: pa.RecordBatch | None, size: int) -> None:
         """Make H_S of so many bytes, with the strings' average length taken from the first tuples seen."""
@@ -55,14 +72,14 @@ class IndexedPhase:
             raise ConfigError("memory", f"must hold one stream tuple of {int(least):,} bytes beside {self.join.arena.components}",
                               self.spec.memory, "Give more memory.")
         self.join.arena.reserve("H_S", size)
-        self.room = KeyRoom(self.tuples.held, size, self.variable if any(is_variable(f.type) for f in self.tuples.held) else 0)
+        self._room = KeyRoom(self.tuples.held, size, self.variable if any(is_variable(f.type) for f in self.tuples.held) else 0)
 
     def take(self, batch: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, arrived: float) -> Iterator[JoinOutput]:
         """Let the tuples of these rows into H_S; iterate whenever it is full.
 
         A key that the index has no partition for is unmatched at once.
         """
-        if not self.room:
+        if not self._room:
             self.build(batch, self.join.arena.free)
         held = self.tuples.batch(batch)
         sizes = variable_bytes(held)
@@ -75,7 +92,7 @@ class IndexedPhase:
                 part, spans = part[somewhere], spans[somewhere]
             at = self.admit(held, codes, part, spans, sizes[part], arrived)
             while at < len(part):
-                yield from self.join._iterate()
+                yield from self.on_full()
                 at += self.admit(held, codes, part[at:], spans[at:], sizes[part[at:]], arrived)
 
     def admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, spans: np.ndarray, sizes: np.ndarray,
@@ -94,12 +111,11 @@ class IndexedPhase:
                               self.spec.memory, "Give more memory.")
         return count
 
-    def iterate(self, span: Span | None = None, resident: Partition | None = None, expected: float = 0) -> Iterator[JoinOutput]:
+    def iterate(self, span: Span | None = None, resident: Resident | None = None, expected: float = 0) -> Iterator[JoinOutput]:
         """Read the oldest key's partitions, or `span`, and finish all stream tuples whose keys' partitions are among them.
 
-        resident: master tuples in memory, all that their keys have, which are probed first. When the oldest key turns out to be
-        absent, all others that would have been in these partitions are looked for, as each would cost the same read again; and
-        when fewer than `expected` tuples were met.
+        resident: probed first. When the oldest key turns out to be absent, or fewer than `expected` tuples were met, all absent
+        keys that would have been in these partitions are looked for: each would cost the same read again.
         """
         started, read_before, room, stats = time.perf_counter(), self.master.bytes_read, self.room, self.join.stats
         removed, disk_tuples, met = 0, 0, []
@@ -115,8 +131,10 @@ class IndexedPhase:
                 if self.on_partition:
                     self.on_partition(partition, counts)
                 disk_tuples += len(partition.codes)
-            if room_kernels.count(np.concatenate(met), room.link) < min(expected, room.live) or self._oldest_is_absent(span):
+            few = room_kernels.count(np.concatenate(met), room.link) < min(expected, room.live)
+            if few or self.sweeping or self._oldest_is_absent(span):
                 met.append(room.unmet(*span))
+                self.sweeping = len(met[-1]) > 0
             removed = yield from self.finish(np.concatenate(met))
             self.read += span[1] - span[0]
         self._account(started, read_before, removed, disk_tuples)
@@ -128,7 +146,7 @@ class IndexedPhase:
         first, last = self.room.span(oldest)
         return span[0] <= first and last <= span[1] and not self.room.flags[oldest] & room_kernels.MET
 
-    def probe(self, partition: Partition, span: Span) -> Generator[JoinOutput, None, tuple[np.ndarray, np.ndarray]]:
+    def probe(self, partition: Partition | Resident, span: Span) -> Generator[JoinOutput, None, tuple[np.ndarray, np.ndarray]]:
         """Join a partition with the waiting tuples whose keys are in no other than those of `span`.
 
         Returns the leaders that this iteration had not met before, and how many tuples met each of the partition's.
@@ -175,7 +193,7 @@ class IndexedPhase:
     def state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """The waiting tuples in the order of age."""
         values = {"variable": self.variable, "read": self.read}
-        if not self.room:
+        if not self._room:
             return {}, values
         values["capacity"] = self.room.capacity
         slots = self.room.in_age_order()

@@ -100,8 +100,9 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
         raise ConfigError("algorithm", "must allow duplicate master keys, which this master has", algorithm,
                           f"Choose one of {', '.join(a.name for a in REGISTRY.values() if not a.unique_keys)}.")
     if entry.needs_index and master.sequential:
+        others = ", ".join(a.name for a in REGISTRY.values() if not a.needs_index)
         raise ConfigError("algorithm", f"must not need an index, which {master.name} does not have", algorithm,
-                          f"Choose one of {', '.join(a.name for a in REGISTRY.values() if not a.needs_index)}, or join with a snapshot.")
+                          f"Choose one of {others}, or join with a snapshot.")
     names = output_names(stream, master.name, added)
     return entry.make(JoinSpec(entry.name, int(memory), stored_schema(stream), master, keys, added, names, join_type), settings)
 

@@ -48,7 +48,7 @@ class Sscj(SemiStreamJoin):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.front = FrequentTuples(self, parameters.cache_tuples, parameters.threshold)
-        self.indexed = IndexedPhase(self, self.front.detect)
+        self.indexed = IndexedPhase(self, self._iterate, self.front.detect)
 
     @property
     def cached(self) -> int:

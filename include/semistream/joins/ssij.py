@@ -127,7 +127,7 @@ class Ssij(SemiStreamJoin):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.blocks = BlockCache(self, parameters.cache_share)
-        self.indexed = IndexedPhase(self, self.blocks.see)
+        self.indexed = IndexedPhase(self, self._iterate, self.blocks.see)
 
     @property
     def cached(self) -> int:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import KeyTable, cached_bytes, partitions_with
-from semistream.joins.indexed import IndexedPhase
+from semistream.joins.indexed import IndexedPhase, Resident
 from semistream.joins.keyroom import KeyRoom
 from semistream.joins.sequential import ITERATION_COST, STREAM_COST, TUPLE_COST, StreamTuples, fit_disk_buffer
 
@@ -84,14 +83,6 @@ def resident_bytes(spec: JoinSpec) -> float:
     return 8 + cached_bytes(spec)
 
 
-@dataclass
-class Resident:
-    """The non-swappable part."""
-
-    codes: np.ndarray
-    payload: pa.RecordBatch
-
-
 class Collector:
     """Gathers the master tuples of some keys from the partitions that pass by: all of a key or none, in at most so many bytes."""
 
@@ -128,8 +119,8 @@ class XHybridjoin(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters | TunedXHybridjoinParameters):
         d_s, d_n = parameters.buffers(spec)
         super().__init__(fit_disk_buffer(spec, d_s), parameters)
-        self.indexed = IndexedPhase(self)
-        self.resident: Resident | None = None
+        self.indexed = IndexedPhase(self, self._iterate)
+        self.resident: Resident | None = None  # the non-swappable part
         self.d_n = min(d_n or self.master.partition_tuples, self.master.tuple_count)
         self.arena.reserve("swappable part", self.master.partition_bytes)
         self.arena.reserve("non-swappable part", int(self.d_n * resident_bytes(self.spec)))
