@@ -150,7 +150,7 @@ class FrequentTuples:
         self.bytes, self.size = math.ceil(self.h_r * v), math.ceil((self.h_r + self.switch) * v)
         if self.size > join.arena.free:
             name, value = ("cache_tuples", h_r) if h_r else ("memory", join.arena.budget)
-            raise ConfigError(name, f"must be such that H_R, {self.size:,} bytes, fits beside the disk buffer, {join.arena.free:,}",
+            raise ConfigError(name, f"must let H_R, {self.size:,} bytes, fit beside the disk buffer, {join.arena.free:,}",
                               value, "Give more memory, or a smaller cache_tuples.")
         join.arena.reserve("H_R", self.size)
         places = self.h_r + self.switch

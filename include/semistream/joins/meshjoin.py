@@ -1,7 +1,7 @@
 """MESHJOIN.
 
-N. Polyzotis, S. Skiadopoulos, P. Vassiliadis, A. Simitsis, N. Frantzell: *Meshing Streaming Updates with Persistent Data in an Active
-Data Warehouse*, IEEE TKDE 20(7), 2008; as restated in section 2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many
+N. Polyzotis, S. Skiadopoulos, P. Vassiliadis, A. Simitsis, N. Frantzell: *Meshing Streaming Updates with Persistent Data in an
+Active Data Warehouse*, IEEE TKDE 20(7), 2008; as restated in section 2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many
 Semi-Stream Join*.
 
     loop

@@ -106,9 +106,9 @@ class MeshPhase:
     def w(self, capacity: int) -> int:
         """Stream tuples per iteration for an H_S of so many tuples: what fills it in one R-cycle.
 
-        At most as many as make the iteration's own cost a twentieth of theirs: beyond, tuples would wait for nothing.
+        At most as many as make the iteration's own cost a fifth of theirs: beyond, tuples would wait for nothing.
         """
-        enough = 20 * (ITERATION_COST + self.master.partition_tuples / self.slices * TUPLE_COST) / STREAM_COST
+        enough = 5 * (ITERATION_COST + self.master.partition_tuples / self.slices * TUPLE_COST) / STREAM_COST
         return max(min(capacity // self.chunks, int(enough)), 1)
 
     def build(self, sample: pa.RecordBatch | None, most_bytes: int) -> None:
@@ -137,7 +137,8 @@ class MeshPhase:
             self.join.arena.reserve("H_S", size)
         return done
 
-    def admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray, most: int, arrived: float) -> int:
+    def admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray, most: int,
+              arrived: float) -> int:
         """Let stream tuples held[rows] into the open chunk, as many as fit and at most `most`. Returns how many.
 
         Raises ConfigError when not even one tuple fits into the empty H_S.
@@ -150,7 +151,7 @@ class MeshPhase:
             self.room.append(held, codes, rows[:count], int(sizes[:count].sum()), now)
             self.join.stats.waited_seconds += count * (now - arrived)
         elif most > 0 and not self.live and len(rows):
-            raise ConfigError("memory", f"must hold one stream tuple of {int(sizes[0]) + WaitingRoom.OVERHEAD:,} bytes beside the rest",
+            raise ConfigError("memory", f"must hold a stream tuple of {int(sizes[0]) + WaitingRoom.OVERHEAD:,} bytes beside the rest",
                               self.spec.memory, "Give more memory.")
         return count
 
@@ -165,7 +166,7 @@ class MeshPhase:
                 yield from self.iterate()
 
     def _longer(self, sizes: np.ndarray) -> bool:
-        """Where strings are longer than assumed, divide H_S's bytes anew between slots and strings. False when nothing changed."""
+        """Where strings are longer than assumed, divide H_S's bytes anew between slots and strings. False: nothing changed."""
         room, before = self.room, self.variable
         if not room.most_heap or room.live >= room.capacity:
             return False

@@ -16,9 +16,9 @@ Deviations, and why:
 - The cache inequality is evaluated once per join value, when the switching cycle begins, and not at each of its master tuples:
   |H_S(j)| changes within the cycle, and a value could be switched with only a part of its master tuples. For the same reason
   s_count is kept only for values that were candidates for the whole incrementing cycle, so that it is complete.
-- v_S and v_R are the bytes that a tuple takes in H_S and in H_R, links and table included, and a cached value costs v_E bytes beside
-  its tuples. A value without master tuples (known absent) thus costs v_E and not nothing.
-- A value enters H_R with the f_count that its |H_S(j)| stands for since the last eviction, so that the division by 10 is fair to it.
+- v_S and v_R are the bytes that a tuple takes in H_S and in H_R, links and table included, and a cached value costs v_E bytes
+  beside its tuples. A value without master tuples (known absent) thus costs v_E and not nothing.
+- A value enters H_R with the f_count that its |H_S(j)| stands for since the last eviction, so that the division by 10 is fair.
 - rc starts in the phase-out: the first R-cycle fills H_S.
 - An iteration that has nothing to join reads nothing. When all that comes is cached, the disk rests (Theorem 3).
 """
@@ -50,8 +50,9 @@ LEAST_H_S = 0.05  # of the memory that H_S and H_R share, whatever the inequalit
 class SsbjParameters(Settings):
     disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen from M by the cost model")
     switching_factor: float = Field(1.0, gt=0, description="sf, hysteresis of the cache inequality; 1 is the paper's optimum")
-    form: Literal["fixed", "rate"] = Field("fixed", description="fixed: use all of M, the faster the better; rate: each chunk is what "
-                                                               "arrived in one iteration, and only the memory that it needs is used")
+    form: Literal["fixed", "rate"] = Field(
+        "fixed", description="fixed: use all of M, the faster the better; rate: each chunk is what arrived in one iteration, and "
+                             "only the memory that it needs is used")
 
 
 class Candidates:
@@ -112,7 +113,7 @@ class Ssbj(SemiStreamJoin):
     def _build(self, sample: pa.RecordBatch | None) -> None:
         self.mesh.build(sample, self.pool)
         if self.pool < 2 * self._least_h_s:
-            raise ConfigError("memory", f"must hold the disk buffer and two tuples for each of {self.mesh.chunks:,} disk partitions",
+            raise ConfigError("memory", f"must hold the disk buffer and two tuples for each of {self.mesh.chunks:,} partitions",
                               self.spec.memory, "Give more memory.")
         self.mesh.resize(self.pool if self.parameters.form == "fixed" else self._least_h_s)
 
@@ -187,8 +188,8 @@ class Ssbj(SemiStreamJoin):
 
         def scan(keys: np.ndarray, counts: np.ndarray) -> int:
             histogram[:] = 0
-            return kernels.hs_frequent(room.key, room.same, room.flags, room.oldest, room.live, room.capacity, present_n, absent_n,
-                                       keys, counts, histogram)
+            return kernels.hs_frequent(room.key, room.same, room.flags, room.oldest, room.live, room.capacity,
+                                       present_n, absent_n, keys, counts, histogram)
 
         nothing = np.zeros(0, np.int64)
         found = scan(nothing, np.zeros(0, np.int32)) if room.live else 0
@@ -299,7 +300,8 @@ class Ssbj(SemiStreamJoin):
         """Of H_R and of the switching buffer only the join values and counts: their tuples are in R."""
         table, mesh = self.mesh.state()
         n, c = self.cache.entries, self.candidates
-        tables = {"cache": pa.table({"key": self.cache.ekey[:n], "tuples": self.cache.ecount[:n], "f_count": self.cache.efreq[:n]}),
+        cache = {"key": self.cache.ekey[:n], "tuples": self.cache.ecount[:n], "f_count": self.cache.efreq[:n]}
+        tables = {"cache": pa.table(cache),
                   "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
         if table:
             tables["waiting"] = table
