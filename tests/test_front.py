@@ -152,7 +152,7 @@ def test_a_smaller_memory_takes_up_the_most_frequent(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_cache_that_does_not_fit_is_named(algorithm):
-    with pytest.raises(ConfigError, match="'cache_tuples' must be such that H_R"):
+    with pytest.raises(ConfigError, match="'cache_tuples' must let H_R"):
         start(algorithm, products(5000), cache_tuples=4000)
 
 
