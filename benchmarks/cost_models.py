@@ -2,8 +2,9 @@
 
     python benchmarks/cost_models.py --algorithms meshjoin,ssbj --master 500000,1000000 --memory 1,3,10 --skew 0,0.5,1
 
-The papers' tuples (120 bytes in R, 20 in S), the real operators in one process, R in snapshots on disk. Each point is set as `tune`
-chooses it, warmed up until the cache no longer grows, and measured over whole R-cycles; intervals are 95%, of the mean of batches.
+The papers' tuples (120 bytes in R, 20 in S), the real operators in one process, R in snapshots on disk. Each point is set as
+`tune` chooses it, warmed up until the cache no longer grows, and measured over whole R-cycles; intervals are 95%, of the mean of
+batches.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def master_relation(tuples: int, directory: Path) -> SnapshotRelation:
         random = np.random.default_rng(0)
         for first in range(0, tuples, 100_000):
             n = min(100_000, tuples - first)
-            payload = pa.FixedSizeBinaryArray.from_buffers(schema[1].type, n, [None, pa.py_buffer(random.bytes(n * (MASTER_BYTES - 16)))])
+            payload = pa.FixedSizeBinaryArray.from_buffers(schema[1].type, n,
+                                                           [None, pa.py_buffer(random.bytes(n * (MASTER_BYTES - 16)))])
             yield pa.RecordBatch.from_arrays([pa.array(np.arange(first + 1, first + n + 1)), payload], schema=schema)
 
     if not (root / "CURRENT").exists():
@@ -68,13 +70,14 @@ def master_relation(tuples: int, directory: Path) -> SnapshotRelation:
 
 
 def stream_batch(keys: np.ndarray) -> pa.RecordBatch:
-    note = pa.FixedSizeBinaryArray.from_buffers(pa.binary(STREAM_BYTES - 8), len(keys), [None, pa.py_buffer(bytes(len(keys) * (STREAM_BYTES - 8)))])
+    note = pa.FixedSizeBinaryArray.from_buffers(pa.binary(STREAM_BYTES - 8), len(keys),
+                                                [None, pa.py_buffer(bytes(len(keys) * (STREAM_BYTES - 8)))])
     return pa.RecordBatch.from_arrays([pa.array(keys), note], ["key", "note"])
 
 
 class Stream:
     def __init__(self, keys: int, skew: float):
-        self.zipf, self.at = ZipfKeys(keys, skew, seed=1), 0
+        self.zipf, self.at = ZipfKeys(keys, skew, seed=1, scattered=True), 0
 
     def next(self, rows: int = BATCH) -> pa.RecordBatch:
         self.at += rows
@@ -108,15 +111,16 @@ def measure(join: SemiStreamJoin, stream: Stream, clock: str, seconds: float, pr
     hits = (stats.cache_hits - hits) / iterations
     interval = lambda x: float(T_95 * np.std(x, ddof=1) / math.sqrt(BATCHES))  # noqa: E731
     w = (taken[-1] - taken[0]) / iterations
-    return Measured(spent[-1] / iterations, interval(t / np.maximum(i, 1)), (taken[-1] - taken[0]) / spent[-1], interval(n / t), hits, w - hits,
+    return Measured(spent[-1] / iterations, interval(t / np.maximum(i, 1)), (taken[-1] - taken[0]) / spent[-1], interval(n / t),
+                    hits, w - hits,
                     getattr(join, "cached", 0), dict(join.arena.components))
 
 
 def _warm_up(join: SemiStreamJoin, feed, prediction: Prediction) -> None:
     """Until H_S is full, and H_R has grown by less than 2% in as many tuples as three R-cycles bring; at most 20 times that."""
     stats = join.stats
-    step = 3 * max(prediction.h_s, 1) * max(prediction.w, 1) / max(prediction.w_s, 1)
-    cached, goal = -1, 0.5 * step
+    step = 4 * max(prediction.h_s, 1) * max(prediction.w, 1) / max(prediction.w_s, 1)
+    cached, goal = -1, step
     for _ in range(20):
         while stats.rows_read < goal:
             feed()
@@ -137,6 +141,13 @@ def point(algorithm: str, master: SnapshotRelation, skew: float, share: float, c
     return work, prediction, measure(join, stream, clock, seconds, prediction, pace)
 
 
+def line(algorithm: str, tuples: int, share: float, skew: float, p: Prediction, m: Measured) -> str:
+    return (f"{algorithm:<19}{tuples:>10}{share:>5g}{skew:>5g} | {m.c_loop * 1e3:>10.3f}{m.c_loop_interval * 1e3:>7.3f}"
+            f"{p.c_loop_printed * 1e3:>9.3f}{p.c_loop * 1e3:>8.3f}{100 * (p.c_loop / m.c_loop - 1):>7.1f} | "
+            f"{m.mu:>9.0f}{m.mu_interval:>8.0f}{p.mu:>9.0f}{100 * (p.mu / m.mu - 1):>7.1f} | "
+            f"{m.w_n:>7.0f}{p.w_n:>7.0f}{m.w_s:>7.0f}{p.w_s:>7.0f}{m.h_r:>7}{p.h_r:>7.0f}  {p.parameters}")
+
+
 def numbers(text: str) -> list[float]:
     return [float(x) for x in text.split(",")]
 
@@ -151,7 +162,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--master", default="500000,1000000", help="|R|, tuples [%(default)s]")
     parser.add_argument("--memory", default="1,3,10", help="M, percent of R [%(default)s]")
     parser.add_argument("--skew", default="0,0.5,1", help="Zipf exponents [%(default)s]")
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu where others use the machine too [%(default)s]")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall",
+                        help="cpu where others use the machine too [%(default)s]")
     parser.add_argument("--pace", action="store_true", help="divide times by how much slower a fixed piece of work is just then")
     parser.add_argument("--seconds", type=float, default=1.0, help="least time measured at a point [%(default)s]")
     parser.add_argument("--costs", type=Path, help="costs measured before; default: calibrate now")
@@ -164,7 +176,8 @@ def main(argv: list[str] | None = None) -> int:
         stream_batch(np.arange(1, 1025)), max(masters, key=lambda m: m.tuple_count), ON, clock=a.clock, pace=pace)
     if a.costs:
         costs.save(a.costs)
-    print(f"# {costs.machine}, {costs.measured.get('processor')}, commit {commit()}, {time.strftime('%Y-%m-%d %H:%M')}, clock {a.clock}")
+    print(f"# {costs.machine}, {costs.measured.get('processor')}, commit {commit()}, "
+          f"{time.strftime('%Y-%m-%d %H:%M')}, clock {a.clock}")
     print(f"# python {' '.join(sys.argv)}")
     print(f"{'algorithm':<19}{'|R|':>10}{'M %':>5}{'skew':>5} | {'c_loop ms':>10}{'±':>7}{'printed':>9}{'model':>8}{'err%':>7} | "
           f"{'mu':>9}{'±':>8}{'model':>9}{'err%':>7} | {'w_N':>7}{'model':>7}{'w_S':>7}{'model':>7}{'h_R':>7}{'model':>7}  sizes")
@@ -178,13 +191,13 @@ def main(argv: list[str] | None = None) -> int:
                     except ConfigError as e:
                         print(f"{algorithm:<19}{master.tuple_count:>10}{share:>5g}{skew:>5g} | {e}", flush=True)
                         continue
-                    rows.append({"algorithm": algorithm, "master_tuples": master.tuple_count, "memory_percent": share, "skew": skew,
-                                 "c_loop_model": p.c_loop, "c_loop_printed": p.c_loop_printed, "mu_model": p.mu, "mu_printed": p.mu_printed,
-                                 "w_n_model": p.w_n, "w_s_model": p.w_s, "h_r_model": p.h_r, "sizes": json.dumps(p.parameters), **asdict(m)})
-                    print(f"{algorithm:<19}{master.tuple_count:>10}{share:>5g}{skew:>5g} | {m.c_loop * 1e3:>10.3f}{m.c_loop_interval * 1e3:>7.3f}"
-                          f"{p.c_loop_printed * 1e3:>9.3f}{p.c_loop * 1e3:>8.3f}{100 * (p.c_loop / m.c_loop - 1):>7.1f} | {m.mu:>9.0f}"
-                          f"{m.mu_interval:>8.0f}{p.mu:>9.0f}{100 * (p.mu / m.mu - 1):>7.1f} | {m.w_n:>7.0f}{p.w_n:>7.0f}{m.w_s:>7.0f}{p.w_s:>7.0f}"
-                          f"{m.h_r:>7}{p.h_r:>7.0f}  {p.parameters}", flush=True)
+                    rows.append({"algorithm": algorithm, "master_tuples": master.tuple_count, "memory_percent": share,
+                                 "skew": skew,
+                                 **{f"{x}_model": getattr(p, x) for x in ("c_loop", "mu", "w_n", "w_s", "h_r")},
+                                 "c_loop_printed": p.c_loop_printed, "mu_printed": p.mu_printed,
+                                 "sizes": json.dumps(p.parameters),
+                                 **asdict(m)})
+                    print(line(algorithm, master.tuple_count, share, skew, p, m), flush=True)
     summarise(rows)
     if a.output:
         with open(a.output, "w", newline="") as f:

@@ -1,7 +1,7 @@
 """CMESHJOIN's cost model.
 
-Named in Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which gives none. It has SSJ's phases, so it has
-SSJ's equations and corrections (``ssj.py``), without the partial chunk.
+Named in Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which gives none. It has SSJ's phases, so it
+has SSJ's equations and corrections (``ssj.py``), without the partial chunk.
 """
 
 from __future__ import annotations

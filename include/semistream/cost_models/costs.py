@@ -39,7 +39,8 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseCosts:
-    """What a disk phase costs, seconds. Those of H_S grow with it, as the processor's caches overflow: a value for each of ``tables``."""
+    """What a disk phase costs, seconds. Those of H_S grow with it, as the processor's caches overflow: a value for each of
+    ``tables``."""
 
     tables: tuple[float, ...]  # tuples in H_S
     look_up: tuple[float, ...]  # c_H, per disk tuple
@@ -78,15 +79,16 @@ class Costs:
         c_r, c_n = (_interpolate(cached, self.tables, v) for v in (self.look_up_cache, self.output_cache))
         c_p = p.payload + disk_tuples * p.read_payload
         c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p
-        return Symbols(c_io, c_p, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration, self.compare_match, self.detection, p.probe)
+        return Symbols(c_io, c_p, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration,
+                       self.compare_match, self.detection, p.probe)
 
     @classmethod
     def constant(cls, *, c_io_fixed: float, c_io_tuple: float, c_h: float, c_o: float, c_e: float, c_s: float, c_a: float,
                  c_f: float = 0.0, c_b: float = 0.0, c_i: float = 0.0, machine: str = "") -> Costs:
         """Costs as a paper gives them: in nanoseconds, the same for every table size."""
         ns = NANOSECOND
-        phase = PhaseCosts((1.0,), (c_h * ns,), (c_o * ns,), (c_e * ns,), (c_a * ns,), c_s * ns, c_io_fixed * ns, c_io_tuple * ns, 0.0,
-                           0.0, c_i * ns, 0.0)
+        phase = PhaseCosts((1.0,), (c_h * ns,), (c_o * ns,), (c_e * ns,), (c_a * ns,), c_s * ns, c_io_fixed * ns,
+                           c_io_tuple * ns, 0.0, 0.0, c_i * ns, 0.0)
         return cls(machine, phase, phase, (1.0,), (c_h * ns,), (c_o * ns,), c_f * ns, 0.0, 0.0, c_b * ns)
 
     def save(self, path: str | Path) -> None:
@@ -208,11 +210,14 @@ def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:
 # Measured by `calibrate` on two cores of an AMD EPYC, for the papers' tuples of 120 and 20 bytes.
 TYPICAL = Costs(
     "a typical machine",
-    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(32e-9, 58e-9, 130e-9, 130e-9), output=(140e-9, 140e-9, 140e-9, 240e-9),
+    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(32e-9, 58e-9, 130e-9, 130e-9),
+               output=(140e-9, 140e-9, 140e-9, 240e-9),
                remove=(9e-9, 9e-9, 9e-9, 9e-9), append=(190e-9, 220e-9, 300e-9, 330e-9), read_stream=22e-9, read_partition=29e-6,
                read_code=2.2e-9, payload=14e-6, read_payload=39e-9, iteration=240e-6, probe=180e-6),
-    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(31e-9, 55e-9, 98e-9, 98e-9), output=(140e-9, 140e-9, 140e-9, 200e-9),
-               remove=(64e-9, 64e-9, 83e-9, 180e-9), append=(150e-9, 150e-9, 210e-9, 310e-9), read_stream=71e-9, read_partition=25e-6,
+    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(31e-9, 55e-9, 98e-9, 98e-9),
+               output=(140e-9, 140e-9, 140e-9, 200e-9),
+               remove=(64e-9, 64e-9, 83e-9, 180e-9), append=(150e-9, 150e-9, 210e-9, 310e-9), read_stream=71e-9,
+               read_partition=25e-6,
                read_code=3.3e-9, payload=12e-6, read_payload=50e-9, iteration=230e-6, probe=180e-6),
     tables=(5_000, 50_000, 400_000), look_up_cache=(25e-9, 32e-9, 75e-9), output_cache=(22e-9, 38e-9, 54e-9), compare=1e-9,
     compare_match=100e-9, detection=100e-6, switch=7e-9)

@@ -1,7 +1,7 @@
 """How often each join value comes in the stream: Zipf's law with any exponent, or an observed histogram.
 
-Every model asks the same few questions of either, so both are one class: join values in groups of equal probability, most frequent
-first. A group of Zipf's law is a run of neighbouring ranks; its mass is exact.
+Every model asks the same few questions of either, so both are one class: join values in groups of equal probability, most
+frequent first. A group of Zipf's law is a run of neighbouring ranks; its mass is exact.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from semistream.cost_models.harmonic import harmonic
 from semistream.errors import ConfigError
 
+_DRAWN = 4_096  # partitions
+_CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
 _SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups behind them
 
 
@@ -38,17 +40,20 @@ class Frequencies:
         if exponent == 0:
             return cls(np.array([1.0 / keys]), np.array([float(keys)]), "uniform")
         many = max(int(np.log(max(keys / _SINGLE, 1)) / np.log(_RATIO)), 0)
-        edges = np.unique(np.floor(np.concatenate([np.arange(min(keys, _SINGLE) + 1), np.geomspace(min(keys, _SINGLE), keys, many + 2)])))
+        edges = np.unique(np.floor(np.concatenate([np.arange(min(keys, _SINGLE) + 1),
+                                                   np.geomspace(min(keys, _SINGLE), keys, many + 2)])))
         mass = np.diff(harmonic(edges, exponent))
         count = np.diff(edges)
         return cls(mass / count / mass.sum(), count, f"Zipf {exponent:g}")
 
     @classmethod
     def observed(cls, counts: np.ndarray, keys: int, absent: int = 0) -> Frequencies:
-        """From a sample: how often each of its values came, int[n], of R's `keys` different values; `absent` tuples had none in R.
+        """From a sample: how often each of its values came, int[n], of R's `keys` different values; `absent` tuples had none in
+        R.
 
-        A sample overrates the rare values that it has and knows nothing of the others. Good's and Turing's estimate corrects both: a
-        value seen r times is expected (r + 1) N_{r+1} / N_r times, where N_r values were seen r times; unseen ones share what is left.
+        A sample overrates the rare values that it has and knows nothing of the others. Good's and Turing's estimate corrects
+        both: a value seen r times is expected (r + 1) N_{r+1} / N_r times, where N_r values were seen r times; unseen ones share
+        what is left.
         """
         counts = np.asarray(counts, np.int64)
         counts = counts[counts > 0]
@@ -101,7 +106,8 @@ class Frequencies:
     def split(self, h: float, draws: float) -> tuple[float, Frequencies]:
         """(share of the stream, the rest as in `without`) of the h values that are most frequent among so many stream tuples.
 
-        Chance lets some of the tail in, and keeps more probable values out: a value of probability p comes Poisson(p draws) times.
+        Chance lets some of the tail in, and keeps more probable values out: a value of probability p comes Poisson(p draws)
+        times.
         """
         from scipy.special import pdtrc
 
@@ -128,17 +134,28 @@ class Frequencies:
     def partitions(self, count: float) -> Frequencies:
         """The same question one level up: how probable each of `count` disk partitions is, where keys are spread by their hash.
 
-        Values more frequent than an average partition have one for themselves, with its share of all others.
+        The most frequent values fall where chance puts them (always the same chance); the others are spread evenly. With very
+        many partitions, each value more frequent than an average one has a partition for itself.
         """
         count = max(count, 1.0)
-        heads, mass = self.above((1.0 - self.absent) / count)
-        heads = min(heads, count / 2)
-        mass = self.top(heads)
-        rest = (1.0 - self.absent - mass) / count
+        if count <= _DRAWN:
+            return self._drawn_partitions(count)
+        heads = min(self.above((1.0 - self.absent) / count)[0], count / 2)
+        rest = (1.0 - self.absent - self.top(heads)) / count
         ends = np.cumsum(self.keys)
         own = np.minimum(self.keys, np.maximum(heads - (ends - self.keys), 0.0))
         which = own > 0
         return Frequencies(np.append(self.p[which] + rest, rest), np.append(own[which], max(count - heads, 0.0)), self.name)
+
+    def _drawn_partitions(self, count: float) -> Frequencies:
+        heads = int(min(4 * count, self.count))
+        whole = np.floor(np.minimum(self.keys, np.maximum(heads - (np.cumsum(self.keys) - self.keys), 0.0))
+                         + 1e-9).astype(np.int64)
+        p = np.repeat(self.p, whole)
+        rest = (1.0 - self.absent - float(p.sum())) / count
+        mass = np.bincount((_CHANCE[:len(p)] * count).astype(np.int64), p, minlength=math.ceil(count)) + max(rest, 0.0)
+        mass[-1] -= rest * (len(mass) - count)  # the last one may be a part of one
+        return Frequencies(np.sort(mass)[::-1], np.ones(len(mass)), self.name)
 
     def ranges(self, first: float, width: float) -> Frequencies:
         """As `partitions`, where R is stored by falling frequency: runs of `width` values behind the `first` ones."""
@@ -148,7 +165,8 @@ class Frequencies:
         n = max(int(np.ceil(keys / width)), 1)
         edges = np.unique(np.concatenate([np.arange(min(n, _SINGLE)), np.geomspace(min(n, _SINGLE), n, 200)]).astype(np.int64))
         ends, mass = np.cumsum(self.keys), np.cumsum(self.p * self.keys)
-        at = np.interp(np.minimum(first + edges * width, self.count), np.concatenate([[0.0], ends]), np.concatenate([[0.0], mass]))
+        at = np.interp(np.minimum(first + edges * width, self.count), np.concatenate([[0.0], ends]),
+                       np.concatenate([[0.0], mass]))
         many = np.diff(edges).astype(np.float64)
         return Frequencies(np.diff(at) / many, many, self.name)
 

@@ -14,7 +14,8 @@ def harmonic(n: float | np.ndarray, exponent: float = 1.0) -> np.ndarray:
     head = np.concatenate([[0.0], np.cumsum(np.arange(1, _EXACT + 1, dtype=np.float64) ** -exponent)])
     small = head[np.minimum(n, _EXACT).astype(np.int64)]
     tail = np.maximum(n, _EXACT)
-    return small + _integral(tail, exponent) - _integral(_EXACT, exponent) + _boundary(tail, exponent) - _boundary(_EXACT, exponent)
+    grown = lambda x: _integral(x, exponent) + _boundary(x, exponent)  # noqa: E731
+    return small + grown(tail) - grown(_EXACT)
 
 
 def harmonic_approximation(n: float | np.ndarray) -> np.ndarray:

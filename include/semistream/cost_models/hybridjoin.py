@@ -1,13 +1,14 @@
 """HYBRIDJOIN's cost model.
 
-Naeem, Dobbie, Weber: *HYBRIDJOIN for Near-Real-Time Data Warehousing* (2011), as restated in Naeem, Weber, Dobbie, Lutteroth: *SSCJ*.
+Naeem, Dobbie, Weber: *HYBRIDJOIN for Near-Real-Time Data Warehousing* (2011), as restated in Naeem, Weber, Dobbie, Lutteroth:
+*SSCJ*.
 
 Corrections, beside the printed equations:
 
 - *w in the steady state*: the paper takes w as given. A partition of probability P is read when its oldest waiting tuple is the
-  oldest of all. Between two reads pass 1 / P arrivals until its next tuple comes and then A until that is the oldest, the same A for
-  all. So a read finishes 1 + P A tuples, an arrival causes sum P / (1 + P A) reads, and A is what makes
-  sum P A (1 + P A / 2) / (1 + P A) tuples wait, which is h_S.
+  oldest of all. Between two reads pass 1 / P arrivals until its next tuple comes and then A until that is the oldest, the same
+  A for all. So a read finishes 1 + P A tuples, an arrival causes sum P / (1 + P A) reads, and A is what makes sum P A (1 + P A
+  / 2) / (1 + P A) tuples wait, which is h_S.
 - *iteration*: c_I, as in MESHJOIN.
 """
 

@@ -4,10 +4,11 @@ Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]"
 
 Corrections, beside the printed equations:
 
-- *steady state*: the paper measures w_N and w_S; here they follow from the cache inequality. With T stream tuples per R-cycle, the
-  values with p T v_S > sf m v_R are in H_R, H_S has the rest of M, and T is what fills it: one equation, solved by bisection.
-- *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table included; a cached value takes v_E beside
-  its tuples; candidates for switching take a fiftieth of M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
+- *steady state*: the paper measures w_N and w_S; here they follow from the cache inequality. With T stream tuples per R-cycle,
+  the values with p T v_S > sf m v_R are in H_R, H_S has the rest of M, and T is what fills it: one equation, solved by
+  bisection.
+- *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table included; a cached value takes v_E
+  beside its tuples; candidates for switching take a fiftieth of M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
 - *look-up of the misses*: Eq. 2 lacks w_S c_H, as SSJ's does.
 - *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in the switching cycle only.
 - *iteration*, *late materialisation*, *largest chunk*: those of MESHJOIN.
@@ -41,7 +42,8 @@ def service_rate(w_n: float, w_s: float, c_loop: float) -> float:
     return (w_n + w_s) / c_loop
 
 
-def arrival_rate(c_loop: float, h_r: float, f: float, v_r: float, b: float, w_s: float, r_t: float, v_p: float, v_s: float) -> float:
+def arrival_rate(c_loop: float, h_r: float, f: float, v_r: float, b: float, w_s: float, r_t: float, v_p: float,
+                 v_s: float) -> float:
     """lambda = 1 / c_loop [h_R v_R f + b v_R + w_S (R_t / b)(v_P + f v_S)]; [1] Eq. 6, as printed.
 
     It puts bytes in the place of the tuples of Eq. 5, so that it is a rate of memory, not of tuples: for a rate use Eq. 5.
@@ -65,7 +67,8 @@ class Balance(NamedTuple):
 
 
 def balance(work: Workload, pool: float, partitions: float, disk_tuples: float, sf: float = 1.0) -> Balance:
-    """The T at which H_S, with what H_R leaves of `pool` bytes, holds just the tuples of an R-cycle that miss H_R (*steady state*)."""
+    """The T at which H_S, with what H_R leaves of `pool` bytes, holds just the tuples of an R-cycle that miss H_R (*steady
+    state*)."""
     v_s, each = work.stream_tuple_bytes, work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes
     most = partitions * largest_chunk(disk_tuples)
     least = max(pool * LEAST_H_S, v_s * partitions)

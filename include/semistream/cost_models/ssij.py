@@ -1,15 +1,15 @@
 """SSIJ's cost model.
 
-Bornea, Deligiannakis, Kotidis, Vassalos: *Semi-Streamed Index Join for Near-Real Time Execution of ETL Transformations* (2011). The
-papers at hand note that it has no cost model; this one is ours, in their style, for the reading of ``joins/ssij.py``:
+Bornea, Deligiannakis, Kotidis, Vassalos: *Semi-Streamed Index Join for Near-Real Time Execution of ETL Transformations* (2011).
+The papers at hand note that it has no cost model; this one is ours, in their style, for the reading of ``joins/ssij.py``:
 
     M = d v_R + (d (v_R + v_E) + 5) places + 5 N + h_S v_S
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_H) + w_N (c_H + c_O + c_S) + c_I + plan
 
-One iteration is one block read. w_N follows from the share of the stream that the most useful blocks take. For w_S, a plan is made
-after T = h_S / 8 arrivals and reads the blocks for which at least c tuples wait. A block of probability P gains P T tuples from plan
-to plan; where that is less than c, it is read with c + P T / 2 of them, and (c + P T) / 2 wait on average; otherwise both are P T.
-c is what makes h_S wait. A plan looks at every waiting tuple to free an eighth of them.
+One iteration is one block read. w_N follows from the share of the stream that the most useful blocks take. For w_S, a plan is
+made after T = h_S / 8 arrivals and reads the blocks for which at least c tuples wait. A block of probability P gains P T tuples
+from plan to plan; where that is less than c, it is read with c + P T / 2 of them, and (c + P T) / 2 wait on average; otherwise
+both are P T. c is what makes h_S wait. A plan looks at every waiting tuple to free an eighth of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ BLOCK_BYTES, BLOCK_KEY_BYTES = 5, 4  # a block's counters; a cached key's block
 FREED = 1 / 8  # of the stream buffer, by one plan
 
 
-def memory(d: float, v_r: float, places: float, v_cached: float, v_e: float, n: float, h_s: float, v_s: float) -> dict[str, float]:
+def memory(d: float, v_r: float, places: float, v_cached: float, v_e: float, n: float, h_s: float,
+           v_s: float) -> dict[str, float]:
     """The terms of M, bytes."""
     return {"disk buffer": d * v_r, "utility counters": n * BLOCK_BYTES, "block cache": places * (int(d * (v_cached + v_e)) + 1),
             "H_S": h_s * v_s}
@@ -31,7 +32,8 @@ def memory(d: float, v_r: float, places: float, v_cached: float, v_e: float, n: 
 
 def c_loop(c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float, c_a: float, c_r: float, w_n: float,
            c_n: float) -> float:
-    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S), seconds; c_R, c_N: c_H and c_O of the cache."""
+    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S), seconds; c_R, c_N: c_H and c_O of the
+    cache."""
     return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s)
 
 
@@ -71,4 +73,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     w_s = w * (1 - hit) / max(present, 1e-9)
     w_n = w_s * hit / (1 - hit)
     plain = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n)
-    return Prediction("ssij", sizes, w_n, w_s, plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8, plain, parts, h_s, h_r)
+    return Prediction("ssij", sizes, w_n, w_s, plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8, plain, parts,
+                      h_s, h_r)

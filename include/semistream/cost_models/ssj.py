@@ -5,8 +5,8 @@ Naeem, Jamil: *An Efficient Stream-based Join to Process End User Transactions i
 Corrections, beside the printed equations:
 
 - *look-up of the misses*: a stream tuple that H_R does not know was looked up there as well, w_S c_H, which Eq. 2 lacks.
-- *condition of the misses*: Eq. 8 sums the probability that any stream tuple falls into a segment of R'; but the tuples in H_S are
-  known to belong to R'. Their mean probability is 1 / N.
+- *condition of the misses*: Eq. 8 sums the probability that any stream tuple falls into a segment of R'; but the tuples in H_S
+  are known to belong to R'. Their mean probability is 1 / N.
 - *key bytes*: a cached tuple also takes a place in H_R's table, and newcomers gather in a buffer an eighth as large.
 - *partial chunk*: the disk phase also starts when the stream buffer is empty, with a chunk that is not full.
 - *detection*: finding the frequent ones among a partition's tuples costs c_D and c_M per match, beside d c_F.
@@ -81,7 +81,8 @@ def p_s(h_r: float, r_t: float, n: float) -> float:
 
 
 def p_s_of_misses(h_r: float, r_t: float, n: float, exponent: float = 1.0) -> float:
-    """Eq. 8 with the *condition of the misses*: divided by the share of the stream that misses H_R, it is 1 / N, whatever the skew."""
+    """Eq. 8 with the *condition of the misses*: divided by the share of the stream that misses H_R, it is 1 / N, whatever the
+    skew."""
     missing = float(power_sum(h_r + 1, r_t, exponent) / harmonic(r_t, exponent))
     return float(power_sum(h_r + 1, r_t, exponent) / (n * harmonic(r_t, exponent))) / missing if missing else 0.0
 
@@ -102,7 +103,8 @@ def front(work: Workload, h_r: float) -> float:
     return work.frequencies.top(h_r / work.fan_out)
 
 
-def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cache_tuples: float, algorithm: str = "ssj") -> Prediction:
+def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cache_tuples: float,
+            algorithm: str = "ssj") -> Prediction:
     """disk_tuples: d; cache_tuples: h_R."""
     sizes, cut = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}, work.partitions(disk_tuples)
     cache = h_r_bytes(work, cache_tuples)
@@ -119,7 +121,8 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     s = costs.at(w_s * cut.count, cut.tuples, cache_tuples)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w_s, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
     matches = w_s * (1 - work.frequencies.absent / (1 - hit))
-    return Prediction(algorithm, sizes, w_n, w_s, printed + w_s * s.c_r + s.c_i + s.c_d + w_s * s.c_m - s.c_p * unread(matches), printed,
+    return Prediction(algorithm, sizes, w_n, w_s, printed + w_s * s.c_r + s.c_i + s.c_d + w_s * s.c_m - s.c_p * unread(matches),
+                      printed,
                       {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}, w_s * cut.count, cache_tuples)
 
 

@@ -8,7 +8,8 @@ Corrections, beside the printed equations:
   tuples is w p. With that, w = h_S p_old / (1 + p_old - p_new).
 - *oldest first*: Eq. 4 gives every partition the same chance to be read; but the oldest tuple chooses it, as in HYBRIDJOIN, whose
   steady state over the keys that are not resident gives w here.
-- *observed residents*: the non-swappable part has the keys that were most frequent in the first full H_S, not the most probable ones.
+- *observed residents*: the non-swappable part has the keys that were most frequent in the first full H_S, not the most probable
+  ones.
 - *second probe*: the non-swappable part is probed each iteration, at an iteration's costs for finding and removing.
 - *iteration*: c_I, as in MESHJOIN.
 """

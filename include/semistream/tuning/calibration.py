@@ -1,8 +1,8 @@
 """Measure what the papers' cost symbols are worth on this machine, with this data's tuples.
 
-The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer and H_S sizes gives c_IO, c_H, c_O,
-c_E, c_S, c_A and the cost of an iteration itself; the shared front stage gives the look-up and output costs of H_R. The model
-cost = fixed + tuples * c(table size) is then fitted to each part by non-negative least squares of the relative errors.
+The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer and H_S sizes gives c_IO, c_H,
+c_O, c_E, c_S, c_A and the cost of an iteration itself; the shared front stage gives the look-up and output costs of H_R. The
+model cost = fixed + tuples * c(table size) is then fitted to each part by non-negative least squares of the relative errors.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Pace:
         self.clock = clock
         self.table = KeyTable(random.permutation(1 << 20))
         self.codes = random.integers(0, 1 << 20, 40_000)
-        self.batch = pa.RecordBatch.from_arrays([pa.FixedSizeBinaryArray.from_buffers(pa.binary(112), 1 << 16, [None, pa.py_buffer(
-            bytes(112 << 16))])], ["payload"])
+        payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(112), 1 << 16, [None, pa.py_buffer(bytes(112 << 16))])
+        self.batch = pa.RecordBatch.from_arrays([payload], ["payload"])
         self.rows = pa.array(random.integers(0, 1 << 16, 20_000))
         self._work()
         self.first = float(np.median([self._work() for _ in range(9)]))
@@ -130,16 +130,18 @@ class Head:
         return Head(self._master.with_partition(tuples), self._tuples)
 
 
-def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None, *,
-              clock: Clock = "wall", memory: float = math.inf, seconds: float = 0.2,
+def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None,
+              *, clock: Clock = "wall", memory: float = math.inf, seconds: float = 0.2,
               pace: Callable[[], float] = lambda: 1.0) -> Costs:
     """The costs for stream tuples like the sample's and this master relation.
 
     clock: wall, or cpu on a machine that others use at the same time (reading from a cold disk then costs nothing);
-    memory: the largest M of interest: hash tables that it cannot hold are left out; seconds: time spent on each of about forty settings; pace: divides the times (``Pace``). Raises ConfigError for a sample or a master without tuples.
+    memory: the largest M of interest: hash tables that it cannot hold are left out; seconds: time spent on each of about forty
+    settings; pace: divides the times (``Pace``). Raises ConfigError for a sample or a master without tuples.
     """
     if not sample.num_rows or not master.tuple_count:
-        raise ConfigError("calibrate", "must be given tuples", (sample.num_rows, master.tuple_count), "Give a sample of the stream, and R.")
+        raise ConfigError("calibrate", "must be given tuples", (sample.num_rows, master.tuple_count),
+                          "Give a sample of the stream, and R.")
     now, most = CLOCKS[clock], min(MOST_TUPLES, master.tuple_count)
     settings = []
     for head in (Head(master, most), Head(master, most // 2), Head(master, most // 4)):
@@ -157,7 +159,8 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     return Costs(platform.node(), phases["scan"][0], phases["index"][0], tables, look_up, output, *detection, switch, {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock, "cores": os.cpu_count(),
         "processor": _processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
-        "master_tuple_bytes": round(float(master.tuple_bytes), 2), "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
+        "master_tuple_bytes": round(float(master.tuple_bytes), 2),
+        "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
         "fit": {name: fit for name, (_, fit) in phases.items()}})
 
 
@@ -174,21 +177,28 @@ class Setting(NamedTuple):
     pace: Callable[[], float]
 
     def open(self, algorithm: str, disk_tuples: int, memory: int) -> Any:
-        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=self.master, on=self.on, columns=self.columns,
+        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=self.master, on=self.on,
+                         columns=self.columns,
                          parameters={"disk_tuples": disk_tuples})
 
 
-def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, dict[str, dict[str, float]]]:
+Fits = dict[str, dict[str, float]]  # by part: fixed seconds per iteration, median relative error
+
+
+def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, Fits]:
     """The costs of a disk phase, and each part's (fixed seconds per iteration, median relative error of the fit)."""
-    runs = [run for table, size, disk_tuples in wanted if (run := _measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size})["w"]]
+    runs = [_measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size} for table, size, disk_tuples in wanted]
+    runs = [r for r in runs if r["w"]]
     if not runs:
-        raise ConfigError("calibrate", f"must have a master of at least {4 * RUNS[0][2]:,} tuples", settings[0].master.tuple_count,
+        raise ConfigError("calibrate", f"must have a master of at least {4 * RUNS[0][2]:,} tuples",
+                          settings[0].master.tuple_count,
                           "Use the costs of a larger one.")
     tables = sorted({r["table"] for r in runs})
     whole = [r for r in runs if r["part_of_r"] == 0]  # a small R stays in the processor's caches
     fits = {part: _fit(some, part, flat, steep, tables) for some, part, flat, steep in (
         (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []), (runs, "find", [], ["disk_tuples", "w"]),
-        (runs, "output", ["disk_tuples"], ["w"]), (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]), (runs, "stream", ["w"], []))}
+        (runs, "output", ["disk_tuples"], ["w"]), (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]),
+        (runs, "stream", ["w"], []))}
     fixed = {part: f.fixed for part, f in fits.items()}
     each, every = fits["find"].steep  # disk tuple's look-up; match's, a step along its key's chain
     costs = PhaseCosts(
@@ -196,7 +206,8 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
         output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))), remove=fits["remove"].steep[0],
         append=fits["append"].steep[0], read_stream=fits["stream"].flat[0], read_partition=fixed["codes"] + fixed["payload"],
         read_code=fits["codes"].flat[0], payload=fixed["payload"], read_payload=fits["payload"].flat[0],
-        iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"], probe=fixed["find"] + fixed["output"] + fixed["remove"])
+        iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
+        probe=fixed["find"] + fixed["output"] + fixed["remove"])
     return costs, {part: {"fixed": f.fixed, "error": f.error} for part, f in fits.items()}
 
 
@@ -246,7 +257,8 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
     s = {part: t / total / slow for part, t in watch.seconds.items()}
     return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total,
             **{part: s[part] for part in ("codes", "payload", "find", "remove", "append")},
-            "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"], "stream": s["process"] - s["iterate"] - s["append"]}
+            "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
+            "stream": s["process"] - s["iterate"] - s["append"]}
 
 
 def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> Any:
@@ -258,7 +270,8 @@ def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -
         phase.fill(phase.tuples.batch(batch))
         phase.resize(int(table * phase.tuple_bytes))
     else:
-        phase.build(batch, int(table * KeyRoom.tuple_bytes(phase.tuples.held, float(variable_bytes(phase.tuples.batch(batch)).mean()) + 1)))
+        phase.build(batch, int(table * KeyRoom.tuple_bytes(phase.tuples.held,
+                                                           float(variable_bytes(phase.tuples.batch(batch)).mean()) + 1)))
     return join
 
 

@@ -1,4 +1,5 @@
-"""``algorithm: auto``: what to join with, from a sample of the stream, the master relation and M alone; by the models, in a moment."""
+"""``algorithm: auto``: what to join with, from a sample of the stream, the master relation and M alone; by the models, in a
+moment."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
            algorithms: Iterable[str] | None = None) -> Choice:
     """The algorithm and parameters of the highest predicted service rate, and why.
 
-    sample: stream tuples, the more the better (some 100,000 of the first micro-batches); frequencies: in the place of the sample's.
-    Raises ConfigError when M is too small for every one.
+    sample: stream tuples, the more the better (some 100,000 of the first micro-batches); frequencies: in the place of the
+    sample's. Raises ConfigError when M is too small for every one.
     """
     allowed = usable(master)
     names = allowed if algorithms is None else [a for a in algorithms if a in allowed]
@@ -60,6 +61,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
 def _reason(ranking: Sequence[Prediction], memory: int, master: MasterRelation, frequencies: Frequencies, costs: Costs) -> str:
     best, share = ranking[0], ranking[0].w_n / max(ranking[0].w, 1e-12)
     others = ", ".join(f"{p.algorithm} {p.mu:,.0f}" for p in ranking[1:4])
-    return (f"{best.algorithm}: {best.mu:,.0f} tuples/s expected with M = {memory:,} bytes over {master.tuple_count:,} master tuples, "
+    return (f"{best.algorithm}: {best.mu:,.0f} tuples/s expected with M = {memory:,} bytes over "
+            f"{master.tuple_count:,} master tuples, "
             f"{share:.0%} of the stream through the cache; keys {frequencies.name}"
             + (f"; after it {others}" if others else "") + f"; costs of {costs.machine}")

@@ -1,4 +1,5 @@
-"""The best sizes for one algorithm, and the best algorithm, by the cost models: a bounded optimisation over the sizes' logarithms."""
+"""The best sizes for one algorithm, and the best algorithm, by the cost models: a bounded optimisation over the sizes'
+logarithms."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ STARTS = {1: 9, 2: 5}  # points of the first look, per size, by the number of si
 
 
 def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes: float) -> Prediction:
-    """w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises ConfigError for an unknown algorithm or size."""
+    """w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises ConfigError for an unknown algorithm or
+    size."""
     if algorithm not in MODELS:
-        raise ConfigError("algorithm", f"must be one that has a cost model: {', '.join(MODELS)}", algorithm, "Choose one of them.")
+        raise ConfigError("algorithm", f"must be one that has a cost model: {', '.join(MODELS)}", algorithm,
+                          "Choose one of them.")
     model = MODELS[algorithm]
     for name in sizes:
         if name not in model.sizes:
@@ -56,7 +59,8 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
     best = _minimum(cost, limits) if names else ()
     found = _rounded(algorithm, work, memory, costs, dict(zip(names, map(math.exp, best), strict=True)), given)
     if found.mu <= 0:
-        raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and a tuple for each partition", int(memory),
+        raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and a tuple for each partition",
+                          int(memory),
                           "Give more memory.")
     return found
 
@@ -95,7 +99,8 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
     return min(start, x, key=cost)
 
 
-def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes: dict[str, float], given: dict[str, float]) -> Prediction:
+def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes: dict[str, float],
+             given: dict[str, float]) -> Prediction:
     """The best of the neighbouring sizes that can really be had: whole pages, whole tuples."""
     options = []
     for name, size in sizes.items():
@@ -104,7 +109,8 @@ def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes:
             options.append([round(min(max(size, low), high), 3)])
             continue
         unit = work.page_tuples if name == "disk_tuples" else 1.0
-        near = {math.floor(size / unit) * unit, math.ceil(size / unit) * unit} if name in ("disk_tuples", "slices") else {round(size)}
+        near = {math.floor(size / unit) * unit, math.ceil(size / unit) * unit} if name in ("disk_tuples",
+                                                                                           "slices") else {round(size)}
         options.append(sorted({max(1, int(min(max(n, low), high))) for n in near}))
     found = [predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)), **given)
              for option in itertools.product(*options)]

@@ -22,10 +22,12 @@ LOOKED_UP = 256  # values of a sample that are looked for in R, to learn how man
 
 def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None,
              frequencies: Frequencies | None = None, batch_tuples: float = float("inf")) -> Workload:
-    """A workload with the sizes that tuples like the sample's have in the operators; its frequencies are the sample's if not given."""
+    """A workload with the sizes that tuples like the sample's have in the operators; its frequencies are the sample's if not
+    given."""
     spec = join_spec(sample.schema, master, on, columns)
     held = StreamTuples(spec).batch(pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream)) if sample.num_rows else None
-    strings = float(variable_bytes(held).mean()) + 1 if held is not None and any(is_variable(f.type) for f in held.schema) else 0.0
+    strings = float(variable_bytes(held).mean()) + 1 if held is not None and any(is_variable(f.type)
+                                                                                 for f in held.schema) else 0.0
     schema, v_r = StreamTuples(spec).held, cached_bytes(spec)
     pages = max(master.with_partition(1).partition_count, 1)
     return Workload(
@@ -36,8 +38,10 @@ def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[
         fan_out=1.0, batch_tuples=batch_tuples, cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
 
-def join_spec(stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None) -> JoinSpec:
-    return open_join("meshjoin", memory=1 << 50, stream=stream, master=master, on=on, columns=columns, parameters={"disk_tuples": 1}).spec
+def join_spec(stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]],
+              columns: Sequence[str] | None) -> JoinSpec:
+    return open_join("meshjoin", memory=1 << 50, stream=stream, master=master, on=on, columns=columns,
+                     parameters={"disk_tuples": 1}).spec
 
 
 def observe(spec: JoinSpec, sample: pa.RecordBatch) -> Frequencies:
