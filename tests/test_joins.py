@@ -3,13 +3,13 @@
 import itertools
 
 import numpy as np
-import oracle
 import pyarrow as pa
 import pytest
-import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import oracle
+import strategies
 from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, JoinState, open_join
@@ -28,8 +28,8 @@ def relation(master, on, partition_tuples=8):
 def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", partition_tuples=8, columns=None, parameters=None):
     fields = REGISTRY[algorithm].parameters.model_fields
     given = {"disk_tuples": partition_tuples} if "disk_tuples" in fields else {}
-    return open_join(algorithm, memory=memory, stream=stream.schema, master=relation(master, on, partition_tuples), on=on, columns=columns,
-                     join_type=join_type, parameters=given | (parameters or {}))
+    return open_join(algorithm, memory=memory, stream=stream.schema, master=relation(master, on, partition_tuples), on=on,
+                     columns=columns, join_type=join_type, parameters=given | (parameters or {}))
 
 
 def chunks(stream, lengths):
@@ -50,7 +50,8 @@ def check(outputs, stats, stream, master, on, join_type="inner"):
 
 
 def integers(count, start=0, **more):
-    return pa.table({"k": pa.array(range(start, start + count), pa.int64()), "v": pa.array([f"v{i}" for i in range(count)], pa.string()), **more})
+    return pa.table({"k": pa.array(range(start, start + count), pa.int64()),
+                     "v": pa.array([f"v{i}" for i in range(count)], pa.string()), **more})
 
 
 def sales(numbers):
@@ -234,7 +235,8 @@ def test_join_columns_that_cannot_work_are_named(on, message):
 
 def test_an_unknown_algorithm_is_named_with_the_nearest_one():
     with pytest.raises(ConfigError, match="Did you mean 'meshjoin'"):
-        open_join("meshjion", memory=MEMORY, stream=sales([1]).schema, master=relation(integers(5), [("k", "k")]), on=[("k", "k")])
+        open_join("meshjion", memory=MEMORY, stream=sales([1]).schema, master=relation(integers(5), [("k", "k")]),
+                  on=[("k", "k")])
 
 
 # State
@@ -256,7 +258,7 @@ def test_a_damaged_state_is_refused_wherever_the_damage_is(algorithm, tmp_path):
     path = tmp_path / "state"
     join.snapshot().write(path)
     whole = path.read_bytes()
-    for at in itertools.chain(range(0, 60), range(60, len(whole), 17)):
+    for at in itertools.chain(range(60), range(60, len(whole), 17)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
         with pytest.raises(StateError):
             JoinState.read(path)

@@ -101,3 +101,13 @@ def test_past_the_highest_rate_it_is_a_join_in_main_memory(copies):
     feed(join, (rng.integers(0, 310, 2000) for _ in range(20)))
     assert join.stats.bytes_read == read
     assert join.stats.cache_hits - hits == 40_000
+
+
+def test_a_master_of_one_disk_partition_is_cached_too():
+    """N = 1: a chunk leaves in the iteration that joined it, and its values must have been counted before."""
+    join = start(products(40), 1_000_000, disk_tuples=100)
+    for first in range(0, 100_000, 10_000):
+        list(join.process(chunk(np.arange(first, first + 10_000) % 40)))
+    assert join.master.partition_count == 1
+    assert join.cache.entries == 40
+    assert join.stats.cache_hits > 50_000

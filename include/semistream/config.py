@@ -166,7 +166,8 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     name = str(first["loc"][0]) if first["loc"] else ""
     field = cls.model_fields.get(name)
     if first["type"] == "extra_forbidden":
-        return ConfigError(where, f"is not a setting of {cls.__name__}", first["input"], f"Settings: {', '.join(cls.model_fields)}.")
+        return ConfigError(where, f"is not a setting of {cls.__name__}", first["input"],
+                           f"Settings: {', '.join(cls.model_fields)}.")
     remedy = f"It means: {field.description}" if field is not None and field.description else "See --help."
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
@@ -255,7 +256,8 @@ class Job(Settings):
 
     def to_ledger(self) -> str:
         """JSON that ``Job.load`` takes again, without options of the source that may hold a secret."""
-        options = {k: v for k, v in self.stream.options.items() if not re.search("url$|pass|secret|jaas|token|key$", k, re.IGNORECASE)}
+        options = {k: v for k, v in self.stream.options.items()
+                   if not re.search("url$|pass|secret|jaas|token|key$", k, re.IGNORECASE)}
         return self.model_copy(update={"stream": self.stream.model_copy(update={"options": options})}).model_dump_json()
 
 

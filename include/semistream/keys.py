@@ -85,7 +85,8 @@ def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]]
                 raise ConfigError("on", f"must name a column of the {side}", name, f"It has: {', '.join(schema.names)}.")
         left, right = canonical_type(s, stream.field(s).type), canonical_type(m, master.field(m).type)
         if not _fits(left, right):
-            raise ConfigError("on", "must join columns of one type", f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
+            raise ConfigError("on", "must join columns of one type",
+                              f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
                               f"Cast {s} to {right} in the source.")
         kinds.append(right)
     return JoinKeys(tuple(s for s, _ in on), tuple(m for _, m in on), tuple(kinds))

@@ -206,8 +206,8 @@ class SemiStreamJoin(ABC):
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
         wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
         if wrong:
-            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the join "
-                             "is drained, then change them.")
+            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the "
+                             "join is drained, then change them.")
         self._go_on(state)
         self._account()
 

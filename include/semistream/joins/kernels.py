@@ -1,8 +1,9 @@
 """Numba kernels of the joins: arrays in, arrays out; no configuration, no Arrow.
 
-**H_S** is a hash multimap in a ring of ``cap`` slots, oldest tuple at ``oldest``, ``live`` tuples. A bucket's chain links the newest
-tuple of each distinct key (``back``), newest first; ``same`` links a tuple to the next older one of its key. Expiry only moves
-``oldest``: a link is valid as long as it leads to an older tuple of the window (`_older`), so nothing is searched for and deleted.
+**H_S** is a hash multimap in a ring of ``cap`` slots, oldest tuple at ``oldest``, ``live`` tuples. A bucket's chain links the
+newest tuple of each distinct key (``back``), newest first; ``same`` links a tuple to the next older one of its key. Expiry only
+moves ``oldest``: a link is valid as long as it leads to an older tuple of the window (`_older`), so nothing is searched for and
+deleted.
 ``flags``: bit 0 matched, bit 1 a newer tuple of this key exists.
 
 **H_R** is an open-addressing table of entries, one a cached join value: ``ekey``, first tuple ``efirst`` (-1: known to have no

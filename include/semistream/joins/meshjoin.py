@@ -1,8 +1,8 @@
 """MESHJOIN.
 
 N. Polyzotis, S. Skiadopoulos, P. Vassiliadis, A. Simitsis, N. Frantzell: *Meshing Streaming Updates with Persistent Data in an
-Active Data Warehouse*, IEEE TKDE 20(7), 2008; as restated in section 2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many
-Semi-Stream Join*.
+Active Data Warehouse*, IEEE TKDE 20(7), 2008; as restated in section 2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal
+Many-To-Many Semi-Stream Join*.
 
     loop
         READ w stream tuples, append them to H_S and, as one chunk, to Q

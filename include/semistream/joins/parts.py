@@ -77,7 +77,8 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_nested(kind) or pa.types.is_null(kind):
-        raise ConfigError("columns", "must be flat and typed", f"{name}: {kind}", "Leave the column out, or turn it into a string.")
+        raise ConfigError("columns", "must be flat and typed", f"{name}: {kind}",
+                          "Leave the column out, or turn it into a string.")
     return kind
 
 
@@ -281,7 +282,8 @@ class WaitingRoom:
             self.heap_at = 0
         slots = self.slots(self.live, len(rows))
         self.heap_at = self.store.put(batch, rows, slots, self.heap_at)
-        kernels.hs_append(codes, rows, self.head, self.key, self.back, self.same, self.flags, self.oldest, self.live, self.capacity)
+        kernels.hs_append(codes, rows, self.head, self.key, self.back, self.same, self.flags, self.oldest, self.live,
+                          self.capacity)
         self.live += len(rows)
         self.heap_live += heap_bytes
         chunk.heap_bytes += heap_bytes
@@ -300,7 +302,8 @@ class WaitingRoom:
     def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """(newest matching slot or -1, matches) per code, and all matches."""
         found, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
-        total = kernels.hs_find(codes, self.head, self.key, self.back, self.same, self.oldest, self.live, self.capacity, found, counts)
+        total = kernels.hs_find(codes, self.head, self.key, self.back, self.same, self.oldest, self.live, self.capacity,
+                                found, counts)
         return found, counts, total
 
     def pairs(self, found: np.ndarray, counts: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -66,13 +66,14 @@ class MeshPhase:
     """H_S, Q and the cyclic scan of R, on behalf of a join that decides what enters.
 
     on_partition, if given, gets every partition after it was probed, and f, how many matches each of its tuples had in H_S.
+    on_cycle, if given, is called when R has been read through, while the chunks of the whole R-cycle still wait.
     slices: q, in how many slices a partition is joined, each an iteration (R-MESHJOIN).
     """
 
     def __init__(self, join: SemiStreamJoin, on_partition: Callable[[Partition, np.ndarray], None] | None = None,
-                 slices: int = 1):
+                 slices: int = 1, on_cycle: Callable[[], None] | None = None):
         self.join, self.spec, self.master, self.slices = join, join.spec, join.spec.master, slices
-        self.tuples, self.on_partition = StreamTuples(join.spec), on_partition
+        self.tuples, self.on_partition, self.on_cycle = StreamTuples(join.spec), on_partition, on_cycle
         self._room: WaitingRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self.position = self.cycles = 0  # iterations of this R-cycle; R-cycles
@@ -151,7 +152,7 @@ class MeshPhase:
             self.room.append(held, codes, rows[:count], int(sizes[:count].sum()), now)
             self.join.stats.waited_seconds += count * (now - arrived)
         elif most > 0 and not self.live and len(rows):
-            raise ConfigError("memory", f"must hold a stream tuple of {int(sizes[0]) + WaitingRoom.OVERHEAD:,} bytes beside the rest",
+            raise ConfigError("memory", f"must hold a stream tuple of {int(sizes[0]) + WaitingRoom.OVERHEAD:,} bytes",
                               self.spec.memory, "Give more memory.")
         return count
 
@@ -185,6 +186,8 @@ class MeshPhase:
         self.position += 1
         if self.position >= self.chunks:
             self.position, self.cycles = 0, self.cycles + 1
+            if self.on_cycle:
+                self.on_cycle()
         removed = 0
         if len(room.queue) >= self.chunks:
             removed = room.queue[0].count

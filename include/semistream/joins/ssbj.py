@@ -75,7 +75,7 @@ class Ssbj(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: SsbjParameters):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
         self.parameters: SsbjParameters
-        self.mesh = MeshPhase(self, self._migrate)
+        self.mesh = MeshPhase(self, self._migrate, on_cycle=self._new_cycle)
         self.rc, self.last_eviction = 2, 0
         self.candidates = Candidates(np.zeros(0, np.int64))
         self.planned = 0  # bytes that H_R will be given when the switching begins
@@ -130,7 +130,6 @@ class Ssbj(SemiStreamJoin):
             yield from self._disk_phase(held, codes, first + misses, sizes, arrived)
         if self.parameters.form == "rate" and self.mesh.live:
             yield from self.mesh.iterate()
-            self._new_cycle()
 
     def _disk_phase(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray,
                     arrived: float) -> Iterator[JoinOutput]:
@@ -144,7 +143,6 @@ class Ssbj(SemiStreamJoin):
                 continue
             if taken >= wanted or at < len(rows):
                 yield from self.mesh.iterate()
-                self._new_cycle()
 
     def _grow(self) -> bool:
         """In the rate form, let H_S have half as much again, if M allows."""
@@ -153,10 +151,7 @@ class Ssbj(SemiStreamJoin):
         return self.parameters.form == "rate" and size > now and self.mesh.resize(size)
 
     def _drain(self) -> Iterator[JoinOutput]:
-        while self.mesh.live:
-            yield from self.mesh.iterate()
-            self._new_cycle()
-        yield from self.mesh.drain()
+        return self.mesh.drain()
 
     def _waiting(self) -> int:
         return self.mesh.live
@@ -164,9 +159,7 @@ class Ssbj(SemiStreamJoin):
     # Cache migration and eviction
 
     def _new_cycle(self) -> None:
-        """What happens between two R-cycles (lines 3-14 and 42-51)."""
-        if self.mesh.position:
-            return
+        """What happens between two R-cycles (lines 3-14 and 42-51): H_S still holds all that came in the one that ends."""
         self.rc += 1
         if self.rc - self.last_eviction >= EVICTION_CYCLES and self.cache.entries and not self.cache.loaded:
             self._evict()
@@ -291,6 +284,7 @@ class Ssbj(SemiStreamJoin):
         size = self.pool - self.cache.used
         if self.parameters.form == "rate":
             most = max((i.waiting + i.w_s for i in list(self.stats.iterations)[-self.mesh.chunks:]), default=0)
+            most = max(most, self.mesh.live)
             size = min(max(int(1.25 * most * self.mesh.tuple_bytes), self._least_h_s), self.arena.components["H_S"])
         self.mesh.resize(size)
 
