@@ -171,8 +171,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="CSV file of all points")
     a = parser.parse_args(argv)
     masters = [master_relation(int(n), a.data) for n in numbers(a.master)]
-    pace = Pace(CLOCKS[a.clock]) if a.pace else lambda: 1.0
-    costs = Costs.load(a.costs) if a.costs and a.costs.exists() else calibrate(
+    known = Costs.load(a.costs) if a.costs and a.costs.exists() else None
+    pace = Pace(CLOCKS[a.clock], known and known.measured.get("pace")) if a.pace else lambda: 1.0
+    costs = known or calibrate(
         stream_batch(np.arange(1, 1025)), max(masters, key=lambda m: m.tuple_count), ON, clock=a.clock, pace=pace)
     if a.costs:
         costs.save(a.costs)

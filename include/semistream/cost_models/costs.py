@@ -127,7 +127,7 @@ def _interpolate(tuples: float, tables: tuple[float, ...], values: tuple[float, 
 class Cut(NamedTuple):
     """R in partitions."""
 
-    count: int  # N
+    number: int  # N
     tuples: float  # d, of an average partition
     most_bytes: int  # of the largest one, which the disk buffer must hold
     most_tuples: int

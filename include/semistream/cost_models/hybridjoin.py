@@ -61,7 +61,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> 
     if 2 * cut.most_bytes > memory or h_s < 1:
         return infeasible("hybridjoin", sizes)
     present = 1 - work.frequencies.absent
-    w = reads(work.frequencies.partitions(cut.count), h_s).w
+    w = reads(work.frequencies.partitions(cut.number), h_s).w
     s = costs.at(h_s, cut.tuples, phase="index")
     printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     absent = w * (1 - present) / max(present, 1e-9)  # unmatched at once, by the index

@@ -7,17 +7,17 @@ Corrections, beside the printed equations:
 
 - *iteration*: an iteration has a cost c_I of its own; the papers' costs are all per tuple.
 - *late materialisation*: all columns but the key codes are read only where something matches.
-- *largest chunk*: w stays below what makes c_I a twentieth of an iteration, so that no tuple waits for nothing.
+- *largest chunk*: w stays below what makes c_I a fifth of an iteration, so that no tuple waits for nothing.
 """
 
 from __future__ import annotations
 
 import math
 
-from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.costs import TYPICAL, Costs, Prediction, Workload, infeasible
 
 # Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
-ITERATION_COST, DISK_TUPLE_COST, STREAM_TUPLE_COST = 400e-6, 60e-9, 300e-9
+ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
 
 
 def memory(b: float, v_r: float, w: float, n: float, v_ptr: float, f: float, v_s: float) -> float:
@@ -47,7 +47,25 @@ def unread(matches: float) -> float:
 
 def largest_chunk(disk_tuples: float) -> float:
     """The most stream tuples that an iteration over so many disk tuples waits for (*largest chunk*)."""
-    return 20 * (ITERATION_COST + disk_tuples * DISK_TUPLE_COST) / STREAM_TUPLE_COST
+    return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
+
+
+def seconds_per_tuple(b: float, m: float, v_r: float) -> float:
+    """c_loop / w but for a factor and a term that b does not change: (c_0 + b c_1) / (b (M - b v_R)), at typical costs."""
+    c_0, c_1 = _typical()
+    return (c_0 + b * c_1) / (b * max(m - b * v_r, 1e-9))
+
+
+def best_disk_tuples(m: float, v_r: float) -> float:
+    """The b of the highest mu: where c_1 v_R b^2 + 2 c_0 v_R b - c_0 M = 0, the derivative of `seconds_per_tuple`."""
+    c_0, c_1 = _typical()
+    return (-c_0 * v_r + math.sqrt((c_0 * v_r) ** 2 + c_1 * v_r * c_0 * m)) / (c_1 * v_r)
+
+
+def _typical() -> tuple[float, float]:
+    """Seconds of an iteration whatever its size, and of a disk tuple in it."""
+    p = TYPICAL.scan
+    return p.iteration + p.read_partition, p.read_code + p.read_payload + p.look_up[len(p.look_up) // 2]
 
 
 def chunk_of(work: Workload, h_s: float, chunks: float, disk_tuples: float) -> float:
@@ -60,11 +78,11 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> 
     """disk_tuples: b."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
     h_s = (memory - cut.most_bytes) / work.stream_tuple_bytes
-    if 2 * cut.most_bytes > memory or h_s < cut.count:
+    if 2 * cut.most_bytes > memory or h_s < cut.number:
         return infeasible("meshjoin", sizes)
-    w = chunk_of(work, h_s, cut.count, cut.most_tuples)
-    s = costs.at(w * cut.count, cut.tuples)
+    w = chunk_of(work, h_s, cut.number, cut.most_tuples)
+    s = costs.at(w * cut.number, cut.tuples)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     matches = w * (1 - work.frequencies.absent)
     return Prediction("meshjoin", sizes, 0.0, w, printed + s.c_i - s.c_p * unread(matches), printed,
-                      {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, w * cut.count)
+                      {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, w * cut.number)

@@ -24,7 +24,7 @@ def c_loop(c_io: float, b: float, q: float, c_h: float, w: float, c_o: float, c_
 def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, slices: float) -> Prediction:
     """disk_tuples: b; slices: q."""
     sizes, cut = {"disk_tuples": disk_tuples, "slices": slices}, work.partitions(disk_tuples)
-    h_s, chunks = (memory - cut.most_bytes) / work.stream_tuple_bytes, cut.count * slices
+    h_s, chunks = (memory - cut.most_bytes) / work.stream_tuple_bytes, cut.number * slices
     if 2 * cut.most_bytes > memory or h_s < chunks:
         return infeasible("rmeshjoin", sizes)
     w = chunk_of(work, h_s, chunks, cut.most_tuples / slices)

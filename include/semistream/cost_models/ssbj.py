@@ -93,18 +93,18 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, swi
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
     candidates = max(int(memory) // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES) * CANDIDATE_BYTES
     pool = memory - cut.most_bytes - candidates
-    least = max(pool * LEAST_H_S, work.stream_tuple_bytes * cut.count)
+    least = max(pool * LEAST_H_S, work.stream_tuple_bytes * cut.number)
     if 2 * cut.most_bytes > memory or pool < 2 * least:
         return infeasible("ssbj", sizes)
-    x = balance(work, pool, cut.count, cut.most_tuples, switching_factor)
+    x = balance(work, pool, cut.number, cut.most_tuples, switching_factor)
     parts = {"disk buffer": cut.most_bytes, "candidates": candidates, "H_R": x.h_r_bytes, "H_S": pool - x.h_r_bytes}
-    w = x.tuples / cut.count
+    w = x.tuples / cut.number
     w_n, w_s = w * x.hit, w * (1 - x.hit)
-    s = costs.at(w_s * cut.count, cut.tuples, x.h_r)
+    s = costs.at(w_s * cut.number, cut.tuples, x.h_r)
     if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_b, 0.0, s.c_s, s.c_o, w_s, s.c_e, s.c_a) + w_n * (s.c_s + s.c_r + s.c_n)
     matches = w_s * (1 - work.frequencies.absent / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
-    return Prediction("ssbj", sizes, w_n, w_s, corrected, printed, parts, w_s * cut.count, x.h_r)
+    return Prediction("ssbj", sizes, w_n, w_s, corrected, printed, parts, w_s * cut.number, x.h_r)

@@ -38,7 +38,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
         return ssj.in_memory("sscj", sizes, costs, cache_tuples, parts)
     missed = work.frequencies.without(cache_tuples / work.fan_out)
     present = 1 - missed.absent
-    w = reads(missed.partitions(cut.count), h_s).w if present > 1e-9 else 1.0
+    w = reads(missed.partitions(cut.number), h_s).w if present > 1e-9 else 1.0
     w_s = w / max(present, 1e-9)
     w_n = w_s * hit / (1 - hit)
     s = costs.at(h_s, cut.tuples, cache_tuples, "index")

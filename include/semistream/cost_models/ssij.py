@@ -51,17 +51,17 @@ def finished(blocks: Frequencies, h_s: float) -> float:
 def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cache_share: float) -> Prediction:
     """disk_tuples: d; cache_share: of the memory beside the disk buffer and the counters, what caches blocks."""
     sizes, cut = {"disk_tuples": disk_tuples, "cache_share": cache_share}, work.partitions(disk_tuples)
-    left = memory - cut.most_bytes - cut.count * BLOCK_BYTES
+    left = memory - cut.most_bytes - cut.number * BLOCK_BYTES
     block = int(cut.most_tuples * (work.cached_tuple_bytes + work.cached_key_bytes + BLOCK_KEY_BYTES)) + 1
-    places = min(cache_share * left / block, cut.count)
+    places = min(cache_share * left / block, cut.number)
     if work.cut is not None:
         places = int(places)
     h_s = (left - places * block) / work.indexed_tuple_bytes
     if 2 * cut.most_bytes > memory or h_s < 1:
         return infeasible("ssij", sizes)
-    parts = {"disk buffer": cut.most_bytes, "utility counters": cut.count * BLOCK_BYTES, "block cache": places * block,
+    parts = {"disk buffer": cut.most_bytes, "utility counters": cut.number * BLOCK_BYTES, "block cache": places * block,
              "H_S": left - places * block}
-    blocks = work.frequencies.partitions(cut.count)
+    blocks = work.frequencies.partitions(cut.number)
     hit, h_r = blocks.top(places), places * cut.tuples
     s = costs.at(h_s, cut.tuples, h_r, "index")
     if hit > 1 - 1e-9:

@@ -110,20 +110,20 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     cache = h_r_bytes(work, cache_tuples)
     left = memory - cut.most_bytes - cache
     h_s, hit = left / work.stream_tuple_bytes, front(work, cache_tuples)
-    if 2 * cut.most_bytes > memory or h_s < cut.count:
+    if 2 * cut.most_bytes > memory or h_s < cut.number:
         return infeasible(algorithm, sizes)
     if hit > 1 - 1e-9:
         return in_memory(algorithm, sizes, costs, cache_tuples, {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left})
-    w_s = chunk_of(work, h_s, cut.count, cut.most_tuples)
+    w_s = chunk_of(work, h_s, cut.number, cut.most_tuples)
     if algorithm == "ssj" and math.isfinite(work.batch_tuples):
         w_s = work.batch_tuples * (1 - hit) / (math.floor(work.batch_tuples * (1 - hit) / w_s) + 1)
     w_n = w_s * hit / (1 - hit)
-    s = costs.at(w_s * cut.count, cut.tuples, cache_tuples)
+    s = costs.at(w_s * cut.number, cut.tuples, cache_tuples)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w_s, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
     matches = w_s * (1 - work.frequencies.absent / (1 - hit))
     return Prediction(algorithm, sizes, w_n, w_s, printed + w_s * s.c_r + s.c_i + s.c_d + w_s * s.c_m - s.c_p * unread(matches),
                       printed,
-                      {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}, w_s * cut.count, cache_tuples)
+                      {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}, w_s * cut.number, cache_tuples)
 
 
 def in_memory(algorithm: str, sizes: dict[str, float], costs: Costs, h_r: float, memory: dict[str, float]) -> Prediction:

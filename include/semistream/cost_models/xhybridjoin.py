@@ -85,7 +85,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, res
     parts = {"swappable part": cut.most_bytes, "non-swappable part": resident, "H_S": left}
     hit, missed = work.frequencies.split(d_n / work.fan_out, h_s)
     share, present = hit / max(1 - hit, 1e-9), max(1 - missed.absent, 1e-9)
-    w_s = reads(missed.partitions(cut.count), h_s, share).w
+    w_s = reads(missed.partitions(cut.number), h_s, share).w
     w_n = w_s * share
     absent = w_s * (1 - present) / present
     s = costs.at(h_s, cut.tuples, phase="index")

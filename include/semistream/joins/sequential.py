@@ -6,7 +6,6 @@ probes each of its tuples in H_S, and removes the oldest chunk once it has met a
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
@@ -15,24 +14,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.parts import TupleStore, WaitingRoom, is_variable, variable_bytes
 from semistream.master import MasterRelation
 
-# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
-ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
-
 
 def choose_disk_tuples(memory: int, master: MasterRelation) -> int:
-    """The b that maximises mu = w / c_loop for M bytes, with w ~ (M - b v_R) b / R_t and c_loop = A + b B.
-
-    d mu / d b = 0 gives B v_R b^2 + 2 A v_R b - A M = 0. At most a quarter of M.
-    """
-    a, b, v = ITERATION_COST, TUPLE_COST, max(master.tuple_bytes + 8, 1)
-    best = (-a * v + math.sqrt((a * v) ** 2 + b * v * memory * a)) / (b * v)
-    return max(1, int(min(best, memory / 4 / v, max(master.tuple_count, 1))))
+    """The b, in whole pages, of the highest service rate of MESHJOIN's cost model for M bytes."""
+    page = max(master.with_partition(1).partition_tuples, 1)
+    v_r = max(master.tuple_bytes, 1.0)
+    best = meshjoin.best_disk_tuples(memory, v_r)
+    pages = [n * page for n in (int(best // page), int(best // page) + 1) if n and 2 * n * page * v_r <= memory]
+    return min(min(pages, key=lambda b: meshjoin.seconds_per_tuple(b, memory, v_r), default=page), max(master.tuple_count, 1))
 
 
 class StreamTuples:
@@ -109,8 +105,11 @@ class MeshPhase:
 
         At most as many as make the iteration's own cost a fifth of theirs: beyond, tuples would wait for nothing.
         """
-        enough = 5 * (ITERATION_COST + self.master.partition_tuples / self.slices * TUPLE_COST) / STREAM_COST
-        return max(min(capacity // self.chunks, int(enough)), 1)
+        return max(min(capacity // self.chunks, self.largest_w), 1)
+
+    @property
+    def largest_w(self) -> int:
+        return int(meshjoin.largest_chunk(self.master.partition_tuples / self.slices))
 
     def build(self, sample: pa.RecordBatch | None, most_bytes: int) -> None:
         """Make H_S for at most so many bytes, with the strings' average length taken from the first tuples seen."""
@@ -130,7 +129,8 @@ class MeshPhase:
         self.resize(size)
 
     def resize(self, size: int) -> bool:
-        """Give H_S that many bytes. False when more wait there now."""
+        """Give H_S that many bytes, or as many as its largest chunks need. False when more wait there now."""
+        size = min(size, int(self.tuple_bytes * max(self.largest_w, 1) * self.chunks) + 1)
         capacity = int(size // self.tuple_bytes)
         heap = int(size - capacity * (self.tuple_bytes - self.variable)) if self.room.most_heap else 0
         done = self.room.resize(capacity, heap)

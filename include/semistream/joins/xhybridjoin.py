@@ -36,11 +36,12 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
+from semistream.cost_models.meshjoin import ITERATION_COST, STREAM_COST, TUPLE_COST
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import KeyTable, cached_bytes, partitions_with
 from semistream.joins.indexed import IndexedPhase, Resident
 from semistream.joins.keyroom import KeyRoom
-from semistream.joins.sequential import ITERATION_COST, STREAM_COST, TUPLE_COST, StreamTuples, fit_disk_buffer
+from semistream.joins.sequential import StreamTuples, fit_disk_buffer
 
 LOOK_UP_COST = 20e-9  # seconds, of a resident tuple in H_S; an order of magnitude
 

@@ -33,7 +33,7 @@ from semistream.workloads.zipf import ZipfKeys
 
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.thread_time}
-MOST_TUPLES = 400_000  # of R that are used; what follows costs the same
+MOST_TUPLES = 1_000_000  # of R that are used: more than the processor's caches hold; what follows costs the same
 TABLES = (5_000, 50_000, 400_000, 1_600_000)  # tuples in H_S and H_R
 DISK_BUFFERS = (1_024, 4_096, 16_384)
 RUNS = (  # (tuples in H_S, which part of R, disk tuples): the ratio of w to d must vary, or their costs could not be told apart
@@ -43,6 +43,7 @@ LEAST_BYTES = 20  # of a tuple in a hash table
 CHUNK = 65_536  # stream tuples given at a time
 CHUNKS = 12  # different ones
 DETECTION_TUPLES = 600_000
+PROBED = 16_384  # stream tuples looked up in H_R at a time
 CANDIDATES = 2_000  # values among which c_B looks up
 
 
@@ -91,7 +92,7 @@ class Pace:
     Where others use the machine too, a time divided by the pace while it was taken is what an undisturbed run would take.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time):
+    def __init__(self, clock: Callable[[], float] = time.thread_time, first: float | None = None):
         random = np.random.default_rng(0)
         self.clock = clock
         self.table = KeyTable(random.permutation(1 << 20))
@@ -100,7 +101,7 @@ class Pace:
         self.batch = pa.RecordBatch.from_arrays([payload], ["payload"])
         self.rows = pa.array(random.integers(0, 1 << 16, 20_000))
         self._work()
-        self.first = float(np.median([self._work() for _ in range(9)]))
+        self.first = first or float(np.median([self._work() for _ in range(9)]))
 
     def __call__(self) -> float:
         return self._work() / self.first
@@ -157,7 +158,8 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     detection = _measure_detection(setting)
     switch = _measure_switch(setting)
     return Costs(platform.node(), phases["scan"][0], phases["index"][0], tables, look_up, output, *detection, switch, {
-        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock, "cores": os.cpu_count(),
+        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock,
+        "pace": getattr(pace, "first", None), "cores": os.cpu_count(),
         "processor": _processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
         "master_tuple_bytes": round(float(master.tuple_bytes), 2),
         "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
@@ -322,16 +324,16 @@ def _measure_cache(setting: Setting, tables: Sequence[float]) -> tuple[tuple[flo
     for table in tables:
         cache, cached = _filled(join, int(table))
         random = np.random.default_rng(1)
-        hits = [np.ascontiguousarray(random.choice(cached, CHUNK)) for _ in range(4)]
-        misses = [c ^ np.int64(1 << 61) for c in codes[:4]]
-
-        def once(keys: np.ndarray, cache: Cache = cache) -> float:
-            started = clock()
-            for _ in probe_front(join, cache, chunks[0], keys):
-                pass
-            return (clock() - started) / len(keys) / setting.pace()
-
-        miss, hit = (float(np.median([once(k) for k in 3 * some][1:])) for some in (misses, hits))
+        seconds: dict[str, list[float]] = {"hits": [], "misses": []}
+        for i in range(2 * len(chunks)):
+            batch = chunks[i % len(chunks)].slice(PROBED * (i % 2), PROBED)
+            absent = codes[i % len(chunks)][:PROBED] ^ np.int64(1 << 61)
+            for kind, keys in (("hits", random.choice(cached, PROBED)), ("misses", absent)):
+                started = clock()
+                for _ in probe_front(join, cache, batch, keys):
+                    pass
+                seconds[kind].append((clock() - started) / PROBED / setting.pace())
+        miss, hit = (float(np.median(seconds[kind][1:])) for kind in ("misses", "hits"))
         look_up.append(miss)
         output.append(max(hit - miss, 0.0))
     return tuple(look_up), tuple(output)
@@ -376,7 +378,7 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
     if not runs:
         return TYPICAL.compare, TYPICAL.compare_match, TYPICAL.detection
     fit = _fit(runs, "seconds", ["disk_tuples", "matches"], [], [0.0])
-    return *fit.flat, fit.fixed
+    return fit.flat[0], fit.flat[1], fit.fixed
 
 
 def _measure_switch(setting: Setting) -> float:

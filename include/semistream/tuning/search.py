@@ -88,7 +88,7 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
         if around[1] <= around[0]:
             return start
         found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded", options={"xatol": 1e-3, "maxiter": 40})
-        x = (float(found.x),)
+        x: tuple[float, ...] = (float(found.x),)
     else:
         steps = [max((a[1] - a[0]) / 2, 1e-6) for a in axes]
         simplex = [start, *(tuple(s + (d if s + d <= high else -d) * (i == j) for j, (s, d, (_, high)) in

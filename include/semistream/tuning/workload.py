@@ -29,12 +29,11 @@ def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[
     strings = float(variable_bytes(held).mean()) + 1 if held is not None and any(is_variable(f.type)
                                                                                  for f in held.schema) else 0.0
     schema, v_r = StreamTuples(spec).held, cached_bytes(spec)
-    pages = max(master.with_partition(1).partition_count, 1)
     return Workload(
         master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0),
         stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
         cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=8 + v_r,
-        frequencies=frequencies or observe(spec, sample), page_tuples=max(master.tuple_count / pages, 1.0),
+        frequencies=frequencies or observe(spec, sample), page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
         fan_out=1.0, batch_tuples=batch_tuples, cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
 
