@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow.sdk import Context, dag, task
 
-from semistream.config import Job
+from semistream.config import AUTO, Job
 from semistream.joins.registry import REGISTRY
 from semistream.streaming.settings import LoadSettings
 from semistream_operators import FACTS, MASTER, SemiStreamLoadOperator, form, jobs_of
@@ -23,7 +23,8 @@ PARAMS = form(
      "Source": ("source_format", "source_path", "source_options", "source_columns", "max_files", "max_rows"),
      "Failure": ("retry",)},
     job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
-    algorithm={"enum": list(REGISTRY), "values_display": {a.name: a.title for a in REGISTRY.values()}},
+    algorithm={"enum": [AUTO, *REGISTRY],
+               "values_display": {AUTO: "auto: the cost models choose"} | {a.name: a.title for a in REGISTRY.values()}},
     parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}; see `semistream algorithms`'},
     memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1},
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},

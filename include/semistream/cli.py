@@ -171,6 +171,8 @@ def _print_summary(summary: Any, settings: Any) -> None:
         table.add_row(*row)
     screen = Console(highlight=False, soft_wrap=True)
     screen.print(table)
+    if summary.reason:
+        screen.print(f"auto: {summary.reason}", markup=False)
     for example in summary.examples:
         screen.print(f"unparsable: {example}", markup=False)
     if summary.examples:

@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from semistream.errors import ConfigError
 
@@ -202,6 +212,7 @@ Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
+AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
 
 
 def parse_bytes(text: str | int) -> int:
@@ -212,12 +223,25 @@ def parse_bytes(text: str | int) -> int:
 class JoinSettings(Settings):
     """What a semi-stream join is told, whoever runs it."""
 
-    algorithm: str = Field("ssbj", description="Join algorithm, a name of the registry (see `semistream algorithms`)")
+    algorithm: str = Field(
+        "ssbj", description="Join algorithm, a name of the registry (see `semistream algorithms`), or auto: the one that the cost "
+                            "models find fastest for the first tuples, at its best sizes")
     memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that one job's join may hold, shared by its partitions; "
                                                             "for instance 64MB")
     join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched ones too, with nulls")
     parameters: Annotated[dict[str, Any], BeforeValidator(_pairs)] = Field(
         {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream algorithms`)")
+
+    @property
+    def auto(self) -> bool:
+        return self.algorithm.lower() == AUTO
+
+    @model_validator(mode="after")
+    def _auto_chooses(self) -> Self:
+        if self.auto and self.parameters:
+            raise ConfigError("parameters", "must not be given with the algorithm auto, which chooses them", self.parameters,
+                              "Name the algorithm, or leave them out.")
+        return self
 
 
 class StreamSpec(Settings):

@@ -10,16 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import JoinSettings, Names, Pairs
+from semistream.config import JoinSettings, Names, Pairs, Places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.sink import OutputFile, check_output
-from semistream.files.source import FileSource, Rejected, open_source
+from semistream.files.source import Chunk, FileSource, Rejected, open_source
 from semistream.joins.base import NULL_KEY, UNPARSABLE, JoinOutput, SemiStreamJoin
 from semistream.joins.registry import find_algorithm, open_join
 from semistream.keys import resolve_keys
@@ -60,6 +61,7 @@ class Summary:
     """What a join of files did. Rates in stream tuples/s, times in s, memory and reads in bytes."""
 
     algorithm: str
+    reason: str = ""  # why that one
     rows_read: int = 0
     matched: int = 0
     unmatched: dict[str, int] = field(default_factory=dict)  # by reason
@@ -86,18 +88,24 @@ class Summary:
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     """Join, and give the files their names when all is complete. Raises ConfigError for whatever cannot work."""
     start = time.perf_counter()
-    find_algorithm(settings.algorithm)
+    if not settings.auto:
+        find_algorithm(settings.algorithm)
     _check_places(settings)
     stream = open_source("stream", settings.stream, kind=settings.stream_format or "", types=settings.types,
                          null_values=settings.null_values, delimiter=settings.delimiter)
-    summary = Summary(settings.algorithm, memory_budget=int(settings.memory))
+    summary, parameters = Summary(settings.algorithm, memory_budget=int(settings.memory)), settings.parameters
     with ExitStack() as stack:
         relation = _open_master(settings, stream, summary, stack, progress)
+        chunks = stream.chunks()
+        if settings.auto:
+            first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
+            parameters = _choose(settings, first.rows, relation, summary)
+            chunks = chain([first], chunks)
         operator = open_join(
-            settings.algorithm, memory=int(settings.memory), stream=stream.schema, master=relation, on=list(settings.on.items()),
-            columns=settings.columns or None, join_type=settings.join_type, parameters=settings.parameters)
+            summary.algorithm, memory=int(settings.memory), stream=stream.schema, master=relation, on=list(settings.on.items()),
+            columns=settings.columns or None, join_type=settings.join_type, parameters=parameters)
         outputs = _Outputs(settings, operator, stack)
-        for chunk in stream.chunks():
+        for chunk in chunks:
             outputs.reject(chunk.rejected, summary)
             for step in operator.process(chunk.rows):
                 outputs.write(step)
@@ -107,6 +115,16 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         _total(summary, operator, stream, time.perf_counter() - start)
         outputs.publish(summary)
     return summary
+
+
+def _choose(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation, summary: Summary) -> dict[str, Any]:
+    """The parameters of the algorithm that the cost models choose by a sample; the summary gets its name and the reason."""
+    from semistream.tuning import choose, known_costs
+
+    choice = choose(sample, relation, int(settings.memory), list(settings.on.items()), settings.columns or None,
+                    costs=known_costs(Places.from_environment().home))
+    summary.algorithm, summary.reason = choice.algorithm, choice.reason
+    return choice.parameters
 
 
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource, progress: Progress = silent,

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,13 @@ from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import DeltaSink, Sink, SqlSink
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested, write_json
-from semistream.streaming.task import SUMMARY, Work
+from semistream.streaming.task import RAW, SUMMARY, Work
+from semistream.tuning import known_costs
 from semistream.warehouse import create_all
 from semistream.warehouse.ledger import retrying
 
 log = logging.getLogger(__name__)
+SAMPLE = 100_000  # stream tuples that auto looks at
 POLL = 0.25  # s between looks for a stop request
 ATTEMPTS = 3  # at a job whose Python worker was killed, where Spark itself does not try again
 WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL", "EOFException")
@@ -103,19 +105,24 @@ class Load:
         self.last: tuple[int, int] | None = None  # (batch, drain) of the newest commit
         self._pending: tuple[int, int] | None = None  # begun, and not yet committed
         self.states: dict[int, str] = {}
+        self.plan: Plan
+        self.costs = known_costs(places.home)
+        self._chosen = False  # by the cost models, from tuples of this run or by the run that left some waiting
         self._progressed = time.monotonic()
 
     # ---- before the session
 
     def check(self) -> None:
         """What can be known to fail without Spark. Raises ConfigError."""
-        find_algorithm(self.settings.algorithm)
+        if not self.settings.auto:
+            find_algorithm(self.settings.algorithm)
         schema = sources.schema_before_session(self.job.stream)
         if current_version(self.snapshots) is None:
             raise ConfigError("snapshot", "must have been published", str(self.snapshots),
                               "Run `semistream snapshot`, or the DAG provision_master_data, first.")
         if schema is not None:
-            self._plan(max(self.settings.partitions, 1)).open(schema, 0).master.close()
+            plan = self._plan(max(self.settings.partitions, 1)).choose(nothing(schema), self.costs)
+            plan.open(schema, 0).master.close()
 
     def _plan(self, partitions: int) -> Plan:
         """The plan that the settings and the current master version ask for. Raises ConfigError."""
@@ -128,7 +135,7 @@ class Load:
                               "Ask for fewer, or publish the snapshot with more buckets.")
         s = self.settings
         return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type, dict(s.parameters), tuple(self.job.on.items()),
-                    self.job.columns or None, partitions, str(directory))
+                    self.job.columns or None, partitions, str(directory), reason=s.reason, auto=s.auto)
 
     # ---- the run
 
@@ -193,20 +200,34 @@ class Load:
         if batch > last + 1:
             raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
                              f"Restore the warehouse or the checkpoint, or begin again with another app name and checkpoint.")
-        self._change_plan()
+        self._change_plan(df)
         self._begin(Progress(batch, 0, self.plan, self.states))
         self._finish(df)
 
-    def _change_plan(self) -> None:
-        """Take up a new master version, or changed settings, once nothing waits under the old plan."""
+    def _change_plan(self, df: DataFrame) -> None:
+        """Take up a new master version, or changed settings, once nothing waits under the old plan; where the algorithm is to be
+        chosen, choose it, in the first batch of a run that nothing waits before."""
         wanted = self._plan(self.partitions)
-        if wanted == self.plan:
+        if wanted == self.plan.asked() and (self._chosen or not wanted.auto):
+            return
+        if wanted.auto:
+            wanted = wanted.choose(self._sample(df), self.costs)
+            log.info("%s", wanted.reason)
+        self._chosen = True
+        if replace(wanted, reason="") == replace(self.plan, reason=""):
+            self.plan = wanted
             return
         self._drain()
         self._open(wanted)
         self.states = {}
         log.info("master version %s, %s with %d partitions", Path(wanted.snapshot).name, wanted.algorithm, wanted.partitions)
         self.status.update(master_version=Path(wanted.snapshot).name)
+
+    def _sample(self, df: DataFrame) -> pa.RecordBatch:
+        """Some of a batch's tuples, from as few of its files as have them."""
+        rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
+        table = rows.limit(SAMPLE).toArrow().cast(self.stream).combine_chunks()
+        return table.to_batches()[0] if table.num_rows else nothing(self.stream)
 
     def _drain(self) -> None:
         """Finish what waits. The border is held."""
@@ -280,7 +301,7 @@ class Load:
             self.sink.recover(self.app)
         self.last = self.ledger.last()
         self._check_same_history(progress)
-        self._open(progress.plan if progress else self._plan(self.partitions))
+        self._open(progress.plan if progress else self._plan(self.partitions).choose(nothing(self.stream), self.costs))
         if progress is None:
             return
         self.progress = progress
@@ -288,7 +309,9 @@ class Load:
             entries = self.ledger.partitions(*self.last)
             self._committed(entries)
             self.totals.waiting = sum(e["waiting"] for e in entries)
+            self._chosen = bool(self.totals.waiting)
             return
+        self._chosen = True
         self.states, self._pending = progress.states, (progress.batch, progress.drain)
         if self.last is not None:
             self.totals.waiting = sum(e["waiting"] for e in self.ledger.partitions(*self.last))
@@ -356,7 +379,8 @@ class Load:
         t = self.totals
         finished = t.matched + t.unmatched
         summary = {
-            "app": self.app, "job": self.job.name, "algorithm": self.plan.algorithm, "partitions": self.plan.partitions,
+            "app": self.app, "job": self.job.name, "algorithm": self.plan.algorithm, "reason": self.plan.reason,
+            "parameters": self.plan.parameters, "partitions": self.plan.partitions,
             "master_version": Path(self.plan.snapshot).name, "batches": t.batches, "rows_read": t.rows_read, "matched": t.matched,
             "unmatched": t.unmatched, "rejected": t.rejected or {}, "waiting": t.waiting, "output_rows": t.output_rows,
             "service_rate": t.service_rate, "cache_hits": t.cache_hits,
@@ -365,6 +389,10 @@ class Load:
             "seconds": time.monotonic() - self.started}
         write_json(self.checkpoint / "summary.json", summary)
         return summary
+
+
+def nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
 
 
 def describe(summary: dict[str, Any]) -> str:
@@ -377,4 +405,6 @@ def describe(summary: dict[str, Any]) -> str:
              ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"), ("seconds", f"{s['seconds']:.1f}")]
     title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} partitions, {s['batches']} batches, "
              f"master {s['master_version']}")
+    if s["reason"]:
+        title += f"\n  {s['reason']}"
     return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines)])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from semistream.config import AUTO
+from semistream.cost_models import Costs
 from semistream.errors import StateError
 from semistream.joins import SemiStreamJoin, open_join
-from semistream.keys import JoinKeys, resolve_keys
+from semistream.keys import JoinKeys, buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
 from semistream.streaming.status import write_json
 from semistream.warehouse.tables import surrogate_key
@@ -30,6 +33,8 @@ class Plan:
     partitions: int  # P
     snapshot: str  # directory of the master's version
     surrogate_key: bool = True  # add it to the columns, where the master has one
+    reason: str = ""  # why this algorithm
+    auto: bool = False  # algorithm and parameters are, or are to be, the cost models' choice
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
@@ -44,11 +49,47 @@ class Plan:
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
         """The operator of one partition. Raises ConfigError for whatever cannot work."""
         relation = self.relation(partition)
+        return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation, on=self.on,
+                         columns=self.added(relation), join_type=self.join_type, parameters=self.parameters)
+
+    def added(self, relation: SnapshotRelation) -> tuple[str, ...] | None:
+        """The master columns to add, its surrogate key among them; None: all but the join columns."""
         columns, sk = self.columns, surrogate_key(relation.name)
         if self.surrogate_key and columns is not None and sk in relation.schema.names and sk not in columns:
             columns = (sk, *columns)
-        return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation, on=self.on, columns=columns,
-                         join_type=self.join_type, parameters=self.parameters)
+        return columns
+
+    def asked(self) -> Plan:
+        """The plan before anything was chosen."""
+        return replace(self, algorithm=AUTO, parameters={}, reason="") if self.auto else self
+
+    def choose(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
+        """With the algorithm and parameters that the models find best for a sample of the stream, where that was asked for.
+
+        It is that of the partition with most of the sample: the slowest, on which the others wait. Raises ConfigError when M is
+        too small for every algorithm.
+        """
+        if not self.auto:
+            return self
+        from semistream.tuning import choose
+
+        mine, tuples = self.busiest(sample)
+        relation = self.relation(mine)
+        try:
+            choice = choose(tuples, relation, self.memory, self.on, self.added(relation), costs=costs)
+        finally:
+            relation.close()
+        reason = (f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in partition {mine} of "
+                  f"{self.partitions}. {choice.reason}")
+        return replace(self, algorithm=choice.algorithm, parameters=choice.parameters, reason=reason)
+
+    def busiest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+        """The partition that most tuples of a sample belong to, and those."""
+        of, count = self.stream_keys(sample.schema)
+        codes, valid = of.stream_codes(sample)
+        numbers = np.where(valid, buckets(codes, of.exact, count) % self.partitions, -1)
+        most = int(np.bincount(numbers[valid], minlength=self.partitions).argmax())
+        return most, sample.filter(pa.array(numbers == most))
 
     def stream_keys(self, stream: pa.Schema) -> tuple[JoinKeys, int]:
         """The join keys in the order that R is bucketed by, and the number of buckets."""

@@ -135,7 +135,8 @@ class Work:
                              f"{rejected}, {now['waiting']} wait; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
         return entry | {
             "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition, "algorithm": self.plan.algorithm,
-            "master": join.master.name, "master_version": join.master.version, "waiting_before": before["waiting"],
+            "reason": self.plan.reason or None, "master": join.master.name, "master_version": join.master.version,
+            "waiting_before": before["waiting"],
             "waiting": now["waiting"], "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
             "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0, "memory_budget": self.plan.memory,
             "memory_peak": now["memory_peak"], "memory": now["memory"], "rejected": rejected,

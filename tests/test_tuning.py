@@ -1,0 +1,93 @@
+"""`algorithm: auto`, and what `semistream tune` recommends."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pytest
+
+from loads import STREAM, SmallLoad
+from semistream.cli import main
+from semistream.config import JoinSettings
+from semistream.errors import ConfigError
+from semistream.joins.registry import REGISTRY
+from semistream.streaming.plan import Progress
+from semistream.tuning import known_costs
+
+AUTO = {"algorithm": "auto", "parameters": {}}
+
+
+@pytest.fixture
+def load(tmp_path) -> SmallLoad:
+    load = SmallLoad(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(3000)
+    return load
+
+
+def test_auto_chooses_by_the_first_batch_and_says_why(spark, load):
+    load.add_file(2000)
+    summary = load.run(spark, **AUTO)
+    load.check()
+    assert summary["algorithm"] in REGISTRY and summary["reason"].startswith("auto, by 3,000 stream tuples")
+    told = load.query("SELECT DISTINCT algorithm, reason FROM load_batches")
+    assert told == [(summary["algorithm"], summary["reason"])]
+    plan = Progress.read(load.places.checkpoints / "sales").plan
+    assert plan.auto and plan.algorithm == summary["algorithm"] and plan.parameters == summary["parameters"]
+
+
+def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
+    first = load.run(spark, **AUTO)
+    load.publish("new part")
+    load.add_file(1000)
+    again = load.run(spark, **AUTO)
+    assert again["reason"].startswith("auto, by 1,000") and again["master_version"] > first["master_version"]
+    load.add_file(500)
+    named = load.run(spark, algorithm="meshjoin", reason="for a trial")
+    assert load.query("SELECT DISTINCT algorithm, reason FROM load_batches WHERE batch = 2") == [("meshjoin", "for a trial")]
+    assert named["waiting"] == 0
+    load.check_ledger()
+
+
+def test_auto_is_chosen_within_a_second(spark, load):
+    load.run(spark, **AUTO)
+    plan = Progress.read(load.places.checkpoints / "sales").plan.asked()
+    sample = pa.RecordBatch.from_pylist(load.stream, STREAM)
+    started = time.thread_time()
+    assert plan.choose(sample, known_costs()).algorithm in REGISTRY
+    assert time.thread_time() - started < 1
+
+
+@pytest.mark.parametrize("values", [{"parameters": {"disk_tuples": 128}}, {"algorithm": "AUTO", "parameters": ["disk_tuples=1"]}])
+def test_auto_takes_no_parameters(values):
+    with pytest.raises(ConfigError, match="auto, which chooses them"):
+        JoinSettings.load({"algorithm": "auto"} | values)
+
+
+def test_memory_that_is_enough_for_no_algorithm_is_refused_before_the_session(load):
+    with pytest.raises(ConfigError, match="'memory' must be enough for one of"):
+        load.run(None, algorithm="auto", parameters={}, memory="1KB")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A skewed stream and its master data as CSV; (stream, master)."""
+    random = np.random.default_rng(3)
+    csv.write_csv(pa.table({"id": np.arange(30_000), "sku": random.zipf(1.4, 30_000) % 20_000}), tmp_path / "sales.csv")
+    csv.write_csv(pa.table({"code": np.arange(20_000), "name": [f"part number {i}" for i in range(20_000)]}),
+                  tmp_path / "parts.csv")
+    return tmp_path / "sales.csv", tmp_path / "parts.csv"
+
+
+def test_auto_for_files(files, tmp_path, capsys):
+    stream, master = files
+    out = tmp_path / "stats.json"
+    assert main(["join", "--algorithm", "auto", "--stream", str(stream), "--master", str(master), "--on", "sku=code", "--memory",
+                 "400KB", "--out", str(tmp_path / "out.parquet"), "--stats", str(out)]) == 0
+    stats = json.loads(out.read_text())
+    assert stats["algorithm"] in REGISTRY and stats["matched"] == 30_000 and stats["memory_peak"] <= 400_000
+    assert stats["reason"].startswith(f"{stats['algorithm']}: ") and f"auto: {stats['algorithm']}" in capsys.readouterr().out
