@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from semistream.config import Job, Places
+from semistream.config import Job, JoinSettings, Places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.status import request_stop
 
@@ -68,6 +68,8 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     log = places.home / "logs" / "load.log"
     with _output_to(log):
         os.environ |= environment(places.home, "load.db")
+        # while the master data are made: Spark's workers would each do it in their first micro-batch
+        compiling = subprocess.Popen([sys.executable, "-m", "semistream.joins.precompile", JoinSettings().algorithm])
         airflow = _airflow_command(screen)
         with _step(screen, "Airflow metadata", lambda: ""):
             airflow("db", "migrate")
@@ -75,6 +77,7 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
             for dag in DAGS:
                 if not _run_dag(airflow, dag, job, screen, places, log):
                     return 1
+        compiling.wait()
     for job in jobs:
         screen.print(pipeline.summary_table(pipeline.final_summary(job, places)))
     screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {pipeline.hide_password(places.warehouse_url)}")
