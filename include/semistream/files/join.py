@@ -95,7 +95,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
                          null_values=settings.null_values, delimiter=settings.delimiter)
     summary, parameters = Summary(settings.algorithm, memory_budget=int(settings.memory)), settings.parameters
     with ExitStack() as stack:
-        relation = _open_master(settings, stream, summary, stack, progress)
+        relation = open_master(settings, stream, summary, stack, progress)
         chunks = stream.chunks()
         if settings.auto:
             first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
@@ -148,9 +148,10 @@ def master_name(path: Path) -> str:
     return re.sub(r"\W+", "_", path.name.split(".")[0]) or "master"
 
 
-def _open_master(settings: JoinFiles, stream: FileSource, summary: Summary, stack: ExitStack,
+def open_master(settings: Any, stream: FileSource, summary: Summary, stack: ExitStack,
                  progress: Progress) -> SnapshotRelation:
-    """The master's snapshot: the one published before, or a new one of the file. Types that were open are settled."""
+    """The master's snapshot, as settings like ``JoinFiles`` tell it: the one published before, or a new one of the file. Types
+    that were open are settled."""
     pairs = list(settings.on.items())
     if settings.master is None:
         relation = open_snapshot(settings.snapshot or "")

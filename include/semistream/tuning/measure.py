@@ -1,0 +1,127 @@
+"""Points of a grid around the predicted best, and what they really bring: the operator itself, in this process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from semistream.cost_models import Costs, Prediction
+from semistream.errors import ConfigError, SemistreamError
+from semistream.joins.registry import REGISTRY, open_join
+from semistream.tuning.case import Case
+from semistream.tuning.search import bounds, predict, tune
+
+CHUNK = 16_384  # stream tuples given to an operator at a time
+LEAST_SECONDS, MOST_SECONDS = 0.5, 15.0  # of warming up, and of measuring, one point
+MEASURED, FAILED, OPEN = "measured", "failed", "open"
+
+
+@dataclass(frozen=True)
+class Point:
+    """An algorithm at one setting. Rates in stream tuples/s of all P operators together, bytes in all, times in s."""
+
+    number: int
+    algorithm: str
+    memory: int
+    partitions: int
+    parameters: dict[str, Any]
+    predicted_rate: float = 0.0
+    predicted_c_loop: float = 0.0
+    predicted_memory: dict[str, float] = field(default_factory=dict)
+    best: bool = False  # of the algorithm's, by the model
+    state: str = OPEN
+    rate: float | None = None
+    c_loop: float | None = None
+    cache_share: float | None = None
+    memory_peak: int | None = None
+    rows: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+
+def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: int, costs: Costs) -> list[Point]:
+    """Every algorithm's points for every budget. One that the model finds no setting for is there too, with its own defaults."""
+    points: list[Point] = []
+    for memory, algorithm in itertools.product(budgets, algorithms):
+        each = int(memory) // case.partitions
+        try:
+            best = tune(algorithm, case.workload, each, costs)
+            found = [p for sizes in around(case, best, each, count)
+                     if (p := predict(algorithm, case.workload, each, costs, **sizes)).mu > 0]
+            points += [_point(case, int(memory), p, p.sizes == best.sizes) for p in found]
+        except ConfigError as e:
+            points.append(Point(0, algorithm, int(memory), case.partitions, {}, error=str(e)))
+    return [replace(p, number=i) for i, p in enumerate(points)]
+
+
+def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[str, float]]:
+    """`count` values of each size, each twice the one before, the best one among them."""
+    axes = []
+    for name, size in best.sizes.items():
+        low, high = bounds(name, case.workload, memory)
+        unit = case.workload.page_tuples if name == "disk_tuples" else 0.001 if name.endswith("share") else 1.0
+        steps = (size * 2.0 ** (i - (count - 1) // 2) for i in range(count))
+        axes.append(sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1) * unit for s in steps}))
+    return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
+
+
+def _point(case: Case, memory: int, p: Prediction, best: bool) -> Point:
+    return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop, p.memory, best)
+
+
+def measure(case: Case, point: Point) -> Point:
+    """One operator with the busiest partition's tuples, warmed up; a point that cannot run tells why."""
+    try:
+        return _measure(case, point)
+    except (SemistreamError, MemoryError) as e:
+        return replace(point, state=FAILED, error=str(e))
+
+
+def _measure(case: Case, point: Point) -> Point:
+    join = open_join(point.algorithm, memory=point.memory // point.partitions, stream=case.sample.schema, master=case.relation,
+                     on=case.on, columns=case.added, parameters=point.parameters)
+    stats, begun = join.stats, time.perf_counter()
+    chunks = itertools.cycle(case.tuples.slice(i, CHUNK) for i in range(0, case.tuples.num_rows, CHUNK))
+
+    def feed(tuples: int, cycles: float) -> None:
+        """At least so many tuples and passes over R, or as many as the time allows."""
+        start, rows, r = time.perf_counter(), stats.rows_read + tuples, stats.r_cycles + cycles
+        while (past := time.perf_counter() - start) < LEAST_SECONDS or (
+                past < MOST_SECONDS and (stats.rows_read < rows or stats.r_cycles < r)):
+            chunk, hits = next(chunks), stats.cache_hits
+            for _ in join.process(chunk):
+                pass
+            if stats.cache_hits - hits == chunk.num_rows:  # all in the cache: there are no passes any more
+                r = 0
+
+    scans = 0 if REGISTRY[point.algorithm].needs_index else 2
+    feed(case.tuples.num_rows, scans)
+    before = (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits)
+    feed(case.tuples.num_rows, scans)
+    finished, seconds, loops, hits = (now - then for now, then in zip(
+        (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits), before, strict=True))
+    return replace(point, state=MEASURED, rate=finished / seconds / case.share, c_loop=seconds / loops if loops else None,
+                   cache_share=hits / max(finished, 1), memory_peak=stats.memory_peak * point.partitions, rows=stats.rows_read,
+                   seconds=time.perf_counter() - begun)
+
+
+def error(point: Point) -> float:
+    """Of the predicted rate, relative to the measured one; nan where there is none."""
+    return point.predicted_rate / point.rate - 1 if point.rate and point.predicted_rate else math.nan
+
+
+def recommend(points: Iterable[Point]) -> dict[int, Point]:
+    """For each budget the point of the highest rate: measured where any was, else predicted."""
+    found: dict[int, Point] = {}
+    for p in points:
+        if p.state == FAILED or (p.state == OPEN and not p.predicted_rate):
+            continue
+        key = (p.rate is not None, p.rate or p.predicted_rate)
+        other = found.get(p.memory)
+        if other is None or key > (other.rate is not None, other.rate or other.predicted_rate):
+            found[p.memory] = p
+    return found
