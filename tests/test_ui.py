@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -56,6 +57,22 @@ def button(driver, text: str):
     return _shown(driver, By.XPATH, f"//button[normalize-space()='{text}']", 60)
 
 
+def unfold(driver, section: str) -> None:
+    """Open a section of the form, which may be open already, and wait until its fields have unfolded."""
+
+    def unfolded(_) -> bool:
+        header = button(driver, section)
+        if header.get_attribute("aria-expanded") != "true":
+            driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", header)
+            header.click()
+            return False
+        content = driver.find_elements(By.ID, header.get_attribute("aria-controls") or "")
+        return bool(content) and content[0].is_displayed() and bool(content[0].text)
+
+    moving = [ElementClickInterceptedException, StaleElementReferenceException]
+    WebDriverWait(driver, 30, poll_frequency=1, ignored_exceptions=moving).until(unfolded, f"{section} unfolds")
+
+
 def _shown(driver, by: str, what: str, seconds: float):
     wait = WebDriverWait(driver, seconds)
     return wait.until(lambda d: next((e for e in d.find_elements(by, what) if e.is_displayed()), None), what)
@@ -73,25 +90,18 @@ def test_form_shows_every_parameter_with_its_description(airflow_server, browser
     dialog = open_form(browser, airflow_server, "semi_stream_load")
     shown = ""
     for section in ("Data", "Join", "Stop policy", "Source", "Failure"):
-        button(browser, section).click()
-        shown += WebDriverWait(browser, 20).until(lambda d, s=section: dialog.text if _opened(d, s) else "")
+        unfold(browser, section)
+        shown += dialog.text
         shot(section)
-        button(browser, section).click()
-    assert not [name for name in LoadSettings.model_fields if name not in shown and name != "checkpoint"]
+    assert {name for name in LoadSettings.model_fields if name not in shown} == {"checkpoint"}
     assert LoadSettings.model_fields["stop_after"].description in shown
-
-
-def _opened(browser, section: str) -> bool:
-    path = f"//button[normalize-space()='{section}' and @aria-expanded='true']"
-    return bool(browser.find_elements(By.XPATH, path))
 
 
 def test_form_triggers_a_run(airflow_server, browser, provisioned):
     """Its defaults are valid: only the job is filled in."""
     before = len(airflow_server.runs("provision_master_data"))
     open_form(browser, airflow_server, "provision_master_data")
-    if not _opened(browser, "Data"):
-        button(browser, "Data").click()
+    unfold(browser, "Data")
     field = find(browser, "[role=dialog] input[name='element_job']")
     field.click()
     browser.execute_script("arguments[0].select()", field)
