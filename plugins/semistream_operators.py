@@ -23,7 +23,7 @@ MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset("facts_loaded"), Asset
 
 def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]], **overrides: dict[str, Any]) -> dict[str, Param]:
     """The trigger form of the named settings, section by section."""
-    fields = settings.airflow_params(**overrides)
+    fields = settings.airflow_params(overrides)
     for field in fields.values():
         if field["default"] == "":  # the form takes an empty text for a missing one unless the schema knows null
             field |= {"default": None, "type": ["null", "string"]}

@@ -12,7 +12,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -96,13 +96,14 @@ class Settings(BaseModel):
         return out
 
     @classmethod
-    def airflow_params(cls, *, exclude: Sequence[str] = (), **overrides: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Keyword arguments for ``airflow.sdk.Param``, one entry a field: default, description, JSON-schema type and range."""
+    def airflow_params(cls, overrides: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Keyword arguments for ``airflow.sdk.Param``, one entry a field: default, description, JSON-schema type and range.
+
+        overrides: keyword arguments by field that replace or extend those.
+        """
         schema = cls.model_json_schema()
         out = {}
         for name, field in cls.model_fields.items():
-            if name in exclude:
-                continue
             keywords = _inline(schema["properties"][name], schema.get("$defs", {}))
             default = None if field.is_required() else _json_default(field.get_default(call_default_factory=True))
             keywords |= {"default": default, "description": field.description or name}
@@ -114,8 +115,9 @@ class Settings(BaseModel):
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's booleans, true and false only: ``on:`` is a job's key, not True."""
 
-    yaml_implicit_resolvers: ClassVar = {first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-                                         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+    yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))

@@ -69,7 +69,7 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     with _output_to(log):
         os.environ |= environment(places.home, "load.db")
         # while the master data are made: Spark's workers would each do it in their first micro-batch
-        compiling = subprocess.Popen([sys.executable, "-m", "semistream.joins.precompile", JoinSettings().algorithm])
+        compiling = subprocess.Popen([sys.executable, "-m", "semistream.joins.precompile", JoinSettings.load({}).algorithm])
         airflow = _airflow_command(screen)
         with _step(screen, "Airflow metadata", lambda: ""):
             airflow("db", "migrate")

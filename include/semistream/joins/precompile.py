@@ -1,4 +1,4 @@
-"""Compile the kernels of the joins into Numba's cache, so that no batch of a stream waits for it: ``python -m …precompile [NAME …]``."""
+"""``python -m semistream.joins.precompile [NAME …]``: compile the kernels into Numba's cache, so that no stream waits for it."""
 
 import sys
 

@@ -39,8 +39,8 @@ class Algorithm:
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("meshjoin", "MESHJOIN", Meshjoin, MeshjoinParameters,
-              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming Updates with Persistent Data in an Active "
-              "Data Warehouse (2008)"),
+              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming Updates with Persistent Data in an "
+              "Active Data Warehouse (2008)"),
     Algorithm("rmeshjoin", "R-MESHJOIN", Rmeshjoin, RmeshjoinParameters,
               "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
     Algorithm("cmeshjoin", "CMESHJOIN", Cmeshjoin, CmeshjoinParameters,
@@ -69,7 +69,8 @@ def find_algorithm(name: str) -> Algorithm:
     """Raises ConfigError for an unknown name."""
     if name.lower() not in REGISTRY:
         near = difflib.get_close_matches(name.lower(), REGISTRY, 1)
-        raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", name, f"Did you mean {near[0]!r}?" if near else "See the README.")
+        raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", name,
+                          f"Did you mean {near[0]!r}?" if near else "See the README.")
     return REGISTRY[name.lower()]
 
 

@@ -41,11 +41,12 @@ class KeyString(types.TypeDecorator):
 
     def __init__(self, length: int = KEY_CHARACTERS):
         super().__init__(length)
+        self.length = length
 
     def load_dialect_impl(self, dialect: Any) -> Any:
         if dialect.name not in ("mysql", "mariadb"):
-            return dialect.type_descriptor(String(self.impl.length))
-        return dialect.type_descriptor(mysql.VARCHAR(self.impl.length, charset="utf8mb4", collation=_collation(dialect)))
+            return dialect.type_descriptor(String(self.length))
+        return dialect.type_descriptor(mysql.VARCHAR(self.length, charset="utf8mb4", collation=_collation(dialect)))
 
 
 class LongString(types.TypeDecorator):
