@@ -199,10 +199,11 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         if key == "unmatched":
             for reason in summary["reasons"]:
                 table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}", f"{summary['reasons'][reason]:,}")
-    table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s", "")
-    table.add_row("through the cache", f"{run['cache_share']:.1%}", total.get("cache_share", ""))
-    table.add_row("peak memory of budget", f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}",
-                  total.get("memory", ""))
+    worked = bool(run["batches"])  # else there was nothing new
+    memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
+    table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
+    table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–", total.get("cache_share", ""))
+    table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))
     table.add_section()
     table.add_row("complete", "", "yes" if proof.get("success") else "NO")
     table.caption = f"Report: {proof.get('path', '')}"
