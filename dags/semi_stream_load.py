@@ -18,7 +18,7 @@ from semistream_operators import FACTS, MASTER, SemiStreamLoadOperator, form, jo
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     LoadSettings,
-    {"Data": ("job", "app", "sink"), "Join": ("algorithm", "memory", "join_type", "parameters", "partitions", "reason"),
+    {"Data": ("job", "app", "sink"), "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
      "Stop policy": ("trigger", "stop_after", "drain_after"),
      "Source": ("source_format", "source_path", "source_options", "source_columns", "max_files", "max_rows"),
      "Failure": ("retry",)},

@@ -93,7 +93,7 @@ def test_form_shows_every_parameter_with_its_description(airflow_server, browser
         unfold(browser, section)
         shown += dialog.text
         shot(section)
-    assert {name for name in LoadSettings.model_fields if name not in shown} == {"checkpoint"}
+    assert {name for name in LoadSettings.model_fields if name not in shown} == {"checkpoint", "reason"}
     assert LoadSettings.model_fields["stop_after"].description in shown
 
 
