@@ -2,7 +2,8 @@
 
 Started by hand for one job, or by new master data for the jobs that it belongs to. ``trigger`` and ``stop_after`` are the stop
 policy: availableNow ends when the source is exhausted; an interval goes on until it is stopped, from the page "Semistream", by
-marking the task failed or succeeded, or after ``stop_after`` seconds. A retry goes on from the checkpoint.
+marking the task failed or succeeded, or after ``stop_after`` seconds. A retry goes on from the checkpoint. With the algorithm
+``auto``, settings are those that the latest tuning sweep of the job recommends for the memory; without one the app chooses.
 """
 
 from datetime import timedelta
@@ -13,7 +14,7 @@ from airflow.sdk import Context, dag, task
 from semistream.config import AUTO, Job
 from semistream.joins.registry import REGISTRY
 from semistream.streaming.settings import LoadSettings
-from semistream_operators import FACTS, MASTER, SemiStreamLoadOperator, form, jobs_of
+from semistream_operators import FACTS, MASTER, TUNED, SemiStreamLoadOperator, form, jobs_of
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
@@ -44,7 +45,7 @@ def semi_stream_load() -> None:
 
     SemiStreamLoadOperator.partial(
         task_id="load", application=str(SPARK_APPS / "semi_stream_join.py"), name="semistream load", driver_memory="1g",
-        outlets=[FACTS], map_index_template="{{ task.job }}",
+        inlets=[TUNED], outlets=[FACTS], map_index_template="{{ task.job }}",
     ).expand(job=jobs())
 
 

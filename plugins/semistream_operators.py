@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from semistream.errors import ConfigError
 from semistream.streaming.status import request_stop
 
 MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset("facts_loaded"), Asset("completeness_verified")
+TUNED = Asset("settings_recommended")
+LATEST = 50  # recommendations that a load looks at
 
 
 def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]], **overrides: dict[str, Any]) -> dict[str, Param]:
@@ -69,6 +71,11 @@ def apps_of(context: Mapping[str, Any]) -> list[str]:
     return _events(context, "app") or [app for app in [context["params"]["app"]] if app]
 
 
+def recommendations(context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What tuning sweeps recommended, the newest first; asked for only when it is needed."""
+    yield from (dict(event.extra) for event in context["inlet_events"][TUNED].ascending(False).limit(LATEST))
+
+
 def _events(context: Mapping[str, Any], key: str) -> list[str]:
     events = context.get("triggering_asset_events") or {}
     return sorted({event.extra[key] for each in events.values() for event in each if event.extra.get(key)})
@@ -76,6 +83,8 @@ def _events(context: Mapping[str, Any], key: str) -> list[str]:
 
 class SparkAppOperator(SparkSubmitOperator):
     """An app of ``spark_apps/``; the warehouse's URL reaches it by its environment only."""
+
+    env_vars: dict[str, Any] | None
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
@@ -108,7 +117,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
         from semistream import pipeline
 
         self.use_connections()
-        settings = attempt(pipeline.load_settings, self.job, dict(context["params"]))
+        settings = attempt(pipeline.load_settings, self.job, dict(context["params"]), recommendations(context))
         self.checkpoint = checkpoint = settings.directory(places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
@@ -151,6 +160,24 @@ class SemiStreamLoadOperator(SparkAppOperator):
     def on_kill(self) -> None:
         if self.checkpoint is not None:
             request_stop(self.checkpoint)
+
+
+class SweepPointOperator(SparkAppOperator):
+    """Measures a point of a tuning sweep by the app itself, in a home of its own that nothing else sees."""
+
+    template_fields = (*SparkSubmitOperator.template_fields, "point")
+
+    def __init__(self, *, point: Mapping[str, Any], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.point = point
+
+    def execute(self, context: Any) -> Any:
+        from semistream import pipeline
+
+        self.use_connections()
+        self.application_args, own = attempt(pipeline.sweep_app, self.point, context["run_id"], places())
+        self.env_vars = {**(self.env_vars or {}), **own}
+        return SparkSubmitOperator.execute(self, context)
 
 
 class DriverTrigger(BaseTrigger):

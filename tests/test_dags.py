@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 ROOT = Path(__file__).parents[1]
-DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
+DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness", "tuning_sweep")
 pytestmark = pytest.mark.usefixtures("airflow_environment")
 
 
@@ -53,7 +53,7 @@ def test_parsing_opens_nothing(airflow_environment, tmp_path):
     script.write_text(f"""
 import runpy, sys
 sys.path[:0] = [{airflow_environment["AIRFLOW__CORE__PLUGINS_FOLDER"]!r}]
-import airflow.sdk, croniter, semistream_operators, semistream.joins.registry, semistream.pipeline  # imported once
+import airflow.sdk, croniter, semistream_operators, semistream.joins.registry, semistream.pipeline, semistream.tuning.case  # once
 seen = []
 def hook(event, args):
     if event in ("socket.connect", "sqlite3.connect", "subprocess.Popen", "os.mkdir") or (
@@ -83,10 +83,10 @@ def test_every_param_explains_itself(dags, name):
         param.resolve()  # the default is valid
 
 
-def test_load_form_has_every_setting_but_checkpoint_and_reason(dags):
+def test_load_form_has_every_setting_but_the_checkpoint(dags):
     from semistream.streaming.settings import LoadSettings
 
-    assert set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields) - {"checkpoint", "reason"}
+    assert set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields) - {"checkpoint"}
 
 
 @pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"), ("memory", ""), ("join_type", "outer"),

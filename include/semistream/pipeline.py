@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, case, func, make_url, select, true
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream import drivers
-from semistream.config import Places
+from semistream.config import Places, Settings
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
@@ -53,10 +53,50 @@ def published(job: str, places: Places) -> dict[str, Any]:
     return {"job": job, "master": name, "version": version, "tuples": manifest["tuple_count"]}
 
 
-def load_settings(job: str, values: Mapping[str, Any]) -> LoadSettings:
-    """The settings of a load from a filled-in form, whose other entries are not the app's. Raises ConfigError."""
-    given = {k: v for k, v in values.items() if k in LoadSettings.model_fields and v is not None}
-    return LoadSettings.load({**given, "job": job})
+def load_settings(job: str, values: Mapping[str, Any], recommended: Iterable[Mapping[str, Any]] = ()) -> LoadSettings:
+    """The settings of a load from a filled-in form, whose other entries are not the app's. Raises ConfigError.
+
+    recommended: what tuning sweeps gave, the newest first; looked at where the algorithm is auto.
+    """
+    settings = LoadSettings.load({**_given(LoadSettings, values), "job": job})
+    if not settings.auto:
+        return settings
+    from semistream.tuning.sweep import advised
+
+    return advised(settings, recommended)
+
+
+def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k in kind.model_fields and v is not None}
+
+
+def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[dict[str, Any]]:
+    """Begin a tuning sweep as a filled-in form has it: its points. Raises ConfigError."""
+    from semistream.tuning import sweep
+    from semistream.tuning.case import TuneSettings
+
+    return sweep.begin(TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run), places)
+
+
+def sweep_app(point: Mapping[str, Any], run: str, places: Places) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of the Spark app that measures a point."""
+    from semistream.tuning import sweep
+
+    return sweep.app(point, sweep.sweep_name(run), places)
+
+
+def sweep_record(point: Mapping[str, Any], run: str, places: Places) -> dict[str, Any]:
+    """How a point went, into ``tuning_runs``."""
+    from semistream.tuning import sweep
+
+    return sweep.record(point, sweep.sweep_name(run), places)
+
+
+def sweep_publish(run: str, places: Places) -> dict[str, Any]:
+    """The report, and what the sweep recommends."""
+    from semistream.tuning import sweep
+
+    return sweep.publish(sweep.sweep_name(run), places)
 
 
 def run_summary(checkpoint: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from semistream.streaming.plan import Plan
 from semistream.tuning.choice import known_costs, usable
 from semistream.tuning.workload import describe
 
+log = logging.getLogger(__name__)
 FILES = ("csv", "json", "parquet")
 Format = Literal["csv", "json", "parquet"]
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
@@ -106,13 +108,16 @@ class Case:
         return [find_algorithm(a).name for a in asked] or usable(self.relation)
 
     def costs(self, places: Places, calibrate: bool) -> Costs:
-        """This machine's, measured now where that is wanted."""
+        """This machine's, measured now where that is wanted and R is large enough for it."""
         from semistream.tuning import calibration
         from semistream.tuning.choice import COSTS_FILE
 
         if calibrate:
             sample = self.tuples.slice(0, CALIBRATED_ROWS)
-            calibration.calibrate(sample, self.relation, self.on, self.added).save(places.home / COSTS_FILE)
+            try:
+                calibration.calibrate(sample, self.relation, self.on, self.added).save(places.home / COSTS_FILE)
+            except ConfigError as e:
+                log.warning("not calibrated: %s", e)
         return known_costs(places.home)
 
 

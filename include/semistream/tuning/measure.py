@@ -16,6 +16,7 @@ from semistream.tuning.case import Case
 from semistream.tuning.search import bounds, predict, tune
 
 CHUNK = 16_384  # stream tuples given to an operator at a time
+TURNOVERS = 2  # of H_S, to warm up, and to be measured
 LEAST_SECONDS, MOST_SECONDS = 0.5, 15.0  # of warming up, and of measuring, one point
 MEASURED, FAILED, OPEN = "measured", "failed", "open"
 
@@ -33,6 +34,7 @@ class Point:
     predicted_c_loop: float = 0.0
     predicted_memory: dict[str, float] = field(default_factory=dict)
     best: bool = False  # of the algorithm's, by the model
+    turnover: float = 0.0  # stream tuples of all operators in which H_S is filled once, by the model
     state: str = OPEN
     rate: float | None = None
     c_loop: float | None = None
@@ -70,7 +72,9 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
 
 
 def _point(case: Case, memory: int, p: Prediction, best: bool) -> Point:
-    return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop, p.memory, best)
+    turnover = p.h_s * p.w / p.w_s if p.w_s > 0 else 0.0
+    return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop, p.memory, best,
+                 turnover / case.share)
 
 
 def measure(case: Case, point: Point) -> Point:
@@ -99,9 +103,10 @@ def _measure(case: Case, point: Point) -> Point:
                 r = 0
 
     scans = 0 if REGISTRY[point.algorithm].needs_index else 2
-    feed(case.tuples.num_rows, scans)
+    enough = max(case.tuples.num_rows, int(TURNOVERS * point.turnover * case.share))
+    feed(enough, scans)
     before = (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits)
-    feed(case.tuples.num_rows, scans)
+    feed(enough, scans)
     finished, seconds, loops, hits = (now - then for now, then in zip(
         (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits), before, strict=True))
     return replace(point, state=MEASURED, rate=finished / seconds / case.share, c_loop=seconds / loops if loops else None,

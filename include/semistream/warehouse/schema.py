@@ -99,6 +99,28 @@ rejected_master = Table(
     Index("ix_rejected_master", "master"),
 )
 
+tuning_runs = Table(
+    "tuning_runs", metadata,
+    Column("sweep", NAME, primary_key=True),
+    Column("point", Integer, primary_key=True, autoincrement=False),
+    Column("job", Text, nullable=False),  # as it was named; empty: the user's own sample
+    Column("algorithm", NAME, nullable=False),
+    Column("memory", BigInteger, nullable=False),  # M of all partitions, bytes
+    Column("partitions", Integer, nullable=False),
+    Column("parameters", Text, nullable=False),  # JSON
+    Column("predicted_rate", Float, nullable=False),  # stream tuples per second of all partitions; 0: no setting fits M
+    Column("rate", Float),  # the same, measured
+    Column("cache_share", Float),
+    Column("memory_peak", BigInteger),  # bytes
+    Column("rows_read", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),  # of the whole app
+    Column("state", String(20), nullable=False),  # measured or failed
+    Column("error", Text, nullable=False),
+    Column("best", Integer, nullable=False),  # whether the model finds these sizes the algorithm's best
+    Column("recommended", Integer, nullable=False),  # whether it is the best of its budget
+    Column("recorded_at", DateTime, nullable=False),  # UTC
+)
+
 quality_runs = Table(
     "quality_runs", metadata,
     Column("id", Integer, primary_key=True),

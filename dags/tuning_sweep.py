@@ -1,0 +1,63 @@
+"""Which join, with which sizes, suits a stream: each setting of a grid is run as a Spark app, compared with the cost model,
+reported and recommended.
+
+A point that fails is shown and does not fail the sweep. Points run one after the other, since they would disturb each other.
+What is recommended holds for ``semi_stream_load`` with the algorithm ``auto``.
+"""
+
+from pathlib import Path
+
+from airflow.sdk import TriggerRule, dag, task, task_group
+
+from semistream import pipeline
+from semistream.config import Job
+from semistream.joins.registry import REGISTRY
+from semistream.tuning.case import TuneSettings
+from semistream_operators import TUNED, SweepPointOperator, attempt, form, places
+
+SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
+PARAMS = form(
+    TuneSettings,
+    {"Data": ("job", "stream", "snapshot", "on", "columns", "rows"),
+     "Grid": ("algorithms", "memory", "partitions", "grid", "calibrate")},
+    job={"default": "tpch", "examples": list(Job.shipped)},
+    stream={"type": "string", "default": ""}, snapshot={"type": "string", "default": ""},
+    columns={"type": "string", "default": ""},
+    algorithms={"type": "array", "default": [], "items": {"type": "string", "enum": list(REGISTRY)}, "examples": list(REGISTRY),
+                "values_display": {a.name: a.title for a in REGISTRY.values()}},
+    memory={"type": "string", "default": "4MB", "minLength": 1},
+    calibrate={"default": True},
+)
+
+
+@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS)
+def tuning_sweep() -> None:
+    @task
+    def points(params: dict, run_id: str) -> list[dict]:
+        """The grid, around the best settings by the model; and the bounded stream that they are measured with."""
+        return attempt(pipeline.sweep_points, params, run_id, places())
+
+    @task_group
+    def point(setting: dict) -> None:
+        measure = SweepPointOperator(
+            task_id="measure", point=setting, application=str(SPARK_APPS / "semi_stream_join.py"), name="semistream sweep",
+            driver_memory="1g", retries=0, max_active_tis_per_dag=1)
+
+        @task(trigger_rule=TriggerRule.ALL_DONE)
+        def record(setting: dict, run_id: str) -> dict:
+            """A row of ``tuning_runs``, also of a point that failed."""
+            return pipeline.sweep_record(setting, run_id, places())
+
+        measure >> record(setting)
+
+    @task(outlets=[TUNED], trigger_rule=TriggerRule.ALL_DONE)
+    def publish(run_id: str, *, outlet_events: dict) -> dict:
+        """The report, and the settings that loads take from now on."""
+        result = pipeline.sweep_publish(run_id, places())
+        outlet_events[TUNED].extra = result
+        return result
+
+    point.expand(setting=points()) >> publish()
+
+
+tuning_sweep()

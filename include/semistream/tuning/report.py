@@ -1,0 +1,228 @@
+"""The report of a tuning sweep: one page that needs neither a network nor another file."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, select_autoescape
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from semistream.cost_models import MODELS, Costs, Frequencies, Workload
+from semistream.errors import ConfigError
+from semistream.joins.registry import REGISTRY
+from semistream.master.snapshot import write_atomically
+from semistream.tuning.advice import spelled
+from semistream.tuning.case import Case
+from semistream.tuning.measure import FAILED, MEASURED, Point, error
+from semistream.tuning.search import bounds, predict, tune
+
+SURFACE, CURVE = 17, 49  # predictions along each size: of two, of one
+SKEWS = np.linspace(0, 1.5, 7)
+SCALES = 2.0 ** np.arange(-3, 4)  # of M and |R|, around what was measured
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3,
+    "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "semistream"}
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#994f00", "#006cd1", "#332288")
+
+
+def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point], best: Mapping[int, Point], case: Case,
+                 costs: Costs) -> Path:
+    """Gives the path of the page."""
+    environment = Environment(loader=PackageLoader("semistream.tuning"), autoescape=select_autoescape(), trim_blocks=True,
+                              lstrip_blocks=True)
+    environment.globals |= {"spelled": spelled, "error": error, "titles": {a.name: a.title for a in REGISTRY.values()}}
+    with rc_context(STYLE):
+        plots = _plots(points, case, costs)
+    page = environment.get_template("sweep.html").render(
+        about=about, points=points, best=best, plots=plots, failed=[p for p in points if p.state == FAILED],
+        errors=_median(abs(error(p)) for p in points if p.state == MEASURED and p.predicted_rate))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page)
+    return path
+
+
+def _plots(points: Sequence[Point], case: Case, costs: Costs) -> list[dict[str, str]]:
+    """Title, SVG and caption of each."""
+    algorithms = list(dict.fromkeys(p.algorithm for p in points))
+    colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
+    plots = []
+    if any(p.state == MEASURED and p.predicted_rate for p in points):
+        plots.append({"title": "Predicted beside measured", "svg": _beside(points, colour),
+                      "caption": "Service rate of every point; on the line the model is right, in the band within 10%."})
+    plots.append({"title": "Service rate over memory", "svg": _over_memory(points, case, costs, colour),
+                  "caption": "Lines: predicted at the best sizes. Dots: the best measured for a budget."})
+    memory = max(p.memory for p in points)
+    work = case.workload
+    n = int(work.values)
+    plots.append({"title": "Service rate over |R| and skew", "svg": _over_workload(case, costs, memory, colour),
+                  "caption": f"Predicted for M = {memory:,} bytes and keys by Zipf's law: over |R| with exponent 1, over the "
+                             f"exponent with the |R| of this sweep, {n * case.partitions:,}."})
+    for algorithm in algorithms:
+        for budget in dict.fromkeys(p.memory for p in points):
+            mine = [p for p in points if (p.algorithm, p.memory) == (algorithm, budget) and p.predicted_rate]
+            if mine:
+                plots.append({"title": f"{REGISTRY[algorithm].title}, M = {budget:,} bytes", "svg": _sizes(mine, case, costs),
+                              "caption": "Predicted service rate over the sizes. Dots are measured, ringed is the model's best."})
+    return plots
+
+
+def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
+    figure, axes = _figure(5.2, 4.4)
+    known = [p for p in points if p.rate and p.predicted_rate]
+    for algorithm in dict.fromkeys(p.algorithm for p in known):
+        mine = [p for p in known if p.algorithm == algorithm]
+        axes.scatter([p.rate for p in mine], [p.predicted_rate for p in mine], s=28, color=colour[algorithm],
+                     label=REGISTRY[algorithm].title, zorder=3)
+    values = [v for p in known for v in (p.rate or 0.0, p.predicted_rate)]
+    low, high = min(values) / 1.5, max(values) * 1.5
+    axes.plot([low, high], [low, high], color="#555", lw=1)
+    axes.fill_between([low, high], [0.9 * low, 0.9 * high], [1.1 * low, 1.1 * high], color="#555", alpha=0.12, lw=0)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel="measured, tuples/s",
+             ylabel="predicted, tuples/s")
+    axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def _over_memory(points: Sequence[Point], case: Case, costs: Costs, colour: Mapping[str, str]) -> str:
+    figure, axes = _figure(7, 4)
+    budgets = sorted({p.memory for p in points})
+    over = np.unique(np.concatenate([[b * s for s in SCALES] for b in budgets]))
+    for algorithm in colour:
+        known = [(m, r) for m in over if (r := _rate(algorithm, case.workload.smooth(), m / case.partitions, costs, case))]
+        axes.plot(*_columns(known), color=colour[algorithm], lw=1.2, label=REGISTRY[algorithm].title)
+        rates = [(b, max(found)) for b in budgets
+                 if (found := [p.rate for p in points if p.rate and (p.algorithm, p.memory) == (algorithm, b)])]
+        axes.plot(*_columns(rates), "o", color=colour[algorithm], ms=6)
+    axes.set(xscale="log", yscale="log", xlabel="M, bytes", ylabel="tuples/s")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return _svg(figure)
+
+
+def _over_workload(case: Case, costs: Costs, memory: int, colour: Mapping[str, str]) -> str:
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    work, each = case.workload.smooth(), memory / case.partitions
+    for algorithm in colour:
+        sizes, skews = [], []
+        for scale in SCALES:
+            n = max(int(work.master_tuples * scale), 1)
+            other = replace(work, master_tuples=n, frequencies=Frequencies.zipf(max(int(n / work.fan_out), 1), 1.0))
+            sizes.append((n * case.partitions, _rate(algorithm, other, each, costs, case)))
+        for skew in SKEWS:
+            other = replace(work, frequencies=Frequencies.zipf(max(int(work.values), 1), float(skew)))
+            skews.append((skew, _rate(algorithm, other, each, costs, case)))
+        left.plot(*_columns([x for x in sizes if x[1]]), color=colour[algorithm], lw=1.2, marker=".")
+        right.plot(*_columns([x for x in skews if x[1]]), color=colour[algorithm], lw=1.2, marker=".",
+                   label=REGISTRY[algorithm].title)
+    left.set(xscale="log", yscale="log", xlabel="|R|, tuples", ylabel="tuples/s")
+    right.set(xlabel="Zipf exponent")
+    right.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return _svg(figure)
+
+
+def _sizes(points: Sequence[Point], case: Case, costs: Costs) -> str:
+    """The curve over one size, or the surface over two."""
+    algorithm, each = points[0].algorithm, points[0].memory / case.partitions
+    names = MODELS[algorithm].sizes
+    work = case.workload.smooth()
+
+    def rate(*sizes: float) -> float:
+        return predict(algorithm, work, each, costs, **dict(zip(names, sizes, strict=True))).mu / case.share
+
+    axes = [_axis(n, [p.parameters[n] for p in points], work, each, CURVE if len(names) == 1 else SURFACE) for n in names]
+    return (_curve if len(names) == 1 else _surface)(points, names, axes, rate)
+
+
+def _axis(name: str, measured: Sequence[float], work: Workload, memory: float, count: int) -> np.ndarray:
+    low, high = bounds(name, work, memory)
+    return np.geomspace(max(low, min(measured) / 4), max(min(high, max(measured) * 4), max(measured)), count)
+
+
+def _curve(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray], rate: Callable[..., float]) -> str:
+    figure, plot = _figure(6, 3.4)
+    known = [(x, y) for x in axes[0] if (y := rate(x)) > 0]
+    plot.plot(*_columns(known), color=COLOURS[0], label="predicted")
+    _dots(plot, points, lambda p: (p.parameters[names[0]],))
+    plot.set(xscale="log", xlabel=names[0], ylabel="tuples/s")
+    plot.set_ylim(bottom=0)
+    plot.yaxis.set_major_formatter(FuncFormatter(_short))
+    plot.legend(frameon=False)
+    return _svg(figure)
+
+
+def _surface(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray], rate: Callable[..., float]) -> str:
+    figure = Figure(figsize=(7, 4.8))
+    figure.subplots_adjust(left=0.02, right=0.9, bottom=0.08, top=1)
+    plot: Any = figure.add_subplot(projection="3d", computed_zorder=False)
+    x, y = np.meshgrid(np.log10(axes[0]), np.log10(axes[1]), indexing="ij")
+    z = np.array([[rate(a, b) or math.nan for b in axes[1]] for a in axes[0]])
+    plot.plot_surface(x, y, z, cmap="viridis", alpha=0.75, linewidth=0.3, edgecolor="#ffffff66")
+    _dots(plot, points, lambda p: tuple(math.log10(p.parameters[n]) for n in names))
+    for p in (p for p in points if p.rate):  # how far off the surface a point is
+        a, b = (math.log10(p.parameters[n]) for n in names)
+        plot.plot([a, a], [b, b], [p.predicted_rate, p.rate], color="#cc3311", lw=0.8, zorder=4)
+    plot.set(xlabel=names[0], ylabel=names[1], zlabel="tuples/s")
+    plot.yaxis.labelpad = 10
+    for axis in (plot.xaxis, plot.yaxis):
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_formatter(FuncFormatter(lambda v, _: _short(10 ** v, _)))
+    plot.zaxis.set_major_formatter(FuncFormatter(_short))
+    plot.set_box_aspect(None, zoom=0.95)
+    if plot.get_legend_handles_labels()[0]:
+        plot.legend(frameon=False, loc="upper left")
+    return _svg(figure)
+
+
+def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float, ...]]) -> None:
+    measured = [p for p in points if p.rate]
+    if measured:
+        plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in measured]), s=30, color="#cc3311", label="measured", zorder=4)
+    ringed = [p for p in measured if p.best]
+    if ringed:
+        plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in ringed]), s=110, facecolors="none", edgecolors="#222",
+                     label="the model's best", zorder=5)
+
+
+def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: Case) -> float:
+    """Predicted at the best sizes; 0 where M is too small."""
+    try:
+        return tune(algorithm, work, memory, costs).mu / case.share
+    except ConfigError:
+        return 0.0
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _svg(figure: Figure) -> str:
+    """The figure as an element of a page."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return re.sub(r"<metadata>.*?</metadata>", "", out.getvalue()[out.getvalue().index("<svg"):], flags=re.S)
+
+
+def _columns(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    return list(zip(*rows, strict=True)) or [(), ()]
+
+
+def _short(value: float, _: Any = None) -> str:
+    for unit, suffix in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def _median(values: Iterable[float]) -> float | None:
+    known = [v for v in values if v == v]
+    return float(np.median(known)) if known else None

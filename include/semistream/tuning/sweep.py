@@ -1,0 +1,219 @@
+"""A tuning sweep: the Spark app itself at every point of a grid, on a bounded stream, then compared, recommended and reported.
+
+Everything of a sweep is under ``<SEMISTREAM_HOME>/tuning/<sweep>``, and each point has a home of its own there: checkpoint,
+ledger and sink, thrown away once the point is recorded. What stays are rows of ``tuning_runs`` and the report.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from sqlalchemy import delete, func, select, update
+
+from semistream.config import Job, Places
+from semistream.cost_models import Costs
+from semistream.errors import SemistreamError
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.status import read_status, write_json
+from semistream.tuning.advice import describe, recommendation, spelled
+from semistream.tuning.case import Case, TuneSettings, open_case
+from semistream.tuning.choice import COSTS_FILE
+from semistream.tuning.measure import FAILED, MEASURED, TURNOVERS, Point, grid, recommend
+from semistream.tuning.report import write_report
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.ledger import utc_now
+from semistream.warehouse.schema import load_batches, tuning_runs
+
+BATCHES = 8  # micro-batches of a point; the first half warms up
+MOST_ROWS = 4_000_000  # that a sample is repeated to, so that the slowest H_S turns over
+ABOVE = 2  # a recommendation holds for up to so many times its memory
+
+
+def sweep_name(run: str) -> str:
+    """A name for files and apps."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120]
+
+
+def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, Any]]:
+    """Write the bounded stream, and give the grid's points. Raises ConfigError for what cannot be tuned."""
+    directory = places.home / "tuning" / sweep
+    shutil.rmtree(directory, ignore_errors=True)
+    with open_case(settings, places) as case:
+        costs = case.costs(places, settings.calibrate)
+        points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs)
+        wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
+        _write_stream(case.sample, max(case.sample.num_rows, int(min(wanted, MOST_ROWS))), directory / "stream")
+        job = _bounded_job(case.job, directory)
+        (directory / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
+        costs.save(directory / COSTS_FILE)
+        write_json(directory / "sweep.json", {
+            "sweep": sweep, "job": settings.job, "snapshot": str(case.snapshot), "partitions": case.partitions,
+            "about": describe(case, costs.machine)})
+    return [asdict(p) for p in points]
+
+
+def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str], dict[str, str]]:
+    """The arguments and the environment of the app that measures a point, in an empty home of its own."""
+    point, directory = Point(**values), places.home / "tuning" / sweep
+    home = _home(point, directory)
+    shutil.rmtree(home, ignore_errors=True)
+    snapshot = Path(_about(directory)["snapshot"]).absolute()
+    job = Job.from_yaml(directory / "job.yaml")
+    master = home / "snapshots" / job.master.name
+    master.mkdir(parents=True)
+    (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
+    (master / "CURRENT").write_text(snapshot.name)
+    settings = LoadSettings.load({
+        "job": str(directory / "job.yaml"), "app": _app(point, sweep), "algorithm": point.algorithm, "memory": point.memory,
+        "parameters": point.parameters, "partitions": point.partitions, "sink": str(home / "sink"), "reason": f"sweep {sweep}"})
+    return settings.to_arguments(), {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": _ledger(home)}
+
+
+def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, Any]:
+    """A row of ``tuning_runs`` on how a point went, also when it failed; its home is thrown away."""
+    directory = places.home / "tuning" / sweep
+    point = Point(**values)
+    home = _home(point, directory)
+    point = _measured(point, home, _app(point, sweep))
+    row = {"sweep": sweep, "point": point.number, "job": _about(directory)["job"], "parameters": json.dumps(point.parameters),
+           "rows_read": point.rows, "best": int(point.best), "recommended": 0, "recorded_at": utc_now()}
+    row |= {c.name: getattr(point, c.name) for c in tuning_runs.c if c.name not in row}
+    engine = _warehouse(places)
+    try:
+        with engine.begin() as connection:
+            connection.execute(delete(tuning_runs).where(tuning_runs.c.sweep == sweep, tuning_runs.c.point == point.number))
+            connection.execute(tuning_runs.insert(), row)
+    finally:
+        engine.dispose()
+    shutil.rmtree(home, ignore_errors=True)
+    return asdict(point)
+
+
+def publish(sweep: str, places: Places) -> dict[str, Any]:
+    """Compare, recommend and report: what the asset event tells. Raises SemistreamError when nothing was recorded."""
+    directory = places.home / "tuning" / sweep
+    about = _about(directory)
+    engine = _warehouse(places)
+    try:
+        with engine.begin() as connection:
+            rows = connection.execute(select(tuning_runs).where(tuning_runs.c.sweep == sweep).order_by(tuning_runs.c.point)).all()
+            points = [_from_row(row._mapping) for row in rows]
+            best = recommend(p for p in points if p.state == MEASURED)
+            for p in best.values():
+                connection.execute(update(tuning_runs).where(tuning_runs.c.sweep == sweep, tuning_runs.c.point == p.number)
+                                   .values(recommended=1))
+    finally:
+        engine.dispose()
+    if not points:
+        raise SemistreamError(f"The sweep {sweep} has recorded no point; see the tasks that failed.")
+    report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best, _case(directory, about),
+                          Costs.load(directory / COSTS_FILE))
+    shutil.rmtree(directory, ignore_errors=True)
+    return {"sweep": sweep, "job": about["job"], "report": str(report), "points": len(points),
+            "failed": sum(p.state == FAILED for p in points), "settings": [recommendation(p) for p in best.values()]}
+
+
+def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> LoadSettings:
+    """Settings whose algorithm is auto with what the newest sweep of their job recommends for that memory; unchanged where none
+    does, so that the app chooses.
+
+    events: what ``publish`` gave, the newest first. A recommendation holds for its budget and up to twice as much.
+    """
+    memory = int(settings.memory)
+    for event in events:
+        fitting = [s for s in event.get("settings", ()) if event.get("job") == settings.job
+                   and s["memory"] <= memory <= ABOVE * s["memory"] and settings.partitions in (0, s["partitions"])]
+        if fitting:
+            best = max(fitting, key=lambda s: s["memory"])
+            reason = (f"recommended by the tuning sweep {event['sweep']}: {best['rate']:,.0f} tuples/s measured with M = "
+                      f"{best['memory']:,} bytes, {spelled(best['parameters'])}")
+            return LoadSettings.load(settings.model_dump() | {
+                "algorithm": best["algorithm"], "parameters": best["parameters"], "partitions": best["partitions"],
+                "reason": reason})
+    return settings
+
+
+def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
+    """The sample's tuples, again and again, in a file for each micro-batch."""
+    directory.mkdir(parents=True)
+    table = pa.Table.from_batches([sample])
+    kinds = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in table.schema]
+    table, each = table.cast(pa.schema(kinds), safe=False), -(-rows // BATCHES)
+    for i in range(0, rows, each):
+        which = np.arange(i, min(i + each, rows)) % table.num_rows
+        pq.write_table(table.take(pa.array(which)), directory / f"part-{i:09d}.parquet")
+    pq.write_table(table, directory.with_name("sample.parquet"))
+
+
+def _bounded_job(job: Job, directory: Path) -> Job:
+    stream = {"format": "parquet", "path": str((directory / "stream").absolute()), "options": {"maxFilesPerTrigger": "1"}}
+    return Job.load({"name": "sweep", "stream": stream, "master": {"name": job.master.name}, "on": job.on,
+                     "columns": job.columns, "fact_table": "tuning"})
+
+
+def _measured(point: Point, home: Path, name: str) -> Point:
+    """The point with what its app's own ledger says of the batches behind the warm-up."""
+    checkpoint = home / "checkpoints" / name
+    status = read_status(checkpoint)
+    if status is None or status.state != "stopped":
+        return replace(point, state=FAILED, error=(status and status.error) or point.error or "the app did not come to its end")
+    summary = json.loads((checkpoint / "summary.json").read_text())
+    b, engine = load_batches.c, connect(_ledger(home))
+    last = select(func.max(b.batch)).scalar_subquery()
+    batches = (select(func.sum(b.matched + b.unmatched), func.max(b.seconds), func.sum(b.cache_hits))
+               .where(b.drain == 0, b.batch >= (last + 1) // 2).group_by(b.batch))
+    try:
+        with engine.connect() as connection:
+            rows = [tuple(map(float, row)) for row in connection.execute(batches)]
+    finally:
+        engine.dispose()
+    finished, seconds, hits = (sum(column) for column in zip(*rows, strict=True))
+    return replace(point, state=MEASURED, rate=finished / seconds, cache_share=hits / max(finished, 1), rows=summary["rows_read"],
+                   memory_peak=summary["memory_peak"], seconds=summary["seconds"])
+
+
+def _from_row(row: Mapping[Any, Any]) -> Point:
+    named = {"number": row["point"], "parameters": json.loads(row["parameters"]), "rows": row["rows_read"],
+             "best": bool(row["best"])}
+    return Point(**named | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named})
+
+
+def _case(directory: Path, about: Mapping[str, Any]) -> Case:
+    """The case again, of what ``begin`` wrote."""
+    sample = pq.read_table(directory / "sample.parquet").combine_chunks().to_batches()[0]
+    return Case(Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]), about["partitions"])
+
+
+def _about(directory: Path) -> dict[str, Any]:
+    try:
+        return json.loads((directory / "sweep.json").read_text())
+    except FileNotFoundError:
+        raise SemistreamError(f"There is no sweep in {directory}; its first task has failed.") from None
+
+
+def _home(point: Point, directory: Path) -> Path:
+    return directory / "points" / f"{point.number:04d}"
+
+
+def _app(point: Point, sweep: str) -> str:
+    return f"{sweep}-{point.number:04d}"
+
+
+def _ledger(home: Path) -> str:
+    return f"sqlite:///{home / 'warehouse.db'}"
+
+
+def _warehouse(places: Places) -> Any:
+    engine = connect(places.warehouse_url)
+    create_all(engine)
+    return engine

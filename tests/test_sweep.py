@@ -1,0 +1,95 @@
+"""The DAG `tuning_sweep` end to end: points measured by the app, one that fails, the report, and a load that takes the advice."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from semistream import pipeline
+from semistream.cli import main
+from semistream.config import Places
+from semistream.streaming.settings import LoadSettings
+from semistream.tuning.sweep import advised
+
+pytestmark = pytest.mark.usefixtures("airflow_environment")
+EVENT = {"sweep": "s", "job": "tpch", "settings": [
+    {"memory": m, "partitions": 2, "algorithm": a, "parameters": {"disk_tuples": 1024}, "rate": 5e5, "measured": True}
+    for m, a in ((1_000_000, "ssbj"), (4_000_000, "sscj"))]}
+
+
+@pytest.fixture(scope="module")
+def airflow(airflow_environment):
+    from airflow.cli import cli_parser
+
+    parser = cli_parser.get_parser()
+
+    def run(dag: str, **conf) -> None:
+        parsed = parser.parse_args(["dags", "test", dag, "--conf", json.dumps(conf)])
+        parsed.func(parsed)
+
+    return run
+
+
+def query(places: Places, sql: str) -> list:
+    engine = create_engine(places.warehouse_url)
+    try:
+        with engine.connect() as connection:
+            return list(connection.execute(text(sql)))
+    finally:
+        engine.dispose()
+
+
+def test_a_sweep_with_a_failing_point_and_the_load_behind_it(airflow, airflow_environment, small_job):
+    job = str(small_job.file)
+    places = Places(home=Path(airflow_environment["SEMISTREAM_HOME"]), warehouse_url=airflow_environment["WAREHOUSE_URL"])
+    assert main(["provision", job]) == 0
+    airflow("tuning_sweep", job=job, memory="2KB,500KB", algorithms=["ssbj"], grid=2, calibrate=False, partitions=1)
+    points = query(places, "SELECT * FROM tuning_runs ORDER BY point")
+    assert [p.state for p in points] == ["failed", *["measured"] * (len(points) - 1)] and len(points) >= 2
+    assert "'memory'" in points[0].error and points[0].rate is None
+    assert all(p.rate > 0 and p.rows_read >= 3000 and p.memory_peak <= 500_000 and p.predicted_rate > 0 for p in points[1:])
+    best = [p for p in points if p.recommended]
+    assert [p.rate for p in best] == [max(p.rate for p in points[1:])]
+    check_report(places, points)
+    assert not list((places.home / "tuning").iterdir()) and not query(places, "SELECT * FROM load_batches")
+    airflow("semi_stream_load", job=job, memory="600KB", algorithm="auto")
+    told = query(places, "SELECT DISTINCT algorithm, reason FROM load_batches WHERE app = 'small'")
+    assert len(told) == 1 and told[0].algorithm == "ssbj"
+    assert re.match(r"recommended by the tuning sweep .*: [\d,]+ tuples/s measured with M = 500,000 bytes", told[0].reason)
+
+
+def check_report(places: Places, points: list) -> None:
+    """Self-contained, with every point, the failed one's error, and plots."""
+    page = next((places.reports / "tuning").glob("*.html")).read_text()
+    assert not re.search(r"""(src|href)=["'](?!#)""", page) and "@import" not in page and "<script" not in page
+    assert page.count("<svg") >= 4 and "Predicted beside measured" in page and "Service rate over memory" in page
+    assert f"{len(points)} points, 1 failed" in page and "<strong>failed:</strong>" in page and "&#39;memory&#39; must" in page
+    assert page.count("<tr class") == len(points)
+
+
+@pytest.mark.parametrize("values, algorithm", [
+    ({"memory": "1MB"}, "ssbj"), ({"memory": "2MB"}, "ssbj"), ({"memory": "5MB", "partitions": 2}, "sscj"),
+    ({"memory": "3MB"}, "auto"), ({"memory": "1MB", "partitions": 4}, "auto"), ({"memory": "500KB"}, "auto"),
+    ({"memory": "1MB", "job": "nycflights13"}, "auto")])
+def test_a_recommendation_holds_for_its_job_memory_and_partitions(values, algorithm):
+    settings = advised(LoadSettings.load({"job": "tpch", "algorithm": "auto"} | values), [{"job": "other"}, EVENT])
+    assert settings.algorithm == algorithm and ("recommended" in settings.reason) == (algorithm != "auto")
+    assert settings.partitions == (2 if algorithm != "auto" else values.get("partitions", 0))
+
+
+def test_a_named_algorithm_asks_for_no_recommendation():
+    def never():
+        raise AssertionError
+        yield
+
+    assert pipeline.load_settings("tpch", {"algorithm": "meshjoin"}, never()).algorithm == "meshjoin"
+
+
+def test_a_sweep_without_data_fails(airflow, capfd):
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        airflow("tuning_sweep", job="nowhere.yaml")
+    assert "YAML file" in "".join(capfd.readouterr())
