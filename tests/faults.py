@@ -128,7 +128,7 @@ def command_of(pid: int) -> str:
 
 
 def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = None) -> list[str]:
-    """Run the app to its end through the faults; gives what happened.
+    """Run the app to its end through all the faults; gives what happened.
 
     A run that ends by itself with a failure is started again, as an orchestrator would.
     """
@@ -137,9 +137,10 @@ def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = No
         target = batches(app.load) + fault.batches
         while not app.running or batches(app.load) < target:
             if not app.running:
-                if app.code == 0:
-                    return history
-                history += [f"exit {app.code}"] if app.code is not None else []
+                if app.code == 0:  # done before all faults were: there is more to load
+                    app.load.add_file(300)
+                elif app.code is not None:
+                    history.append(f"exit {app.code}")
                 app.start()
             until(lambda t=target: not app.running or batches(app.load) >= t, 120, f"progress to {target} batches")
         if fault.what == "worker":

@@ -176,7 +176,7 @@ def alive_workers(port):
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page:
             return json.load(page)["aliveworkers"]
-    except OSError:
+    except (OSError, ValueError):  # not up yet
         return 0
 
 

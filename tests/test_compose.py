@@ -119,5 +119,5 @@ def _alive_workers(port: str) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as answer:
             return json.load(answer)["aliveworkers"]
-    except OSError:
+    except (OSError, ValueError):  # not up yet
         return 0

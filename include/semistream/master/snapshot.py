@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import io
 import json
 import os
 import uuid
@@ -280,8 +281,8 @@ class SnapshotRelation:
                 os.close(handle)
 
     def close(self) -> None:
-        for handle in self._handles.values():
-            os.close(handle)
+        for codes in self._codes.values():
+            codes.close()
         for _, file in self._readers.values():
             file.close()
         self._open_handles()
@@ -337,14 +338,14 @@ class SnapshotRelation:
     # ---- files
 
     def _open_handles(self) -> None:
-        self._handles: dict[int, int] = {}
+        self._codes: dict[int, io.FileIO] = {}  # file objects: they close themselves with the relation
         self._readers: dict[tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile]] = {}
         self.bytes_read = 0
 
     def _pread(self, bucket: int, length: int, offset: int) -> bytes:
-        if bucket not in self._handles:
-            self._handles[bucket] = os.open(bucket_file(self.directory, bucket, "codes"), os.O_RDONLY)
-        data = os.pread(self._handles[bucket], length, offset)
+        if bucket not in self._codes:
+            self._codes[bucket] = io.FileIO(bucket_file(self.directory, bucket, "codes"))
+        data = os.pread(self._codes[bucket].fileno(), length, offset)
         if len(data) != length:
             raise StateError(f"{bucket_file(self.directory, bucket, 'codes')} is damaged: it ends too early")
         return data
