@@ -83,10 +83,10 @@ def test_every_param_explains_itself(dags, name):
         param.resolve()  # the default is valid
 
 
-def test_load_form_has_every_setting_but_the_checkpoint(dags):
+def test_load_form_has_every_setting_but_checkpoint_and_reason(dags):
     from semistream.streaming.settings import LoadSettings
 
-    assert set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields) - {"checkpoint"}
+    assert set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields) - {"checkpoint", "reason"}
 
 
 @pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"), ("memory", ""), ("join_type", "outer"),

@@ -6,12 +6,16 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, text
 
 from semistream import pipeline
 from semistream.cli import main
 from semistream.config import Places
+from semistream.master import open_snapshot
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.sweep import advised
 
@@ -79,6 +83,27 @@ def test_a_recommendation_holds_for_its_job_memory_and_partitions(values, algori
     settings = advised(LoadSettings.load({"job": "tpch", "algorithm": "auto"} | values), [{"job": "other"}, EVENT])
     assert settings.algorithm == algorithm and ("recommended" in settings.reason) == (algorithm != "auto")
     assert settings.partitions == (2 if algorithm != "auto" else values.get("partitions", 0))
+
+
+def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path):
+    """Up to the app: what it would be given, and what it leaves."""
+    csv.write_csv(pa.table({"id": range(5000), "k": [i * i % 2000 for i in range(5000)]}), tmp_path / "s.csv")
+    csv.write_csv(pa.table({"code": range(2000), "name": [f"part {i}" for i in range(2000)]}), tmp_path / "m.csv")
+    assert main(["snapshot", "--master", str(tmp_path / "m.csv"), "--on", "code", "--out", str(tmp_path / "snap")]) == 0
+    places = Places(home=tmp_path / "var", warehouse_url=f"sqlite:///{tmp_path / 'warehouse.db'}")
+    form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"), "on": {"k": "code"},
+            "memory": "100KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None, "calibrate": True}
+    points = pipeline.sweep_points(form, "manual__1+00:00", places)
+    assert [p["algorithm"] for p in points] == ["sscj"] * 4 + ["hybridjoin"] * 2
+    files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
+    assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
+    arguments, environment = pipeline.sweep_app(points[0], "manual__1+00:00", places)
+    home = Path(environment["SEMISTREAM_HOME"])
+    assert open_snapshot(home / "snapshots" / "m").tuple_count == 2000 and "--sink" in arguments
+    recorded = [pipeline.sweep_record(p, "manual__1+00:00", places) for p in points]  # no app has run
+    assert {p["error"] for p in recorded} == {"the app did not come to its end"} and not home.exists()
+    told = pipeline.sweep_publish("manual__1+00:00", places)
+    assert told["failed"] == 6 and told["job"] == "" and told["settings"] == [] and "No point could be measured" in Path(told["report"]).read_text()
 
 
 def test_a_named_algorithm_asks_for_no_recommendation():

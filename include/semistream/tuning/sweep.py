@@ -22,7 +22,7 @@ from sqlalchemy import delete, func, select, update
 
 from semistream.config import Job, Places
 from semistream.cost_models import Costs
-from semistream.errors import SemistreamError
+from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status, write_json
 from semistream.tuning.advice import describe, recommendation, spelled
@@ -33,6 +33,7 @@ from semistream.tuning.report import write_report
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import utc_now
 from semistream.warehouse.schema import load_batches, tuning_runs
+from semistream.workloads import load_job
 
 BATCHES = 8  # micro-batches of a point; the first half warms up
 MOST_ROWS = 4_000_000  # that a sample is repeated to, so that the slowest H_S turns over
@@ -57,8 +58,8 @@ def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, 
         (directory / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
         costs.save(directory / COSTS_FILE)
         write_json(directory / "sweep.json", {
-            "sweep": sweep, "job": settings.job, "snapshot": str(case.snapshot), "partitions": case.partitions,
-            "about": describe(case, costs.machine)})
+            "sweep": sweep, "job": _job(settings, case, places), "title": Path(settings.stream or settings.job).stem,
+            "snapshot": str(case.snapshot), "partitions": case.partitions, "about": describe(case, costs.machine)})
     return [asdict(p) for p in points]
 
 
@@ -141,6 +142,17 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
                 "algorithm": best["algorithm"], "parameters": best["parameters"], "partitions": best["partitions"],
                 "reason": reason})
     return settings
+
+
+def _job(settings: TuneSettings, case: Case, places: Places) -> str:
+    """The job that the sweep speaks for; none where the user's own sample is not one of the job named."""
+    if settings.stream is None:
+        return settings.job
+    try:
+        job = load_job(settings.job, places)
+    except ConfigError:
+        return ""
+    return settings.job if (job.master.name, job.on) == (case.relation.name, case.job.on) else ""
 
 
 def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
