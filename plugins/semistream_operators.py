@@ -122,7 +122,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         if drivers.is_alive(checkpoint):
-            self.reattach(owner, by_asset=context["dag_run"].run_type == "asset_triggered")
+            self.reattach(checkpoint, owner, by_asset=context["dag_run"].run_type == "asset_triggered")
         else:
             self.application_args = settings.to_arguments()
             self._hook = self._get_hook()
@@ -131,15 +131,15 @@ class SemiStreamLoadOperator(SparkAppOperator):
             self.log.info("Started the driver of %s, process %d; its output is %s/driver.log", self.job, launched.pid, checkpoint)
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
-    def reattach(self, owner: str, by_asset: bool) -> None:
-        record = drivers.last_launch(self.checkpoint)
+    def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
+        record = drivers.last_launch(checkpoint)
         if record is not None and record.owner == owner:
             self.log.info("The driver that this task started, process %d, still runs: following it again", record.pid)
             return
         whose = f"process {record.pid}, started by {record.owner}," if record else "one that Airflow did not start"
         if by_asset:
             raise AirflowSkipException(f"A load of {self.job} runs already ({whose}); it takes up the new master data itself")
-        raise AirflowFailException(f"A load of {self.job} runs already on checkpoint {self.checkpoint} ({whose}). Stop it (page "
+        raise AirflowFailException(f"A load of {self.job} runs already on checkpoint {checkpoint} ({whose}). Stop it (page "
                                    "Semistream, or `semistream stop`), or give this run another app name.")
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
