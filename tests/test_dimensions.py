@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pyarrow as pa
@@ -78,8 +79,8 @@ def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehous
     assert result.reasons == {"null_key": 1, "unparsable": 2, "long_key": 1, "duplicate_key": 1}
     assert [(r["sku"], r["price"]) for r in stored(warehouse)] == [("a", 7.0), ("c", None)]
     assert sorted(r[0] for r in rejects(warehouse)) == ["long_key", "null_key", "unparsable", "unparsable"]
-    assert any("'oops' is no double" in r[1] and json.loads(r[2])["sku"] == "b" for r in rejects(warehouse)
-               if r[2].startswith("{"))
+    assert ("unparsable", "price: 'oops' is not double", "b,oops,3") in rejects(warehouse)
+    assert any(r[0] == "null_key" and json.loads(r[2]) == {"sku": None, "price": 2.0, "n": 2} for r in rejects(warehouse))
     again = provision(job(path), warehouse)
     assert counts(again) == (0, 0, 2, 5) and len(rejects(warehouse)) == 4
 
@@ -91,6 +92,30 @@ def test_broken_json_lines_cost_their_own_row_only(warehouse, tmp_path):
     path.write_text('{"sku": "a", "n": 1}\n{"sku": "b", "n": "seven"}\n')
     assert counts(provision(job(path), warehouse)) == (0, 0, 1, 1)
     assert [(r["sku"], r["n"]) for r in stored(warehouse)] == [("a", 1), ("b", 2), ("c", None)]
+
+
+def test_types_declared_are_those_of_the_values(warehouse, tmp_path):
+    path = tmp_path / "products"
+    (path / "2024").mkdir(parents=True)
+    schema = "sku STRING, n INT, price DECIMAL(20,2), at TIMESTAMP"
+    (path / "a.csv").write_text("sku,n,price,at\nNA, 7 ,1.5,2024-01-02 03:04:05\nnan,NaN,#N/A,2024-01-02T03:04:05+01:00\n")
+    (path / "2024" / "b.csv.gz").write_bytes(gzip.compress(b"sku,n,price,at\n\"\",1,N/A,NA\n"))
+    assert counts(provision(job(path, schema=schema), warehouse)) == (3, 0, 0, 0)
+    rows = {r["sku"]: (r["n"], r["price"] and str(r["price"]), r["at"] and r["at"].hour) for r in stored(warehouse)}
+    assert rows == {"NA": (7, "1.50", 3), "nan": (None, None, 2), "": (1, None, None)}
+
+
+def test_json_values_in_another_form_are_taken(warehouse, tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 16)
+    path = tmp_path / "products.jsonl"
+    path.write_text('{"sku": 7, "n": "seven"}\n{"sku": "a", "n": "8"}\n{"sku": "b", "n": "NA", "price": 123456789012345678.25}\n'
+                    '{"sku": "c"}\n{"sku": "d", "price": NaN}\n{"sku": "\\ud800"}\n')
+    assert counts(provision(job(path, schema="sku STRING, n INT, price DECIMAL(20,2)"), warehouse)) == (4, 0, 0, 2)
+    assert [(r["sku"], r["n"], r["price"] and str(r["price"])) for r in stored(warehouse)] == [
+        ("a", 8, None), ("b", None, "123456789012345678.25"), ("c", None, None), ("d", None, None)]
+    assert rejects(warehouse) == [("unparsable", "n: 'seven' is not int32", '{"sku": 7, "n": "seven"}'),
+                                  ("unparsable", "not one JSON object", '{"sku": "\\ud800"}')]
 
 
 def test_from_a_table_of_the_same_and_of_another_database(warehouse, tmp_path):
@@ -163,5 +188,8 @@ def test_a_master_with_other_columns_than_before_is_refused(warehouse, tmp_path)
         provision(job(path), warehouse)
     with pytest.raises(ConfigError, match="file or a directory"):
         provision(job(tmp_path / "absent.csv"), warehouse)
+    (tmp_path / "p.dat").write_text("")
+    with pytest.raises(ConfigError, match="csv, json or parquet"):
+        provision(job(tmp_path / "p.dat"), warehouse)
     with pytest.raises(ConfigError, match="must have been provisioned"):
         open_dimension(warehouse, "nobody")

@@ -8,11 +8,11 @@ import pytest
 
 from semistream.config import Places
 from semistream.errors import ConfigError
+from semistream.files import open_source
 from semistream.warehouse import connect
 from semistream.warehouse.dimensions import provision, publish
 from semistream.workloads import SHIPPED, ZipfKeys, jobs, load_job, prepare
 from semistream.workloads.ddl import parse_ddl
-from semistream.workloads.files import FileRows
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +139,7 @@ def test_files_of_a_directory_are_read_in_order_in_one_schema(tmp_path):
     (tmp_path / "b.csv").write_text("k,v\n3,x\n")
     (tmp_path / "a.csv").write_text("k,v\n1,\"multi\nline\"\n2,\n4,\"\"\n")
     (tmp_path / "_SUCCESS").write_text("")
-    rows = FileRows(tmp_path)
-    assert [r for b in rows for r in b.to_pylist()] == [
+    assert [r for chunk in open_source("master", tmp_path).chunks() for r in chunk.rows.to_pylist()] == [
         {"k": 1, "v": "multi\nline"}, {"k": 2, "v": None}, {"k": 4, "v": ""}, {"k": 3, "v": "x"}]
-    with pytest.raises(ConfigError, match="known extension"):
-        FileRows(tmp_path / "_SUCCESS")
+    with pytest.raises(ConfigError, match="csv, json or parquet"):
+        open_source("master", tmp_path / "_SUCCESS")

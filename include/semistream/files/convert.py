@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
 
-NULL_LIKE = pa.array(["", "NA", "N/A", "NULL", "null", "None", "\\N"])  # not a value of any type but a string
+NULL_LIKE = pa.array(["", "NA", "N/A", "#N/A", "NULL", "null", "None", "\\N"])  # not a value of any type but a string
+NAN = pa.array(["NaN", "nan"])  # a value of floating types only
 TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(), "double": pa.float64(),
          "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(), "timestamp": pa.timestamp("us"),
          "timestamp_utc": pa.timestamp("us", "UTC")}
@@ -67,19 +68,57 @@ def cast_cells(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarra
         pass
     except pa.ArrowNotImplementedError:
         raise ConfigError("types", f"must be types that {column.type} can become", str(kind), "Choose another type.") from None
-    if pa.types.is_binary(column.type) and not pa.types.is_string(kind):
-        null_like = pc.is_in(column, NULL_LIKE.cast(pa.binary()))
-        column = pc.if_else(null_like, pa.scalar(None, column.type), column)
+    if _is_text(column.type) and not _is_text(kind):
+        column = _stripped(column, kind)
     bad: list[int] = []
     pieces = _cast_halves(column, kind, 0, bad)
     return pa.concat_arrays(pieces), np.array(bad, np.int64)
 
 
+def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """(the rows that fit the schema, whose columns are in the same order; why each of the others does not, by position)."""
+    columns: list[pa.Array] = []
+    wrong: dict[int, str] = {}
+    for field, column in zip(schema, rows.columns, strict=True):
+        cast, bad = cast_cells(column, field.type)
+        columns.append(cast)
+        for i in bad.tolist():
+            wrong.setdefault(i, f"{field.name}: {_shown(column[i])} is not {field.type}")
+    fitting = pa.RecordBatch.from_arrays(columns, schema=schema)
+    if wrong:
+        keep = np.ones(rows.num_rows, bool)
+        keep[list(wrong)] = False
+        fitting = fitting.filter(pa.array(keep))
+    return fitting, dict(sorted(wrong.items()))
+
+
+def _stripped(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts or bytes without spaces around them and without those that mean null; a time without a zone is UTC's."""
+    nulls = NULL_LIKE if pa.types.is_floating(kind) else pa.concat_arrays([NULL_LIKE, NAN])
+    column = pc.replace_substring_regex(column, r"^\s+|\s+$", "")
+    column = pc.if_else(pc.is_in(column, nulls.cast(column.type)), pa.scalar(None, column.type), column)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        utc = pc.binary_join_element_wise(column, pa.scalar("Z", column.type), pa.scalar("", column.type))
+        column = pc.if_else(pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$"), column, utc)
+    return column
+
+
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bytes go through text, which checks that they are UTF-8."""
+    """Bytes go through text, which checks that they are UTF-8; times of day, which Arrow does not parse, through timestamps."""
     if pa.types.is_binary(column.type) and not pa.types.is_binary(kind):
         column = column.cast(pa.string())
+    if pa.types.is_string(column.type) and pa.types.is_time(kind):
+        return pc.binary_join_element_wise("1970-01-01", column, " ").cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
     return column.cast(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_binary(kind)
+
+
+def _shown(value: pa.Scalar) -> str:
+    value = value.as_py()
+    return repr(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
 def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]) -> list[pa.Array]:

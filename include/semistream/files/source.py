@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, infer_time, infer_type, parse_type
+from semistream.files.convert import cast_cells, cast_rows, infer_time, infer_type, parse_type
 from semistream.files.records import split_records
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
@@ -24,6 +25,7 @@ SAMPLE = 16 << 20  # bytes of text that types are found from
 ROWS = 65_536  # of a Parquet file at a time
 FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
            ".parquet": "parquet", ".pq": "parquet"}
+AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_constant=str)  # fractions stay text
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
@@ -70,6 +72,10 @@ class FileSource(ABC):
         for name in names:
             self.schema = self.schema.append(pa.field(name, pa.null()))
 
+    def read_as(self, schema: pa.Schema) -> None:
+        """Types by name, in place of those found."""
+        self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names else f for f in self.schema])
+
     def chunks(self) -> Iterator[Chunk]:
         """All rows, in order; may be called again."""
         done = 0
@@ -88,21 +94,9 @@ class FileSource(ABC):
         """Rows in the file's own types, their texts where there are, and the rows that are not rows."""
 
     def _typed(self, raw: pa.RecordBatch, texts: Sequence[str] | None, rejected: list[Rejected]) -> Chunk:
-        columns: list[pa.Array] = []
-        wrong: dict[int, str] = {}
-        for field, column in zip(self.schema, raw.columns, strict=True):
-            cast, bad = cast_cells(column, field.type)
-            columns.append(cast)
-            for i in bad.tolist():
-                wrong.setdefault(i, f"{field.name}: {_shown(column[i])} is not {field.type}")
-        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        if wrong:
-            keep = np.ones(raw.num_rows, bool)
-            keep[list(wrong)] = False
-            rows = rows.filter(pa.array(keep))
-            rejected = rejected + [Rejected(texts[i] if texts is not None else str(raw.slice(i, 1).to_pylist()[0]), why)
-                                   for i, why in sorted(wrong.items())]
-        return Chunk(rows, rejected)
+        rows, wrong = cast_rows(raw, self.schema)
+        return Chunk(rows, rejected + [Rejected(texts[i] if texts is not None else row_text(raw, i), why)
+                                       for i, why in wrong.items()])
 
     def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
         """Blocks of the file's bytes; send back how many of them were understood. The last one is (rest, True)."""
@@ -227,6 +221,8 @@ class _Texts(Sequence[str]):
 class JsonSource(FileSource):
     """One JSON object a line. Types are found from the first lines; later fields that these lack are ignored, and counted."""
 
+    _told = False  # the types are not those found
+
     def _prepare(self) -> None:
         lines: list[bytes] = []
         for path in self.paths:
@@ -246,13 +242,25 @@ class JsonSource(FileSource):
         self.schema = self._raw
         times = [n for n, k in found.items() if pa.types.is_timestamp(k)]
         if times:
-            sample, _ = self._parse(lines)
-            kinds = {n: infer_time(sample.column(n).drop_null()) for n in times}
+            options = arrow_json.ParseOptions(explicit_schema=pa.schema([(n, pa.string()) for n in times]),
+                                              unexpected_field_behavior="ignore")
+            samples: list[pa.Table] = []
+            _halves(lines, lambda piece: arrow_json.read_json(*_json_input(piece), options), samples, [])
+            sample = pa.concat_tables(samples).combine_chunks()
+            kinds = {n: infer_time(pa.concat_arrays(sample.column(n).chunks).drop_null()) for n in times}
             self.schema = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in self.schema])
 
     def settle(self, types: Mapping[str, pa.DataType], leave: Sequence[str] = ()) -> None:
         super().settle(types, leave)
         self._raw = pa.schema([self.schema.field(f.name) if pa.types.is_null(f.type) else f for f in self._raw])
+
+    def read_as(self, schema: pa.Schema) -> None:
+        """Also columns that the first lines lack; a number that is a text fits a column of numbers, and the other way round."""
+        more = [pa.field(f.name, f.type) for f in schema if f.name not in self.schema.names]
+        super().read_as(schema)
+        self.schema = pa.schema([*self.schema, *more])
+        self._raw = pa.schema([f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in self.schema])
+        self._told = True
 
     def add_columns(self, names: Sequence[str]) -> None:
         super().add_columns(names)
@@ -263,7 +271,7 @@ class JsonSource(FileSource):
         for lines, _ in self._lines(path, done):
             rows, bad = self._parse(lines)
             kept = [line for i, line in enumerate(lines) if i not in bad] if bad else lines
-            yield rows, [_decode(line) for line in kept] if self.schema != self._raw else None, \
+            yield rows, [_decode(line) for line in kept] if self.schema != rows.schema else None, \
                 [Rejected(_decode(lines[i]), why) for i, why in bad.items()]
 
     def _lines(self, path: Path, done: int) -> Iterator[tuple[list[bytes], bool]]:
@@ -290,10 +298,32 @@ class JsonSource(FileSource):
 
         tables: list[pa.Table] = []
         bad: list[tuple[int, str]] = []
-        _halves(lines, read, tables, bad)
+        try:
+            tables += [read(lines)] if lines else []
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            if self._told:
+                return self._parse_texts(lines)
+            _halves(lines, read, tables, bad)
         table = pa.concat_tables(tables) if tables else self._raw.empty_table()
         batches = table.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], self._raw), dict(bad)
+
+
+    def _parse_texts(self, lines: list[bytes]) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """The same one by one, with all values as text; fractions as they are written."""
+        rows: list[dict[str, str | None]] = []
+        bad: dict[int, str] = {}
+        for i, line in enumerate(lines):
+            try:
+                row = {k: v if v is None or isinstance(v, str) else
+                       json.dumps(json.loads(line)[k] if isinstance(v, (list, dict)) else v)
+                       for k, v in AS_WRITTEN.decode(line.decode()).items()}
+                "".join(filter(None, row.values())).encode()  # half a surrogate pair is no text
+            except (ValueError, AttributeError, RecursionError):
+                bad[i] = "not one JSON object"
+                continue
+            rows.append(row)
+        return pa.RecordBatch.from_pylist(rows, pa.schema([(n, pa.string()) for n in self._raw.names])), bad
 
 
 class ParquetSource(FileSource):
@@ -330,13 +360,14 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
     """
     paths = [path]
     if path.is_dir():
-        paths = sorted(p for p in path.iterdir() if p.is_file() and _format(p) and p.name[0] not in "._")
+        paths = sorted(p for p in path.rglob("*") if p.is_file() and _format(p)
+                       and not any(part[0] in "._" for part in p.relative_to(path).parts))
     if not paths or not paths[0].is_file():
-        raise ConfigError(side, "must be a file, or a directory with files, that exists", str(path), "Check the path.")
+        raise ConfigError(side, "must be a file or a directory with files that exists", str(path), "Check the path.")
     formats = {kind or _format(p) for p in paths}
     if len(formats) != 1 or not min(formats):
         raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files", str(path),
-                          f"Tell it: --{side}-format csv.")
+                          f"Name them .csv, .tsv, .jsonl or .parquet, or tell it where it can be told: --{side}-format csv.")
     asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
     kind = formats.pop()
     if kind == "parquet":
@@ -381,9 +412,9 @@ def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
         return pa.string() if {pa.types.is_string(t) or pa.types.is_timestamp(t) for t in (a, b)} == {True} else a
 
 
-def _shown(value: pa.Scalar) -> str:
-    value = value.as_py()
-    return repr(_decode(value) if isinstance(value, bytes) else value)
+def row_text(rows: pa.RecordBatch, i: int) -> str:
+    """A row as JSON."""
+    return json.dumps(rows.slice(i, 1).to_pylist()[0], default=str, ensure_ascii=False)
 
 
 def _decode(text: bytes) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +36,6 @@ from semistream.warehouse.tables import (
 )
 from semistream.warehouse.types import KEY_CHARACTERS, sql_type, stored_schema
 from semistream.workloads.ddl import parse_ddl
-from semistream.workloads.files import FileRows, Rejected, conform
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *, url: str
     known = _known(engine, name)
     declared = parse_ddl(job.master.columns) if job.master.columns else None
     rows = _open(job, engine, url, known.remove(0) if known else declared)
-    schema = _checked(job, rows, known.remove(0) if known else declared)
+    schema = rows.schema
     dimension = ensure(engine, dimension_table(name, schema, keys, tuple(job.on.values())))
     with engine.begin() as connection:
         staging = Table(f"stage_{name}", MetaData(), *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
@@ -87,79 +86,92 @@ def key_columns(job: Job) -> tuple[str, ...]:
     return job.master.business_key or tuple(job.on.values())
 
 
+class Rejected(NamedTuple):
+    """A row that is not taken: why, and what it was."""
+
+    reason: str
+    detail: str
+    tuple: str
+
+
 @dataclass(frozen=True)
-class TableRows:
-    """Rows of an existing table, like ``FileRows``."""
+class MasterRows:
+    """Master data as they come; iterate once for (rows in ``schema``, those that do not fit it)."""
 
-    engine: Engine
-    table: Table
-    found: pa.Schema
     schema: pa.Schema
-    rejected: list[Rejected] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        with self.engine.connect() as connection:
-            query = select(*[self.table.c[n] for n in self.found.names])
-            for batch in fetch(connection, query, self.found):
-                yield conform(batch, self.schema, self.rejected)
-
-    def take_rejected(self) -> list[Rejected]:
-        taken = list(self.rejected)
-        self.rejected.clear()
-        return taken
+    batches: Iterator[tuple[pa.RecordBatch, list[Rejected]]]
 
 
-def _open(job: Job, engine: Engine, url: str | None, schema: pa.Schema | None) -> FileRows | TableRows:
+def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) -> MasterRows:
+    """The master data, checked against the job and against the columns ``known`` of before; those are their types."""
     if job.master.path is not None:
-        return FileRows(job.master.path, schema)
+        return _open_files(job, Path(job.master.path), known)
     if job.master.table is None:
         raise ConfigError("master", "must have a path or a table", job.master.name, "Say where the master data come from.")
     source = connect(url) if url else engine
     table = existing_table(source, job.master.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != surrogate_key(job.master.name)])
-    return TableRows(source, table, found, stored_schema(schema or found))
+    schema = _checked(job, found, known)
+    return MasterRows(schema, _from_table(source, table, found, schema))
 
 
-def _checked(job: Job, rows: FileRows | TableRows, known: pa.Schema | None) -> pa.Schema:
-    """The columns to store, checked against the job and against those of earlier provisionings."""
+def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
+    from semistream.files.source import JsonSource, open_source  # with numba, which readers of dimensions need not load
+
+    source = open_source("master", path)
+    source.settle({})
+    schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
+    source.read_as(schema)
+    batches = ((chunk.rows.select(schema.names), [Rejected("unparsable", r.detail, r.text) for r in chunk.rejected])
+               for chunk in source.chunks())
+    return MasterRows(schema, batches)
+
+
+def _from_table(engine: Engine, table: Table, found: pa.Schema,
+                schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
+    from semistream.files.convert import cast_rows
+
+    with engine.connect() as connection:
+        for batch in fetch(connection, select(*[table.c[n] for n in found.names]), found):
+            rows, wrong = cast_rows(batch.select(schema.names), schema)
+            yield rows, [Rejected("unparsable", why, _json(batch, i)) for i, why in wrong.items()]
+
+
+def _checked(job: Job, found: pa.Schema, known: pa.Schema | None, leave_out: bool = False) -> pa.Schema:
+    """The columns to store. leave_out: a column known that is not there is null, as keys are that JSON objects leave out."""
     where = job.master.path or job.master.table
-    different = set() if known is None else set(known.names) ^ set(rows.found.names)
-    if known is not None and getattr(rows, "format", None) == "json":
-        different -= set(known.names)  # a key that JSON objects leave out is null
+    different = set() if known is None else set(found.names) - set(known.names) if leave_out else \
+        set(known.names) ^ set(found.names)
     if different:
         raise ConfigError("master", f"must have the columns of {dimension_name(job.master.name)}", sorted(different),
                           f"{where} and the table differ in them. Drop the table and its row in masters, or rename the master.")
+    schema = stored_schema(known or found)
     for column in (*key_columns(job), *job.on.values(), *job.columns):
-        if column not in rows.schema.names and column != surrogate_key(job.master.name):
+        if column not in schema.names and column != surrogate_key(job.master.name):
             raise ConfigError("on, columns, master.business_key", f"must name columns of {where}", column,
-                              f"It has: {', '.join(rows.schema.names)}.")
+                              f"It has: {', '.join(schema.names)}.")
     for column in (*key_columns(job), *job.on.values()):
-        canonical_type(column, rows.schema.field(column).type)
-    return rows.schema
+        canonical_type(column, schema.field(column).type)
+    return schema
 
 
-def _stage(connection: Connection, staging: Table, rows: FileRows | TableRows, job: Job,
+def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
            progress: Progress) -> tuple[int, dict[str, int]]:
     """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by reason)."""
     name, keys = job.master.name, key_columns(job)
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
     read = 0
     reasons: dict[str, int] = {}
-    for batch in rows:
-        rejected = rows.take_rejected()
-        read += batch.num_rows + len(rejected)
+    for batch, unfit in rows.batches:
+        read += batch.num_rows + len(unfit)
         good, wrong_keys = _with_keys(batch, keys, tuple(job.on.values()))
-        rejected += wrong_keys
+        rejected = unfit + wrong_keys
         _reject(connection, name, rejected)
         for r in rejected:
             reasons[r.reason] = reasons.get(r.reason, 0) + 1
         bulk_insert(connection, staging, good, replace=True)
         progress(f"reading {name}", read, None)
-    rejected = rows.take_rejected()
-    _reject(connection, name, rejected)
-    for r in rejected:
-        reasons[r.reason] = reasons.get(r.reason, 0) + 1
-    return read + len(rejected), reasons
+    return read, reasons
 
 
 def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: tuple[str, ...]) -> tuple[pa.RecordBatch,
@@ -177,9 +189,12 @@ def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: t
                 reasons[i] = "null_key", f"{column} is null"
     if not reasons:
         return batch, []
-    rejected = [Rejected(reason, detail, json.dumps(batch.slice(i, 1).to_pylist()[0], default=str))
-                for i, (reason, detail) in sorted(reasons.items())]
+    rejected = [Rejected(reason, detail, _json(batch, i)) for i, (reason, detail) in sorted(reasons.items())]
     return batch.filter(pa.array([i not in reasons for i in range(batch.num_rows)])), rejected
+
+
+def _json(rows: pa.RecordBatch, i: int) -> str:
+    return json.dumps(rows.slice(i, 1).to_pylist()[0], default=str)
 
 
 def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> None:
