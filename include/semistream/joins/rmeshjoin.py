@@ -19,47 +19,20 @@ q = 1 is MESHJOIN. Deviations: those of MESHJOIN.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinSpec, JoinState, SemiStreamJoin
-from semistream.joins.sequential import MeshPhase, fit_disk_buffer
+from semistream.joins.base import JoinSpec
+from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
+from semistream.joins.sequential import MeshPhase
 
 
-class RmeshjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples per disk read; 0: chosen from M by the cost model")
+class RmeshjoinParameters(MeshjoinParameters):
     slices: int = Field(4, ge=1, description="q, slices in which a disk read is joined, each with its own chunk of stream tuples")
 
 
-class Rmeshjoin(SemiStreamJoin):
+class Rmeshjoin(Meshjoin):
     """Many-to-many, needs no index. M = b v_R + w N q (v_ptr + f v_S)."""
 
     def __init__(self, spec: JoinSpec, parameters: RmeshjoinParameters):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
+        super().__init__(spec, parameters)
         self.mesh = MeshPhase(self, slices=parameters.slices)
-
-    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)
-        if not self.mesh.started:
-            self.mesh.fill(held)
-        yield from self.mesh.take(held, codes, np.arange(len(codes)), arrived)
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        return self.mesh.drain()
-
-    def _waiting(self) -> int:
-        return self.mesh.live
-
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        table, values = self.mesh.state()
-        return ({"waiting": table} if table else {}), {"mesh": values}
-
-    def _go_on(self, state: JoinState) -> None:
-        self.mesh.resume(state)
