@@ -131,6 +131,16 @@ def test_tune_for_a_job(load, capsys, monkeypatch):
     assert "1 operators, 3,000 master tuples" in told["about"] and told["recommended"][0]["algorithm"] == "ssbj"
 
 
+@pytest.mark.parametrize("memory", ["100KB", "1MB", "4MB", "64MB"])
+def test_tune_when_much_or_all_of_the_master_data_fits(memory, tmp_path, capsys):
+    """Few keys, wide tuples, some without a master tuple: every model has an answer."""
+    stream = pa.table({"id": range(20_000), "sku": [f"k{i * i % 700}" for i in range(20_000)], "note": ["x" * 90] * 20_000})
+    csv.write_csv(stream, tmp_path / "s.csv")
+    csv.write_csv(pa.table({"sku": [f"k{i}" for i in range(650)], "name": ["y" * 60] * 650}), tmp_path / "m.csv")
+    told = tune(capsys, "--stream", tmp_path / "s.csv", "--master", tmp_path / "m.csv", "--on", "sku", "--memory", memory)
+    assert all(p["predicted_rate"] > 0 for p in told["points"]) and len(told["points"]) == len(REGISTRY)
+
+
 @pytest.mark.parametrize("arguments, named", [([], "'job'"), (["--stream", "s.csv"], "'master'"), (["nowhere.yaml"], "'job'"),
                                               (["tpch", "--memory", "lots"], "'memory"), (["tpch", "--grid", "0"], "'grid'")])
 def test_tune_says_what_is_missing(arguments, named, capsys):

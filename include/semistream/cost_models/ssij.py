@@ -64,10 +64,10 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     blocks = work.frequencies.partitions(cut.number)
     hit, h_r = blocks.top(places), places * cut.tuples
     s = costs.at(h_s, cut.tuples, h_r, "index")
-    if hit > 1 - 1e-9:
+    present = 1 - work.frequencies.absent - hit
+    if present < 1e-9:  # what R has is cached, what it has not the index knows
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssij", sizes, 1.0, 0.0, each, each, parts, 0.0, h_r)
-    present = 1 - work.frequencies.absent - hit
     rest = blocks.without(places)
     w = finished(Frequencies(rest.p / max(1 - rest.absent, 1e-9), rest.keys), h_s)
     w_s = w * (1 - hit) / max(present, 1e-9)

@@ -85,7 +85,9 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, res
     parts = {"swappable part": cut.most_bytes, "non-swappable part": resident, "H_S": left}
     hit, missed = work.frequencies.split(d_n / work.fan_out, h_s)
     share, present = hit / max(1 - hit, 1e-9), max(1 - missed.absent, 1e-9)
-    w_s = reads(missed.partitions(cut.number), h_s, share).w
+    left_over = missed.partitions(cut.number)
+    rest = float(left_over.p @ left_over.keys)
+    w_s = reads(left_over, h_s, share).w if rest > 1e-9 else h_s / (1 + share)  # else all that waits leaves at once
     w_n = w_s * share
     absent = w_s * (1 - present) / present
     s = costs.at(h_s, cut.tuples, phase="index")
