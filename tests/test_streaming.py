@@ -302,3 +302,13 @@ def pairs(table):
     from collections import Counter
 
     return Counter(tuple(r.values()) for r in table.to_pylist())
+
+
+def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spark, sqlite_load):
+    offsets = sqlite_load.settings().directory(sqlite_load.places) / "query" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.942d2945-4d52-4d38-b119-49142442e6db.tmp").write_text("v1")
+    (offsets.parent / "metadata").write_text('{"id":"fd1ae345-')
+    sqlite_load.add_file(200)
+    sqlite_load.run(spark)
+    sqlite_load.check()

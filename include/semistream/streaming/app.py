@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -161,6 +162,7 @@ class Load:
         return summary
 
     def _consume(self, stream: DataFrame) -> None:
+        forget_unbegun(self.checkpoint / "query")
         writer = stream.writeStream.foreachBatch(self._on_batch).option("checkpointLocation", str(self.checkpoint / "query"))
         trigger = {"availableNow": True} if self.settings.trigger == AVAILABLE_NOW else {"processingTime": self.settings.trigger}
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
@@ -389,6 +391,12 @@ class Load:
             "seconds": time.monotonic() - self.started}
         write_json(self.checkpoint / "summary.json", summary)
         return summary
+
+
+def forget_unbegun(query: Path) -> None:
+    """Clear a query's checkpoint without a batch: from what a crash before the first one leaves there, Spark refuses to start."""
+    if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):
+        shutil.rmtree(query)
 
 
 def nothing(schema: pa.Schema) -> pa.RecordBatch:
