@@ -74,7 +74,7 @@ class MeshPhase:
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self.position = self.cycles = 0  # iterations of this R-cycle; R-cycles
         self._partition: Partition | None = None  # in the disk buffer
-        self._hits_before = self._bytes_before = 0
+        self._hits_before = 0
 
     @property
     def started(self) -> bool:
