@@ -298,6 +298,53 @@ def test_join_dataframe(spark, sqlite_load, join_type):
     assert out.filter("price > 90").count() == sum(n for r, n in sqlite_load.expected(join_type)[0].items() if (r[5] or 0) > 90)
 
 
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, tmp_path, sink):
+    """A tuple whose id no index takes is unmatched for that reason; ids that are long together only, and long keys, are not."""
+    from semistream import quality
+
+    a, b, c = "a" * 300, "b" * 190, "c" * 100
+    rows = [("short", "x", "c1"), (a, "x", "c1"), (a + "2", "x", "c2"), (b, b, "c2"), (b, b[1:], "nothing"), (c, c, "k" * 400),
+            (c, c + "é", None), ("Short", "x", "c3"), (None, "x", "c3"), (None, "x", "c3")]
+    directory = tmp_path / "stream"
+    directory.mkdir()
+    pq.write_table(pa.table(dict(zip(("ref", "line", "sku"), zip(*rows, strict=True), strict=True))), directory / "a.parquet")
+    stream = load.job.stream.model_copy(update={"path": str(directory), "id": ("ref", "line")})
+    job = load.job.model_copy(update={"stream": stream})
+    summary = load.run(spark, job, join_type="left", sink="sql" if sink == "sql" else str(tmp_path / "delta"))
+    assert (summary["rows_read"], summary["matched"]) == (10, 5)
+    assert summary["rejected"] == {"long_id": 2, "no_match": 2, "null_key": 1}
+    kept = load.query("SELECT reason, stream_id, tuple FROM unmatched")
+    assert {json.loads(t)["ref"] for r, _, t in kept if r == "long_id"} == {a, a + "2"}
+    assert all(len(i) <= 190 for _, i, _ in kept) and len({i for _, i, _ in kept}) == 5
+    provision_beside(load)
+    result = quality.verify(load.places.warehouse_url, "sales", job=job, reports_dir=tmp_path / "reports",
+                            snapshots=load.places.snapshots)
+    assert result.success and len(result.results) == 16, str(result)
+    engine = connect(load.places.warehouse_url)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})
+    engine.dispose()
+    result = quality.verify(load.places.warehouse_url, "sales", job=job, reports_dir=tmp_path / "reports",
+                            snapshots=load.places.snapshots)
+    assert {r.name for r in result.failed} == {"unmatched_rows", "none_missing"}
+    missing, = next(r.rows for r in result.failed if r.name == "none_missing")
+    assert missing["ref"].startswith("a" * 125 + "#") and missing["line"] == "x"
+
+
+def provision_beside(load):
+    """The dimension table of the snapshot that was published without one."""
+    from loads import MASTER
+    from semistream.warehouse.bulk import bulk_insert
+    from semistream.warehouse.tables import dimension_table, ensure
+
+    engine = connect(load.places.warehouse_url)
+    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], ["code"]))
+    with engine.begin() as connection:
+        bulk_insert(connection, table, pa.Table.from_pylist(load.master, MASTER))
+    engine.dispose()
+
+
 def pairs(table):
     from collections import Counter
 

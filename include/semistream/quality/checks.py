@@ -156,7 +156,8 @@ def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
     f = scope.fact
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
     many = select(*key, func.count().label("rows_in_warehouse"), func.min(f.c.batch).label("first_batch"),
-                  func.max(f.c.batch).label("last_batch")).where(*_ids_in_scope(scope), scope.until_unindexed(f)) \
+                  func.max(f.c.batch).label("last_batch")) \
+        .where(*_identified(scope), *_ids_in_scope(scope), scope.until_unindexed(f)) \
         .group_by(*key).having(func.count() > 1).subquery("many")
     columns, wrong = [*many.c], []
     if source_ids is not None:
@@ -169,6 +170,11 @@ def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
         f"A stream tuple is identified by {_listed(scope.ids)}" + (
             "." if scope.unique else f"; it may match several master rows, but each of them ({scope.surrogate}) only once."),
         select(*columns).where(*wrong))
+
+
+def _identified(scope: Scope) -> list[ColumnElement[bool]]:
+    """A tuple without an id is counted, but no one can tell whether it is missing or there twice."""
+    return [scope.fact.c[i].is_not(None) for i in scope.ids]
 
 
 def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
@@ -203,7 +209,7 @@ def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
     return Check(
         "none_invented", "Every loaded row comes from the source",
         f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have was changed, or put there by another.",
-        select(*(f.c[i] for i in scope.ids), *_load(f)).where(scope.holds(f), ~found))
+        select(*(f.c[i] for i in scope.ids), *_load(f)).where(scope.holds(f), *_identified(scope), ~found))
 
 
 def surrogate_keys(scope: Scope) -> Check:

@@ -25,8 +25,7 @@ def stage(staging: Staging, uri: str, job: Job, app: str) -> sa.Table:
         data = DeltaTable(uri).to_pyarrow_dataset()
     except TableNotFoundError:
         raise ConfigError("sink", "must be a Delta table that exists", uri, "It was written by this app and is gone.") from None
-    keys = {*job.stream.id, *job.on}
-    columns = [Column("app", NAME) if f.name == "app" else Column(f.name, sql_type(f, f.name in keys))
+    columns = [Column("app", NAME) if f.name == "app" else Column(f.name, sql_type(f, f.name in job.stream.id))
                for f in stored_schema(pa.schema(data.schema))]
     table = staging.table("facts", *columns)
     import pyarrow.compute as pc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.sql import ColumnElement, FromClause
 
 from semistream.config import Job
@@ -139,7 +139,7 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
     waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
         b.app == app, b.batch == last[0], b.drain == last[1]))
     unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
-        u.app == app, u.fact_table == commits[-1].fact_table, or_(u.stream_id.is_(None), u.reason == "unparsable")))
+        u.app == app, u.fact_table == commits[-1].fact_table, u.reason == "unparsable"))
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == app)).one()
     # Of an inner join with unique keys there are as many facts as matched tuples, and no need to look at them all.

@@ -16,17 +16,18 @@ from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, String, Text
+from sqlalchemy import BigInteger, Column, Text
 
 from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Sources, Staging
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.connect import connect
+from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.tables import arrow_schema, existing_table
+from semistream.warehouse.types import KeyString
 
 ROWS = 100_000
 
@@ -49,7 +50,7 @@ def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec, commits: l
 def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> Sources:
     counts = staging.table("sources", Column("batch", BigInteger), Column("source", Text), Column("rows_in_source", BigInteger))
     ids = staging.table("ids", Column("batch", BigInteger), *(Column(i, scope.fact.c[i].type) for i in scope.ids),
-                        Column("stream_id", String(255))) if scope.ids else None
+                        Column("stream_id", KeyString())) if scope.ids else None
     counted = []
     for batch, part in parts:
         rows = 0
@@ -116,14 +117,13 @@ def _outbox(options: dict[str, str], first: int, last: int, ids: tuple[str, ...]
 
 
 def _with_stream_id(batch: int, found: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    found = _readable(found, schema)
-    parts = [c.cast(pa.string()) for c in found.columns]
-    stream_id = pc.binary_join_element_wise(*parts, "|") if len(parts) > 1 else parts[0]
-    return pa.table([pa.repeat(pa.scalar(batch, pa.int64()), len(found)), *found.columns, stream_id], names=schema.names)
+    found = _readable(found.drop_null(), schema)
+    columns = [*map(shorten, found.columns), stream_ids(found, found.schema.names)]
+    return pa.table([pa.repeat(pa.scalar(batch, pa.int64()), len(found)), *columns], names=schema.names)
 
 
 def _readable(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows whose ids are of the types that the warehouse has them in, in these types."""
+    """The rows whose ids are there and of the types that the warehouse has them in, in these types."""
     kinds = [schema.field(n).type for n in found.schema.names]
     try:
         return pa.record_batch([c.cast(k) for c, k in zip(found.columns, kinds, strict=True)], names=found.schema.names)

@@ -28,6 +28,7 @@ from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, func, i
 from semistream.quality.scope import Scope
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import NAME, load_batches, unmatched
+from semistream.warehouse.types import KeyString, LongString
 
 NO_MATCH = "no_match"  # as joins.base has it; importing that would bring in Numba
 ROWS_AT_ONCE = 50_000
@@ -184,9 +185,9 @@ def _at(rows: Iterable[Any], positions: Iterator[int]) -> Iterator[Any]:
 
 def _sample_unmatched(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> tuple[sa.Table, int]:
     u, masters = unmatched.c, list(scope.on.values())
-    table = staging.table("unmatched", Column("stream_id", String(255)), Column("batch", BigInteger), Column("drain", Integer),
+    table = staging.table("unmatched", Column("stream_id", KeyString()), Column("batch", BigInteger), Column("drain", Integer),
                           Column("partition", Integer), Column("version", NAME),
-                          *(Column(f"key_{i}", scope.dimension.c[m].type) for i, m in enumerate(masters)))
+                          *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type)) for i, m in enumerate(masters)))
     mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == NO_MATCH)
     with staging.engine.connect() as connection:
         ids = np.array(connection.scalars(select(u.id).where(mine).order_by(u.id)).all(), np.int64)
@@ -241,6 +242,11 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
         with staging.engine.begin() as connection:
             bulk_insert(connection, sample.master, rows)
     return sample
+
+
+def _any_length(kind: Any) -> Any:
+    """The type of a key in the stream: no master has a longer one than it indexes, but a tuple without a match may."""
+    return LongString() if isinstance(kind, String) else kind
 
 
 def _typed(value: Any, kind: sa.types.TypeEngine) -> Any:

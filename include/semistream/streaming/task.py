@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -21,6 +22,7 @@ from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
 from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import Sink
+from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
 
 RAW = "_corrupt_record"
 SUMMARY = "summary STRING"  # what a task returns: one row, the JSON of its ledger row
@@ -72,8 +74,8 @@ class Work:
         join = self._operator(partition)
         before = deepcopy(join.stats.as_dict())
         with Spool(join, self) as spool:
-            unparsable = self._run(join, batches, spool)
-            entry = self._entry(partition, join, before, unparsable)
+            refused = self._run(join, batches, spool)
+            entry = self._entry(partition, join, before, refused)
             state = Path(self.checkpoint) / "state" / entry["state_file"]
             join.snapshot().write(state)
             entry = self.sink.load(entry, spool)
@@ -103,32 +105,36 @@ class Work:
         global _held
         _held = ((self.checkpoint, partition, state), join)
 
-    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], spool: Spool) -> int:
-        """Feed the operator; gives the number of tuples that could not be parsed."""
-        unparsable = 0
+    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], spool: Spool) -> Counter[str]:
+        """Feed the operator; gives the number of tuples that it was not given, by reason."""
+        refused: Counter[str] = Counter()
         for batch in batches:
             if self.drain:  # its job has rows only to have partitions
                 continue
             batch, rejected = split_unparsable(batch)
             if rejected is not None:
-                unparsable += rejected.num_rows
+                refused[UNPARSABLE] += rejected.num_rows
                 spool.reject(rejected)
+            batch, rejected = split(batch, has_long_id(batch, self.stream_id))
+            if rejected is not None:
+                refused[LONG_ID] += rejected.num_rows
+                spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows))
             for output in join.process(batch):
                 spool.write(output)
         if self.drain:
             for output in join.drain():
                 spool.write(output)
-        return unparsable
+        return refused
 
-    def _entry(self, partition: int, join: SemiStreamJoin, before: dict[str, Any], unparsable: int) -> dict[str, Any]:
+    def _entry(self, partition: int, join: SemiStreamJoin, before: dict[str, Any],
+               refused: Counter[str]) -> dict[str, Any]:
         """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing is loaded."""
         now = join.stats.as_dict()
         entry = {name: now[name] - before[name] for name in SUMMED}
         rejected = {r: n for r in now["rejected"] if (n := now["rejected"][r] - before["rejected"].get(r, 0))}
-        if unparsable:
-            rejected[UNPARSABLE] = unparsable
-        entry["rows_read"] += unparsable
-        entry["unmatched"] += unparsable
+        rejected |= refused
+        entry["rows_read"] += refused.total()
+        entry["unmatched"] += refused.total()
         finished = entry["matched"] + entry["unmatched"]
         if before["waiting"] + entry["rows_read"] != finished + now["waiting"] or sum(rejected.values()) != entry["unmatched"]:
             raise StateError(f"partition {partition} of batch {self.batch} does not add up: {before['waiting']} waited, {entry}, "
@@ -178,8 +184,11 @@ class Spool:
         if output.joined.num_rows:
             self._append("joined", output.joined)
         if output.unmatched.num_rows:
-            tuples = output.unmatched.drop_columns(["reason"])
-            self._append("unmatched", unmatched_rows(tuples, output.unmatched.column("reason"), self.work.stream_id))
+            self.keep(output.unmatched.drop_columns(["reason"]), output.unmatched.column("reason"))
+
+    def keep(self, tuples: pa.RecordBatch, reasons: pa.Array) -> None:
+        """Keep tuples that are not loaded."""
+        self._append("unmatched", unmatched_rows(tuples, reasons, self.work.stream_id))
 
     def reject(self, batch: pa.RecordBatch) -> None:
         """Keep tuples that could not be parsed: their text."""
@@ -214,26 +223,21 @@ def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBa
     """(tuples without ``_corrupt_record``, those that could not be parsed or None)."""
     if RAW not in batch.schema.names:
         return batch, None
-    raw = batch.column(RAW)
-    good = batch.drop_columns([RAW])
-    if raw.null_count == len(raw):
-        return good, None
-    return good.filter(pc.is_null(raw)), batch.filter(pc.is_valid(raw))
+    good, broken = split(batch, pc.is_valid(batch.column(RAW)))
+    return good.drop_columns([RAW]), broken
+
+
+def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """(the other tuples, the wrong ones or None)."""
+    if not pc.any(wrong).as_py():
+        return batch, None
+    return batch.filter(pc.invert(wrong)), batch.filter(wrong)
 
 
 def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...]) -> pa.RecordBatch:
     """Tuples as rows of the table ``unmatched``."""
     texts = [json.dumps(row, default=_plain) for row in tuples.to_pylist()]
     return pa.record_batch([reasons, stream_ids(tuples, id_columns), pa.array(texts, pa.string())], schema=UNMATCHED)
-
-
-def stream_ids(tuples: pa.RecordBatch, id_columns: tuple[str, ...]) -> pa.Array:
-    """The id columns joined by "|", at most 255 characters; null where there are none, or one is null."""
-    if not id_columns:
-        return pa.nulls(tuples.num_rows, pa.string())
-    texts = [tuples.column(c).cast(pa.string()) for c in id_columns]
-    joined = pc.binary_join_element_wise(*texts, "|") if len(texts) > 1 else texts[0]
-    return pc.utf8_slice_codeunits(joined, 0, 255)
 
 
 def _plain(value: Any) -> str:

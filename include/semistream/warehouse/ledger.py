@@ -16,8 +16,9 @@ waited after that batch, reads no source, and exists only where something waited
 A drain's is ``{}``. ``files`` are plain paths, or URIs where they are not local.
 
 Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting. Tuples that could not be parsed
-are part of rows_read and of unmatched (reason ``unparsable``). Rows written for a partition: output_rows into the fact table (for
-a left join that includes unmatched tuples, except unparsable ones), ``unmatched`` into the table of that name.
+(reason ``unparsable``), or whose id is too long for an index (``long_id``), are part of rows_read and of unmatched. Rows written
+for a partition: output_rows into the fact table (for a left join that includes unmatched tuples, except those two kinds),
+``unmatched`` into the table of that name.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ unmatched = Table(
     Column("partition", Integer, nullable=False),
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
-    Column("stream_id", String(255)),  # the stream tuple's id columns, joined by "|"
+    Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_load", "app", "batch", "drain", "partition"),
     Index("ix_unmatched_stream", "fact_table", "stream_id"),

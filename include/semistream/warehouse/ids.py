@@ -1,0 +1,72 @@
+"""What identifies a stream tuple in the warehouse: its id columns, and one text of them all.
+
+No database indexes ids of any length. A tuple with a longer one than KEY_CHARACTERS is therefore not loaded, whatever the sink,
+but kept in ``unmatched`` with the reason LONG_ID; wherever such an id is written down it is shortened to a digest of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.warehouse.types import KEY_CHARACTERS
+
+LONG_ID = "long_id"
+DIGITS = 64  # of SHA-256 in hexadecimal
+
+Text = TypeVar("Text", str, bytes)
+
+
+def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
+    """The id columns joined by "|", shortened; null where there are none, or one is null. Bytes are in hexadecimal."""
+    if not id_columns:
+        return pa.nulls(tuples.num_rows, pa.string())
+    texts = [_text(tuples.column(c)) for c in id_columns]
+    return shorten(pc.binary_join_element_wise(*texts, "|") if len(texts) > 1 else texts[0])
+
+
+def has_long_id(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
+    """For each tuple, whether one of its id columns is longer than the warehouse indexes."""
+    found = pa.repeat(False, tuples.num_rows)
+    for column in id_columns:
+        found = pc.or_(found, _is_long(tuples.column(column)))
+    return found
+
+
+def shorten(column: pa.Array) -> pa.Array:
+    """The column, each text or bytes of more than KEY_CHARACTERS as its beginning, "#" and its SHA-256."""
+    rows = pc.indices_nonzero(_is_long(column)).to_pylist()
+    if not rows:
+        return column
+    values = column.to_pylist()
+    for i in rows:
+        values[i] = _shortened(values[i])
+    return pa.array(values, column.type)
+
+
+def _shortened(value: Text) -> Text:
+    data = value if isinstance(value, bytes) else value.encode()
+    mark = "#" + hashlib.sha256(data).hexdigest()
+    start = value[:KEY_CHARACTERS - DIGITS - 1]
+    return start + mark.encode() if isinstance(start, bytes) else start + mark
+
+
+def _is_long(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        lengths = pc.utf8_length(column)
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        lengths = pc.binary_length(column)
+    else:
+        return pa.repeat(False, len(column))
+    return pc.fill_null(pc.greater(lengths, KEY_CHARACTERS), False)
+
+
+def _text(column: pa.Array) -> pa.Array:
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
+        return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
+    return column.cast(pa.string())
