@@ -242,6 +242,34 @@ def test_deadlocked_transaction_is_tried_again(mariadb):
     engine.dispose()
 
 
+def test_a_locked_database_is_tried_again_and_a_table_named_so_is_not(tmp_path):
+    """SQLite has one class of error for both; the message quotes the statement."""
+    url = f"sqlite:///{tmp_path / 'warehouse.db'}"
+    holder, engine, calls = connect(url), connect(url), []
+
+    def work():
+        calls.append(1)
+        with engine.begin() as c:
+            c.exec_driver_sql("PRAGMA busy_timeout = 1")
+            c.execute(text("INSERT INTO locked VALUES (1)"))
+        return len(calls)
+
+    with pytest.raises(OperationalError, match="no such table: locked"):
+        retrying(work, 10)
+    assert len(calls) == 1
+    with holder.begin() as c:
+        c.execute(text("CREATE TABLE locked (v INTEGER)"))
+    with holder.connect() as c:
+        c.exec_driver_sql("BEGIN EXCLUSIVE")
+        with pytest.raises(OperationalError, match="is locked"):
+            retrying(work, 0.3)
+        assert len(calls) > 2
+        c.rollback()
+    assert retrying(work, 10) == len(calls)
+    holder.dispose()
+    engine.dispose()
+
+
 def test_other_errors_and_a_database_that_stays_away_are_raised():
     calls = []
 

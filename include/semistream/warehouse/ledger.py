@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -40,16 +41,15 @@ from semistream.warehouse.schema import load_batches, load_commits, unmatched
 T = TypeVar("T")
 # Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many connections.
 MYSQL_TRANSIENT = frozenset({1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0})
-SQLITE_TRANSIENT = ("locked", "busy")
+SQLITE_TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 def is_transient(error: DBAPIError) -> bool:
     """Whether the same transaction may succeed when it is tried again."""
     if error.connection_invalidated:
         return True
-    message = str(error.orig).lower()
-    if type(error.orig).__module__.startswith("sqlite3"):
-        return any(word in message for word in SQLITE_TRANSIENT)
+    if isinstance(error.orig, sqlite3.Error):
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in SQLITE_TRANSIENT  # the rest of an extended code tells why
     code = error.orig.args[0] if error.orig is not None and error.orig.args else None
     return code in MYSQL_TRANSIENT
 
