@@ -160,7 +160,7 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     return Costs(platform.node(), phases["scan"][0], phases["index"][0], tables, look_up, output, *detection, switch, {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock,
         "pace": getattr(pace, "first", None), "cores": os.cpu_count(),
-        "processor": _processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
+        "processor": processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
         "master_tuple_bytes": round(float(master.tuple_bytes), 2),
         "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
         "fit": {name: fit for name, (_, fit) in phases.items()}})
@@ -394,7 +394,7 @@ def _measure_switch(setting: Setting) -> float:
     return float(np.median(times)) / 20 / len(codes) / setting.pace()
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         with open("/proc/cpuinfo") as f:
             return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.processor())

@@ -76,7 +76,7 @@ def _plots(points: Sequence[Point], case: Case, costs: Costs) -> list[dict[str, 
 
 
 def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
-    figure, axes = _figure(5.2, 4.4)
+    figure, axes = figure_of(5.2, 4.4)
     known = [p for p in points if p.rate and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):
         mine = [p for p in known if p.algorithm == algorithm]
@@ -89,11 +89,11 @@ def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel="measured, tuples/s",
              ylabel="predicted, tuples/s")
     axes.legend(frameon=False)
-    return _svg(figure)
+    return svg(figure)
 
 
 def _over_memory(points: Sequence[Point], case: Case, costs: Costs, colour: Mapping[str, str]) -> str:
-    figure, axes = _figure(7, 4)
+    figure, axes = figure_of(7, 4)
     budgets = sorted({p.memory for p in points})
     over = np.unique(np.concatenate([[b * s for s in SCALES] for b in budgets]))
     for algorithm in colour:
@@ -104,7 +104,7 @@ def _over_memory(points: Sequence[Point], case: Case, costs: Costs, colour: Mapp
         axes.plot(*_columns(rates), "o", color=colour[algorithm], ms=6)
     axes.set(xscale="log", yscale="log", xlabel="M, bytes", ylabel="tuples/s")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    return _svg(figure)
+    return svg(figure)
 
 
 def _over_workload(case: Case, costs: Costs, memory: int, colour: Mapping[str, str]) -> str:
@@ -126,7 +126,7 @@ def _over_workload(case: Case, costs: Costs, memory: int, colour: Mapping[str, s
     left.set(xscale="log", yscale="log", xlabel="|R|, tuples", ylabel="tuples/s")
     right.set(xlabel="Zipf exponent")
     right.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    return _svg(figure)
+    return svg(figure)
 
 
 def _sizes(points: Sequence[Point], case: Case, costs: Costs) -> str:
@@ -148,15 +148,15 @@ def _axis(name: str, measured: Sequence[float], work: Workload, memory: float, c
 
 
 def _curve(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray], rate: Callable[..., float]) -> str:
-    figure, plot = _figure(6, 3.4)
+    figure, plot = figure_of(6, 3.4)
     known = [(x, y) for x in axes[0] if (y := rate(x)) > 0]
     plot.plot(*_columns(known), color=COLOURS[0], label="predicted")
     _dots(plot, points, lambda p: (p.parameters[names[0]],))
     plot.set(xscale="log", xlabel=names[0], ylabel="tuples/s")
     plot.set_ylim(bottom=0)
-    plot.yaxis.set_major_formatter(FuncFormatter(_short))
+    plot.yaxis.set_major_formatter(FuncFormatter(short))
     plot.legend(frameon=False)
-    return _svg(figure)
+    return svg(figure)
 
 
 def _surface(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray], rate: Callable[..., float]) -> str:
@@ -174,12 +174,12 @@ def _surface(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.nd
     plot.yaxis.labelpad = 10
     for axis in (plot.xaxis, plot.yaxis):
         axis.set_major_locator(MaxNLocator(5))
-        axis.set_major_formatter(FuncFormatter(lambda v, _: _short(10 ** v, _)))
-    plot.zaxis.set_major_formatter(FuncFormatter(_short))
+        axis.set_major_formatter(FuncFormatter(lambda v, _: short(10 ** v, _)))
+    plot.zaxis.set_major_formatter(FuncFormatter(short))
     plot.set_box_aspect(None, zoom=0.95)
     if plot.get_legend_handles_labels()[0]:
         plot.legend(frameon=False, loc="upper left")
-    return _svg(figure)
+    return svg(figure)
 
 
 def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float, ...]]) -> None:
@@ -200,12 +200,13 @@ def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: Cas
         return 0.0
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Any]:
+def figure_of(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
+    """A figure of that many inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
+    return figure, figure.subplots(rows, columns)
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """The figure as an element of a page."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
@@ -216,7 +217,8 @@ def _columns(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
     return list(zip(*rows, strict=True)) or [(), ()]
 
 
-def _short(value: float, _: Any = None) -> str:
+def short(value: float, _: Any = None) -> str:
+    """12k, 3.4M."""
     for unit, suffix in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.3g}{suffix}"

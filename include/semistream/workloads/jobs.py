@@ -76,22 +76,27 @@ def prepare(job: Job, places: Places, progress: Progress = silent) -> None:
 
 def _make_tpch(directory: Path, progress: Progress) -> None:
     progress("generating TPC-H", 0, None)
-    program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
     for table, side in (("orders", "stream"), ("customer", "master")):
-        run = subprocess.run([program, "parquet", "--scale-factor", str(TPCH_SCALE), "--tables", table, "--output-dir",
-                              directory / side],
-                             capture_output=True, text=True)
-        if run.returncode:
-            raise SemistreamError(f"tpchgen-cli failed: {run.stderr.strip()}")
+        tpch_table(table, TPCH_SCALE, directory / side)
     orders = directory / "stream" / "orders.parquet"
     table = pq.read_table(orders)
     orders.unlink()
-    _write_stream(_plain_strings(table), directory / "stream", progress, "TPC-H orders")
+    _write_stream(plain_strings(table), directory / "stream", progress, "TPC-H orders")
     customers = directory / "master" / "customer.parquet"
-    pq.write_table(_plain_strings(pq.read_table(customers)), customers)
+    pq.write_table(plain_strings(pq.read_table(customers)), customers)
 
 
-def _plain_strings(table: pa.Table) -> pa.Table:
+def tpch_table(table: str, scale: float, directory: Path) -> None:
+    """DIRECTORY/TABLE.parquet by TPC-H's generator; scale 1 has 150,000 customers and 1,500,000 orders."""
+    program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
+    run = subprocess.run([program, "parquet", "--scale-factor", str(scale), "--tables", table, "--output-dir", directory],
+                         capture_output=True, text=True)
+    if run.returncode:
+        raise SemistreamError(f"tpchgen-cli failed: {run.stderr.strip()}")
+
+
+def plain_strings(table: pa.Table) -> pa.Table:
+    """Strings as Spark's Parquet reader and the joins take them."""
     return table.cast(pa.schema([pa.field(f.name, pa.string() if "string" in str(f.type) else f.type) for f in table.schema]))
 
 

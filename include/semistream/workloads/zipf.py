@@ -33,6 +33,10 @@ class ZipfKeys:
         """Keys of the rows start .. start + rows - 1, int64[rows]."""
         return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64), self.factor)
 
+    def keys_of(self, ranks: np.ndarray) -> np.ndarray:
+        """The key of each rank, int64[n], for a count below 2**31."""
+        return ranks if self.factor == 1 else ranks * np.int64(self.factor) % self.count + 1
+
     def probability(self, ranks: np.ndarray) -> np.ndarray:
         """The probability of each rank, float64[n]."""
         total = np.sum(np.arange(1, self.count + 1, dtype=np.float64) ** -self.exponent)
