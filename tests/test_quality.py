@@ -17,7 +17,7 @@ from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs, unmatched
+from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs, unmatched
 from semistream.warehouse.tables import arrow_schema, dimension_table, ensure, existing_table, fact_table
 
 BATCHES, PER_BATCH, PARTITIONS = 3, 60, 2
@@ -328,13 +328,13 @@ def test_nothing_new(warehouse_url, tmp_path):
     assert "nothing was committed" in str(again)
 
 
-def publish(loader: Loader, snapshots: Path) -> str:
+def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
     from semistream.master.publish import publish_snapshot
     schema = arrow_schema(existing_table(loader.engine, "dim_sales"))
     schema = schema.set(schema.get_field_index("price"), pa.field("price", pa.decimal128(12, 2)))
     with loader.engine.connect() as connection:
         batches = list(fetch(connection, sa.select(loader.dimension), schema))
-    return publish_snapshot(batches, schema, snapshots / "sales", "sales", ["sku"]).version
+    return publish_snapshot(batches, schema, snapshots / "sales", "sales", ["sku"], source={"changes": changes}).version
 
 
 def test_master_data_changed(warehouse_url, tmp_path):
@@ -360,6 +360,57 @@ def test_master_data_changed(warehouse_url, tmp_path):
     result = check(loader, reports, snapshots=snapshots)
     assert [r["order_id"] for r in rows_of(result, "sample_joined")] == [60]
     assert "no longer kept" in result.notes[0] and result.notes[0] in result.report.read_text()
+
+
+def provision_again(loader: Loader, changes: int) -> None:
+    """As provisioning changes a dimension, which is not yet published: every name, and colours where there was none."""
+    row = {"table_name": "dim_sales", "arrow_schema": "", "business_key": "[]", "rows": 1, "provisioned_at": now()}
+    with loader.engine.begin() as connection:
+        connection.execute(masters.delete())
+        connection.execute(masters.insert().values(name="sales", changes=changes, **row))
+        connection.execute(loader.dimension.update().values(name=f"name {changes}", colour="red" if changes > 1 else None))
+
+
+def test_master_data_changed_and_not_yet_published(warehouse_url, tmp_path):
+    """The facts are held against the version that they were loaded with."""
+    loader, reports, snapshots = Loader(warehouse_url, tmp_path), tmp_path / "reports", tmp_path / "snapshots"
+    provision_again(loader, 1)
+    loader.version = publish(loader, snapshots, 1)
+    loader.load(range(BATCHES))
+    assert not check(loader, reports, snapshots=snapshots).notes
+    provision_again(loader, 2)
+    result = check(loader, reports, snapshots=snapshots)
+    assert result.success and "not published yet" in result.notes[0], str(result)
+    with loader.engine.begin() as connection:
+        change(connection, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
+    result = check(loader, reports, snapshots=snapshots)
+    assert failed(result) == {"sample_joined"}
+    assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [(20, "name 1")]
+    publish(loader, snapshots, 2)
+    assert rows_of(check(loader, reports, snapshots=snapshots), "sample_joined") == rows_of(result, "sample_joined")
+
+
+def test_master_data_changed_while_it_was_verified(warehouse_url, tmp_path, monkeypatch):
+    """What is found then is looked at again, and reported once."""
+    from semistream.quality import verification
+
+    loader, reports, snapshots = Loader(warehouse_url, tmp_path), tmp_path / "reports", tmp_path / "snapshots"
+    provision_again(loader, 1)
+    loader.version = publish(loader, snapshots, 1)
+    loader.load(range(BATCHES))
+    original, found = verification.run_checkpoint, []
+
+    def meanwhile(*args):
+        if not found:
+            provision_again(loader, 2)
+        found.append(original(*args))
+        return found[-1]
+
+    monkeypatch.setattr(verification, "run_checkpoint", meanwhile)
+    result = check(loader, reports, snapshots=snapshots)
+    assert [success for success, _, _ in found] == [False, True] and result.success
+    assert run_count(loader) == 1 and result.index.read_text().count("<a href") == 1
+    assert list((reports / "validations").rglob("*.html")) == [result.report]
 
 
 def test_delta(warehouse_url, tmp_path):

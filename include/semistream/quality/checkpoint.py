@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SITE = "semistream"
 RUNS_KEPT = 200  # on the index page
 DOCS = "semistream.quality.docs"
+RESULTS = "results"  # of the validations, beside the pages; what is not there is taken out of the index and the site
 
 
 def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], summary: dict[str, Any],
@@ -61,6 +62,13 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], sum
     return bool(result.success), [read_result(r) for r in result.results], page
 
 
+def discard(page: Path, reports: Path) -> None:
+    """Take a report back; the index forgets it with the next one."""
+    result = reports / RESULTS / page.relative_to(reports / "validations").with_suffix(".json")
+    result.unlink(missing_ok=True)
+    page.unlink(missing_ok=True)
+
+
 def read_result(result: Any) -> dict[str, Any]:
     """What a report says of one expectation."""
     config, found = result.expectation_config, result.result or {}
@@ -90,7 +98,7 @@ def _context(reports: Path) -> EphemeralDataContext:
             ProgressBarsConfig,
         )
     defaults = InMemoryStoreBackendDefaults()
-    defaults.stores[defaults.validation_results_store_name]["store_backend"] = _files(reports / "results")
+    defaults.stores[defaults.validation_results_store_name]["store_backend"] = _files(reports / RESULTS)
     index = {"class_name": "DefaultSiteIndexBuilder", "validation_results_limit": RUNS_KEPT,
              "renderer": _ours("RunsRenderer"), "view": _ours("RunsView")}
     section = {"class_name": "DefaultSiteSectionBuilder", "source_store_name": defaults.validation_results_store_name,

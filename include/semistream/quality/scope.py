@@ -14,6 +14,7 @@ from semistream.warehouse.schema import load_batches, load_commits, quality_runs
 from semistream.warehouse.tables import dimension_name, existing_table, surrogate_key
 
 Position = tuple[int, int]  # (batch, drain)
+UNPUBLISHED = "not published yet"  # of the master data, in place of a version
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Scope:
     business_key: tuple[str, ...]
     unique: bool  # whether a stream tuple matches one master row at most
     left: bool
-    version: str  # of the master data that is current
+    version: str  # of the master data that the dimension table has
     versions: dict[Position, str] = field(default_factory=dict)
     waiting: int = 0  # at the end of `last`
     unidentified: int = 0  # tuples that could not be parsed, so that even their id is unknown
@@ -57,7 +58,9 @@ class Scope:
         return and_(self.until(table), self.after(table))
 
     def is_current(self, table: FromClause) -> ColumnElement[bool]:
-        """Rows that were loaded with the master data of now."""
+        """Rows that were loaded with the master data that the dimension table has."""
+        if not self.comparable:
+            return sa.false()
         old = [p for p, v in self.versions.items() if v != self.version]
         return _at(table).not_in([_number(p) for p in old]) if old else sa.true()
 
@@ -151,5 +154,5 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
         sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, dimension=dimension, surrogate=surrogate,
         ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on), added=added_columns(fact, dimension, job),
         business_key=business_key, unique=unique,
-        left=left, version=version or versions.get(last, ""), versions=versions,
+        left=left, version=versions.get(last, "") if version is None else version, versions=versions,
         waiting=int(waiting or 0), unidentified=int(unidentified or 0))

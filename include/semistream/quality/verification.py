@@ -17,12 +17,12 @@ from semistream import warehouse
 from semistream.config import Job, Places
 from semistream.errors import SemistreamError
 from semistream.quality import delta
-from semistream.quality.checkpoint import run_checkpoint
+from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
-from semistream.quality.scope import Position, Scope, committed, make_scope, verified_until
+from semistream.quality.scope import UNPUBLISHED, Position, Scope, committed, make_scope, verified_until
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_rejected, stage_sample
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs
+from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
 from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
@@ -101,8 +101,14 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
             first = verified_until(connection, app, commits[-1].fact_table) if since_last else None
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
             return VerificationResult(True, app, commits[-1].fact_table, index=reports / "index.html")
-        with Staging(engine) as staging:
-            result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports, snapshots / job.master.name)
+        while True:
+            changes = _changes(engine, job.master.name)
+            with Staging(engine) as staging:
+                result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports, snapshots / job.master.name,
+                                        changes)
+            if result.success or result.report is None or _changes(engine, job.master.name) == changes:
+                break
+            discard(result.report, reports)  # the master data were changed meanwhile, and what was found may be no more than that
         _write_run(engine, result, scope, started, time.monotonic() - clock)
     finally:
         engine.dispose()
@@ -118,21 +124,36 @@ def _job(commit: sa.Row, app: str, places: Places) -> Job:
     return workloads.load_job(app, places)
 
 
+def _changes(engine: sa.Engine, master: str) -> int | None:
+    """The state that the dimension table is in, as provisioning numbers them; None where it did not make the table."""
+    with engine.connect() as connection:
+        return connection.scalar(select(masters.c.changes).where(masters.c.name == master))
+
+
+def _version(snapshots: Path, changes: int | None) -> str | None:
+    """The version of the master data that the dimension table has: UNPUBLISHED after a change, until that is published."""
+    try:
+        version = (snapshots / "CURRENT").read_text().strip()
+        source = json.loads((snapshots / version / "manifest.json").read_text())["source"]
+    except FileNotFoundError:
+        return None
+    return version if None in (changes, source.get("changes")) or changes == source["changes"] else UNPUBLISHED
+
+
 def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None, sampling: tuple[int, int],
-            reports: Path, snapshots: Path) -> tuple[VerificationResult, Scope]:
+            reports: Path, snapshots: Path, changes: int | None) -> tuple[VerificationResult, Scope]:
     engine, app, sink, name = staging.engine, commits[-1].app, commits[-1].sink, commits[-1].fact_table
     fact = existing_table(engine, name) if sink == "sql" else delta.stage(staging, sink, job, app)
-    current = snapshots / "CURRENT"
     with engine.connect() as connection:
-        scope = make_scope(connection, app, job, commits, first, fact, current.read_text().strip() if current.exists() else None)
+        scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
     rejected = stage_rejected(staging, scope)
     sources = stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
     sample = stage_sample(staging, scope, *sampling, snapshots)
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
     if not scope.comparable:
-        staging.notes.append(f"All of these were loaded with an older version of the master data than {scope.version}: enriched "
-                             "columns are compared in the sample only.")
+        staging.notes.append(f"All of these were loaded with an older version of the master data than {scope.dimension.name} has "
+                             f"({scope.version}): enriched columns are compared in the sample only.")
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS, "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]], "notes": staging.notes}
