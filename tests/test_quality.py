@@ -328,6 +328,23 @@ def test_nothing_new(warehouse_url, tmp_path):
     assert "nothing was committed" in str(again)
 
 
+def test_old_reports_are_removed(tmp_path, monkeypatch):
+    """Of each app on its own: its latest pages stay, with their results, and the index knows no others."""
+    loader, reports = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path), tmp_path / "reports"
+    loader.load(range(1))
+    monkeypatch.setenv("SEMISTREAM_REPORTS_KEPT", "2")
+    pages = [check(loader, reports).report for _ in range(3)]
+    with loader.engine.begin() as connection:
+        for table in (load_batches, load_commits, unmatched, loader.fact):
+            connection.execute(table.update().values(app="sales.other"))
+    other = quality.verify(loader.url, "sales.other", job=loader.job, reports_dir=reports, snapshots=reports / "none").report
+    assert set((reports / "validations").rglob("*.html")) == {*pages[1:], other}
+    assert len(list((reports / "results").rglob("*.json"))) == 3
+    index = (reports / "index.html").read_text()
+    assert [str(page.relative_to(reports)) in index for page in (*pages, other)] == [False, True, True, True]
+    assert not [d for d in reports.rglob("*") if d.is_dir() and not list(d.iterdir())]
+
+
 def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
     from semistream.master.publish import publish_snapshot
     schema = arrow_schema(existing_table(loader.engine, "dim_sales"))

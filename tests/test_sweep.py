@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,7 +94,7 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path):
     csv.write_csv(pa.table({"id": range(5000), "k": [i * i % 2000 for i in range(5000)]}), tmp_path / "s.csv")
     csv.write_csv(pa.table({"code": range(2000), "name": [f"part {i}" for i in range(2000)]}), tmp_path / "m.csv")
     assert main(["snapshot", "--master", str(tmp_path / "m.csv"), "--on", "code", "--out", str(tmp_path / "snap")]) == 0
-    places = Places(home=tmp_path / "var", warehouse_url=f"sqlite:///{tmp_path / 'warehouse.db'}")
+    places = Places(home=tmp_path / "var", warehouse_url=f"sqlite:///{tmp_path / 'warehouse.db'}", reports_kept=2)
     form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"), "on": {"k": "code"},
             "memory": "100KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None, "calibrate": True}
     points = pipeline.sweep_points(form, "manual__1+00:00", places)
@@ -104,7 +106,13 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path):
     assert open_snapshot(home / "snapshots" / "m").tuple_count == 2000 and "--sink" in arguments
     recorded = [pipeline.sweep_record(p, "manual__1+00:00", places) for p in points]  # no app has run
     assert {p["error"] for p in recorded} == {"the app did not come to its end"} and not home.exists()
+    reports = places.reports / "tuning"
+    reports.mkdir(parents=True)
+    for age in (2, 1):
+        (reports / f"{age}.html").touch()
+        os.utime(reports / f"{age}.html", (time.time() - age * 3600,) * 2)
     told = pipeline.sweep_publish("manual__1+00:00", places)
+    assert {p.name for p in reports.iterdir()} == {"1.html", Path(told["report"]).name}  # as many as are to be kept
     assert told["failed"] == 6 and told["job"] == "" and told["settings"] == []
     assert "No point could be measured" in Path(told["report"]).read_text()
 

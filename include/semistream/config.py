@@ -289,15 +289,21 @@ class Job(Settings):
 
 
 class Places(Settings):
-    """The directories and the database that everything lives in, from SEMISTREAM_HOME and WAREHOUSE_URL."""
+    """The directories and the database that everything lives in, from SEMISTREAM_HOME and WAREHOUSE_URL.
+
+    reports_kept: the latest reports that are kept of each app's verifications, and of tuning sweeps.
+    """
 
     home: Path = Path("var")
     warehouse_url: str = ""
+    reports_kept: int = Field(50, ge=1)
 
     @classmethod
     def from_environment(cls) -> Places:
         home = Path(os.environ.get("SEMISTREAM_HOME", "var")).absolute()
-        return cls(home=home, warehouse_url=os.environ.get("WAREHOUSE_URL") or f"sqlite:///{home / 'warehouse.db'}")
+        given = {"warehouse_url": os.environ.get("WAREHOUSE_URL") or f"sqlite:///{home / 'warehouse.db'}",
+                 "reports_kept": os.environ.get("SEMISTREAM_REPORTS_KEPT")}
+        return cls.load({"home": home} | {k: v for k, v in given.items() if v})
 
     @property
     def data(self) -> Path:

@@ -109,7 +109,7 @@ def verify(app: str, places: Places, *, since_last: bool) -> dict[str, Any]:
     from semistream import quality
 
     result = quality.verify(places.warehouse_url, app, since_last=since_last, reports_dir=places.reports,
-                            snapshots=places.snapshots)
+                            reports_kept=places.reports_kept, snapshots=places.snapshots)
     if not result.success:
         raise quality.VerificationFailed(result)
     return {"app": app, "checks": len(result.results), "report": str(result.report or ""), "text": result.describe()}

@@ -9,6 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
 SITE = "semistream"
 RUNS_KEPT = 200  # on the index page
 DOCS = "semistream.quality.docs"
-RESULTS = "results"  # of the validations, beside the pages; what is not there is taken out of the index and the site
+PAGES, RESULTS = "validations", "results"  # a page without a result is taken out of the index
 
 
-def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], summary: dict[str, Any],
-                   reports: Path) -> tuple[bool, list[dict[str, Any]], Path]:
+def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], summary: dict[str, Any], reports: Path,
+                   kept: int) -> tuple[bool, list[dict[str, Any]], Path]:
     """Whether all checks hold; per check {name, title, success, count, rows, error}; the report's page.
 
-    asset: the table that the validation is filed under; name: of the suite; summary: shown above the checks in the report.
+    asset: the table that the validation is filed under; name: of the suite; summary: shown above the checks in the report; kept:
+    so many reports of the suite stay, this one among them.
     """
+    _prune(reports, name, kept - 1)
     context = _context(reports)
     import great_expectations as gx
     from great_expectations.checkpoint import UpdateDataDocsAction
@@ -63,10 +66,20 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], sum
 
 
 def discard(page: Path, reports: Path) -> None:
-    """Take a report back; the index forgets it with the next one."""
-    result = reports / RESULTS / page.relative_to(reports / "validations").with_suffix(".json")
-    result.unlink(missing_ok=True)
-    page.unlink(missing_ok=True)
+    """Remove a report; the index forgets it with the next one."""
+    result = reports / RESULTS / page.relative_to(reports / PAGES).with_suffix(".json")
+    for file in (page, result):
+        file.unlink(missing_ok=True)
+        for directory in file.parents[:2]:  # of its time, and of the batches, when it was their last one
+            with suppress(OSError):
+                directory.rmdir()
+
+
+def _prune(reports: Path, suite: str, kept: int) -> None:
+    """Remove all but the latest reports of a suite."""
+    pages = sorted((reports / PAGES / Path(*suite.split("."))).glob("*/*/*.html"), key=lambda page: page.parent.name)
+    for page in pages[:max(0, len(pages) - kept)]:
+        discard(page, reports)
 
 
 def read_result(result: Any) -> dict[str, Any]:

@@ -83,12 +83,14 @@ class VerificationFailed(SemistreamError):
 
 
 def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = False, reports_dir: Path | None = None,
-           sample: int = 1000, seed: int = 0, snapshots: Path | None = None) -> VerificationResult:
+           reports_kept: int | None = None, sample: int = 1000, seed: int = 0,
+           snapshots: Path | None = None) -> VerificationResult:
     """Check everything that `app` has committed, or what it has since the last successful verification.
 
     job: what the app loads; default: what the ledger says, else the shipped job of the app's name. reports_dir: where Data Docs
-    are kept, snapshots: where the master data's snapshots are; both by default under SEMISTREAM_HOME. sample: how many facts, and
-    how many unmatched tuples, are joined again. Raises ConfigError for an app that has loaded nothing; a failed check does not.
+    are kept, so many of the latest ones, snapshots: where the master data's snapshots are; by default as the environment says.
+    sample: how many facts, and how many unmatched tuples, are joined again. Raises ConfigError for an app that has loaded
+    nothing; a failed check does not.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
     places = Places.from_environment()
@@ -105,7 +107,7 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
             changes = _changes(engine, job.master.name)
             with Staging(engine) as staging:
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports, snapshots / job.master.name,
-                                        changes)
+                                        changes, reports_kept or places.reports_kept)
             if result.success or result.report is None or _changes(engine, job.master.name) == changes:
                 break
             discard(result.report, reports)  # the master data were changed meanwhile, and what was found may be no more than that
@@ -141,7 +143,7 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
 
 
 def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None, sampling: tuple[int, int],
-            reports: Path, snapshots: Path, changes: int | None) -> tuple[VerificationResult, Scope]:
+            reports: Path, snapshots: Path, changes: int | None, kept: int) -> tuple[VerificationResult, Scope]:
     engine, app, sink, name = staging.engine, commits[-1].app, commits[-1].sink, commits[-1].fact_table
     fact = existing_table(engine, name) if sink == "sql" else delta.stage(staging, sink, job, app)
     with engine.connect() as connection:
@@ -158,7 +160,7 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS, "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]], "notes": staging.notes}
     checks = list(all_checks(scope, rejected, sources, sample))
-    success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports)
+    success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports, kept)
     results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")}) for c in checked]
     return VerificationResult(success, app, name, results, figures, staging.notes, page, reports / "index.html"), scope
 

@@ -120,6 +120,8 @@ def publish(sweep: str, places: Places) -> dict[str, Any]:
     report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best, _case(directory, about),
                           Costs.load(directory / COSTS_FILE))
     shutil.rmtree(directory, ignore_errors=True)
+    for older in sorted(report.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)[:-places.reports_kept]:
+        older.unlink(missing_ok=True)
     return {"sweep": sweep, "job": about["job"], "report": str(report), "points": len(points),
             "failed": sum(p.state == FAILED for p in points), "settings": [recommendation(p) for p in best.values()]}
 
