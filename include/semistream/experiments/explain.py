@@ -1,0 +1,110 @@
+"""Why a ratio is another one here than in the paper: what an iteration is spent on, by the cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from semistream.cost_models import Costs, PhaseCosts, Prediction
+from semistream.errors import ConfigError
+from semistream.experiments.bench import Bench
+from semistream.experiments.model import Point
+from semistream.joins import REGISTRY
+
+SEEK, BANDWIDTH = 8e-3, 100e6  # s to position, bytes/s: a hard disk of the papers' years
+TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # fields of a phase's costs; of all of them
+    "read R": (("read_partition", "read_code", "payload", "read_payload"), ()),
+    "look up in H_S": (("look_up",), ()),
+    "output": (("output",), ("output_cache",)),
+    "append and remove": (("append", "remove"), ()),
+    "read the stream": (("read_stream",), ()),
+    "look up in H_R": ((), ("look_up_cache",)),
+    "detect frequent tuples": ((), ("compare", "compare_match", "detection", "switch")),
+    "each iteration": (("iteration", "probe"), ()),
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of one algorithm at one setting: its predicted rate, and the parts of an iteration by term."""
+
+    algorithm: str
+    mu: float
+    terms: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    ratio: float
+    shares: tuple[Share, ...]
+
+
+def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
+    """For two points, whose ratio is the first's rate over the second's: at the papers' size on a hard disk, at the papers'
+    size here, and as measured. Empty where the models cannot say."""
+    factor = 1 / bench.scale
+    costs = bench.costs(points[0].data, points[0].tuples, points[0].skew)
+    slow = hard_disk(costs, bench.data(points[0]).tuple_bytes)
+    settings = [("as measured here", 1.0, costs)]
+    if bench.data(points[0]).scalable:
+        settings = [("the paper's |R|, on a hard disk", factor, slow), ("the paper's |R|, on this machine", factor, costs),
+                    *settings]
+    found = []
+    for name, scale, now in settings:
+        try:
+            shares = tuple(_share(bench, p, scale, now) for p in points)
+        except ConfigError:
+            continue
+        found.append(Setting(name, shares[0].mu / shares[1].mu, shares))
+    return found
+
+
+def _share(bench: Bench, point: Point, factor: float, costs: Costs) -> Share:
+    work, memory = bench.at_scale(point, factor) if factor != 1 else (bench.work(point), bench.memory(point))
+    prediction = bench.predict(point, work, memory, costs)
+    fixed = replace(point, parameters=tuple({**dict(point.parameters), **prediction.sizes}.items()))
+
+    def again(other: Costs) -> Prediction:
+        return bench.predict(fixed, work, memory, other)
+
+    whole = again(costs).c_loop
+    return Share(point.algorithm, prediction.mu,
+                 {term: max(1 - again(without(costs, term)).c_loop / whole, 0.0) for term in TERMS})
+
+
+def without(costs: Costs, term: str) -> Costs:
+    """As if this were free. c_loop is a sum of such terms, so that the difference is its share."""
+    phase, general = TERMS[term]
+
+    def nothing(owner: Any, names: Sequence[str]) -> Any:
+        zero = {n: tuple(0.0 for _ in getattr(owner, n)) if isinstance(getattr(owner, n), tuple) else 0.0 for n in names}
+        return replace(owner, **zero)
+
+    return replace(nothing(costs, general), **{p: nothing(c, phase) for p, c in phases(costs).items()})
+
+
+def phases(costs: Costs) -> dict[str, PhaseCosts]:
+    return {f.name: c for f in fields(costs) if isinstance(c := getattr(costs, f.name), PhaseCosts)}
+
+
+def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
+    """The same processor, with R on a disk that must position for a read through the index; a scan goes on where it was."""
+    slow: dict[str, Any] = {p: replace(c, read_partition=SEEK if p == "index" else 0.0, payload=0.0, read_code=0.0,
+                                       read_payload=tuple_bytes / BANDWIDTH) for p, c in phases(costs).items()}
+    return replace(costs, **slow)
+
+
+def sentence(settings: Sequence[Setting]) -> str:
+    """What the shares say, in words."""
+    parts = []
+    for s in settings:
+        told = "; ".join(f"{REGISTRY[x.algorithm].title} {', '.join(f'{v:.0%} to {t}' for t, v in _largest(x))}"
+                         for x in s.shares)
+        parts.append(f"{s.name}, the models expect a ratio of {s.ratio:.1f} ({told})")
+    return "; ".join(parts).capitalize() + "." if parts else ""
+
+
+def _largest(share: Share) -> list[tuple[str, float]]:
+    return sorted(((t, v) for t, v in share.terms.items()), key=lambda x: -x[1])[:2]

@@ -1,0 +1,180 @@
+"""One operator at one setting: warmed up, its steady state measured, then a bounded stream through it for the answer.
+
+Only the time inside the operator counts. An interval is half the width of the 95% confidence interval of the mean of batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from semistream.cost_models import Prediction
+from semistream.errors import SemistreamError
+from semistream.experiments.answer import Answer
+from semistream.experiments.data import BATCH, Stream
+from semistream.joins import REGISTRY, SemiStreamJoin
+from semistream.joins.base import JoinOutput
+
+BATCHES = 10  # means that an interval is taken over
+T_95 = 2.262  # of Student's distribution with 9 degrees of freedom
+CYCLES = 3  # R-cycles that a scanning join is measured over at least
+TURNOVERS = 4  # of H_S, between two looks at whether H_R still grows
+LOOKS = 20  # at most
+GROWTH = 1.02  # of H_R between two looks, that ends the warm-up
+CHECKED = 4 * BATCH  # stream tuples whose answer is checked
+
+
+@dataclass
+class Measured:
+    """Rates in stream tuples/s, times in s, memory in bytes."""
+
+    mu: float
+    mu_interval: float
+    c_loop: float
+    c_loop_interval: float
+    w_n: float  # stream tuples per iteration through the front stage
+    w_s: float  # through H_S
+    through_cache: float  # share of the stream tuples
+    h_r: int  # master tuples in H_R
+    processing_time: float  # mean of all stream tuples; those of the front stage have none
+    waiting_time: float  # mean time in the stream buffer
+    components: dict[str, int] = field(default_factory=dict)  # memory
+    memory_peak: int = 0
+    rows: int = 0  # stream tuples measured
+    bytes_read: int = 0  # of R, meanwhile
+    busy: float = 1.0  # share of the time that the operator was at work
+
+
+class Drive:
+    """An operator and the stream that it is fed."""
+
+    def __init__(self, join: SemiStreamJoin, stream: Stream, clock: Callable[[], float], pace: Callable[[], float]):
+        self.join, self.stream, self.clock, self.pace = join, stream, clock, pace
+        self.paces: list[float] = []
+
+    def feed(self, rows: int = BATCH, answer: Answer | None = None) -> float:
+        """Seconds that the operator took for the next tuples."""
+        return self.spend(self.join.process(self.stream.next(rows)), answer)
+
+    def spend(self, steps: Iterator[JoinOutput], answer: Answer | None = None) -> float:
+        spent = 0.0
+        while True:
+            started = self.clock()
+            step = next(steps, None)
+            spent += self.clock() - started
+            if step is None:
+                break
+            if answer:
+                answer.add(step)
+        self.paces.append(self.pace())
+        return spent / float(np.median(self.paces[-5:]))
+
+    def warm_up(self, prediction: Prediction, feed: Callable[[], float]) -> None:
+        """Until H_S is full and has been renewed several times, and H_R no longer grows."""
+        stats = self.join.stats
+        step = TURNOVERS * max(prediction.h_s, 1) * max(prediction.w, 1) / max(prediction.w_s, 1)
+        cached, goal = -1, step
+        for _ in range(LOOKS):
+            while stats.rows_read < goal:
+                feed()
+            now = getattr(self.join, "cached", 0)
+            if now <= GROWTH * cached or now == 0:
+                return
+            cached, goal = now, goal + step
+
+
+def measure(drive: Drive, seconds: float) -> Measured:
+    """A warmed-up operator, as fast as it can, for at least so many seconds."""
+    stats, scans = drive.join.stats, not REGISTRY[drive.join.spec.algorithm].needs_index
+    start, begun, cycles = stats.as_dict(), drive.join.master.bytes_read, stats.r_cycles + (CYCLES if scans else 0)
+    spent, taken, loops = [0.0], [0], [0]
+    while len(spent) <= BATCHES or spent[-1] < seconds or stats.r_cycles < cycles:
+        hits = stats.cache_hits
+        spent.append(spent[-1] + drive.feed())
+        taken.append(stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"])
+        loops.append(stats.iteration_count - start["iteration_count"])
+        if stats.cache_hits - hits == BATCH:  # all that comes is in H_R: there are no R-cycles any more
+            cycles = 0
+    edges = np.linspace(0, len(spent) - 1, BATCHES + 1).astype(int)
+    t, n, i = (np.diff(np.array(x)[edges]) for x in (spent, taken, loops))
+    return _measured(drive, start, begun, spent[-1], loops[-1], _interval(n / t), _interval(t / np.maximum(i, 1)))
+
+
+class Arrivals:
+    """A drive's tuples, `rate` a second, by a clock that is not the wall's: it goes on by what the operator takes, and to the
+    next arrival where none waits.
+
+    Tuple i arrives at i / rate; from there to the call that hands it over it waits in the stream buffer.
+    """
+
+    def __init__(self, drive: Drive, rate: float):
+        self.drive, self.rate = drive, rate
+        self.now = self.busy = self.waited = 0.0
+        self.taken = 0
+
+    def feed(self) -> float:
+        """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
+        self.now = max(self.now, (self.taken + 1) / self.rate)
+        due, before = min(max(int(self.rate * self.now) - self.taken, 1), BATCH), self.drive.join.stats.rows_read
+        at = self.now
+        took = self.drive.feed(due)
+        due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
+        self.waited += due * at - (due * self.taken + due * (due + 1) / 2) / self.rate
+        self.taken, self.busy, self.now = self.taken + due, self.busy + took, at + took
+        return took
+
+
+def measure_arrivals(drive: Drive, arrivals: Arrivals, prediction: Prediction, seconds: float) -> Measured:
+    """An operator that a stream of some rate comes to, after its warm-up, for at least so many seconds of the stream's time."""
+    drive.warm_up(prediction, arrivals.feed)
+    stats = drive.join.stats
+    start, begun, taken, waited = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken, arrivals.waited
+    ends, busy, peak = [arrivals.now], [arrivals.busy], 0
+    cycles = stats.r_cycles + 1 if not REGISTRY[drive.join.spec.algorithm].needs_index else 0
+    while ends[-1] - ends[0] < seconds or len(ends) <= 2 * BATCHES or stats.r_cycles < cycles:
+        arrivals.feed()
+        ends.append(arrivals.now)
+        busy.append(arrivals.busy)
+        peak = max(peak, sum(drive.join.arena.components.values()))
+    edges = np.linspace(0, len(ends) - 1, BATCHES + 1).astype(int)
+    took, passed = (np.diff(np.array(x)[edges]) for x in (busy, ends))
+    loops = max(stats.iteration_count - start["iteration_count"], 1)
+    found = _measured(drive, start, begun, busy[-1] - busy[0], loops, 0.0, 0.0)
+    found.mu_interval = found.mu * _interval(took / passed) / float(np.mean(took / passed))
+    found.waiting_time += (arrivals.waited - waited) / max(arrivals.taken - taken, 1)
+    found.memory_peak, found.busy = peak, float(took.sum() / passed.sum())
+    return found
+
+
+def _measured(drive: Drive, start: dict, begun: int, spent: float, loops: int, mu_interval: float,
+              c_loop_interval: float) -> Measured:
+    stats = drive.join.stats
+    finished = stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"]
+    hits, loops = stats.cache_hits - start["cache_hits"], max(loops, 1)
+    each = lambda name: (getattr(stats, name) - start[name]) / max(finished, 1)  # noqa: E731
+    return Measured(
+        finished / spent, mu_interval, spent / loops, c_loop_interval, hits / loops, (finished - hits) / loops,
+        hits / max(finished, 1), getattr(drive.join, "cached", 0), each("processed_seconds"), each("waited_seconds"),
+        dict(drive.join.arena.components), stats.memory_peak, finished, drive.join.master.bytes_read - begun)
+
+
+def _interval(means: np.ndarray) -> float:
+    return float(T_95 * np.std(means, ddof=1) / math.sqrt(len(means)))
+
+
+def check(drive: Drive, stream: Stream, tuples: int = CHECKED) -> Answer:
+    """The answer to a bounded stream, given to an operator that has been at work. Raises SemistreamError when a tuple is
+    missing."""
+    drive.spend(drive.join.drain())
+    answer, stats = Answer(), drive.join.stats
+    drive.stream, goal = stream, stats.rows_read + tuples
+    while stats.rows_read < goal:
+        drive.feed(min(BATCH, goal - stats.rows_read), answer)
+    drive.spend(drive.join.drain(), answer)
+    if stats.waiting or stats.matched + stats.unmatched != stats.rows_read:
+        raise SemistreamError(f"of {stats.rows_read:,} tuples {stats.matched:,} came out matched, {stats.unmatched:,} unmatched, "
+                              f"{stats.waiting:,} still wait")
+    return answer

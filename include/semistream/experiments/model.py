@@ -1,0 +1,172 @@
+"""What an experiment is: the points that it measures, the paper's claims about them, and the plots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from semistream.cost_models import Prediction, Workload
+from semistream.joins import REGISTRY
+
+Row = Mapping[str, Any]  # a point with what was predicted and measured: see `bench.Bench.row`
+MEASURED, FAILED = "measured", "failed"
+CLOSE = 0.25  # how far from the paper's ratio still reproduces it
+
+
+@dataclass(frozen=True)
+class Point:
+    """An algorithm at one setting."""
+
+    algorithm: str
+    tuples: int  # R_t; of `flights` it is what the data have
+    memory: float  # M, share of R
+    skew: float = 1.0  # Zipf's exponent
+    data: str = "zipf"
+    memory_of: int = 0  # R_t of the R that `memory` is a share of, where it is another one
+    parameters: tuple[tuple[str, Any], ...] = ()  # those given; the model finds the other sizes
+    rate: float = 0.0  # arrivals, tuples/s; 0: as fast as the join can
+    needed: bool = False  # find the M that is needed for the rate
+    series: str = ""  # in the legend; default: the algorithm's title
+    place: tuple[tuple[str, Any], ...] = ()  # where it is in a grid, for tables and plots
+
+    @property
+    def title(self) -> str:
+        return self.series or REGISTRY[self.algorithm].title
+
+
+class Asked(Protocol):
+    """What an experiment may ask when it lays out its points."""
+
+    scale: float
+    tuples: tuple[int, ...]  # |R|, M in percent of R, and skews: of the experiments that have no paper's setting
+    percent: tuple[float, ...]
+    skews: tuple[float, ...]
+
+    def work(self, point: Point) -> Workload: ...
+
+    def predict(self, point: Point) -> Prediction: ...
+
+    def memory(self, point: Point) -> int: ...
+
+    def needed(self, point: Point) -> float:
+        """M, bytes, at which the model gives the point's rate."""
+        ...
+
+
+Figures = Callable[[Asked, Point, Prediction], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A figure of the measurements, half its 95% interval, and what the models say of the same."""
+
+    value: float
+    interval: float = 0.0
+    predicted: float | None = None
+    rows: tuple[Row, ...] = ()  # the two that a ratio compares, for the explanation
+
+
+Find = Callable[[Sequence[Row]], Number | None]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says. low, high: the range that reproduces it; worse: beyond it, not even the direction is the paper's."""
+
+    text: str
+    find: Find
+    claimed: str
+    low: float = -math.inf
+    high: float = math.inf
+    worse: float | None = None
+    unit: str = "times"
+    explain: bool = False  # tell from the cost model how a ratio comes about
+    note: str = ""
+
+    def verdict(self, number: Number | None) -> str:
+        if number is None or math.isnan(number.value):
+            return "not measured"
+        low, high = number.value - number.interval, number.value + number.interval
+        if low <= self.high and high >= self.low:
+            return "reproduced"
+        if self.worse is None:
+            return "not reproduced"
+        if number.value > self.high and self.high > self.worse:
+            return "more than claimed"
+        return "same direction, less" if low > self.worse else "not reproduced"
+
+
+def times(text: str, faster: str, slower: str, claimed: float | None, up_to: float | None = None, y: str = "mu", note: str = "",
+          **where: Any) -> Claim:
+    """`faster` has `claimed` (.. `up_to`) times the y of `slower`, where rows have these values; no number: more, at every
+    setting."""
+    shown = "more" if claimed is None else f"{claimed:g}" + (f"–{up_to:g}" if up_to else "")
+    low, high = (1.0, math.inf) if claimed is None else (claimed * (1 - CLOSE), (up_to or claimed) * (1 + CLOSE))
+    return Claim(text, ratio(faster, slower, y, every=claimed is None, **where), shown, low, high, worse=1.0, explain=y == "mu",
+                 note=note)
+
+
+def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: Any) -> Find:
+    """y of one algorithm over that of another; of several settings, the geometric mean, or the least (every)."""
+
+    def find(rows: Sequence[Row]) -> Number | None:
+        pairs = [(a, b) for a in having(rows, algorithm=above, **where) for b in having(rows, algorithm=below, **where)
+                 if all(a[k] == b[k] for k in ("master_tuples", "memory_percent", "skew", "data", "rate"))]
+        if not pairs:
+            return None
+        if every:
+            pairs = [min(pairs, key=lambda pair: pair[0][y] / pair[1][y])]
+        mean = lambda values: math.exp(sum(map(math.log, values)) / len(pairs))  # noqa: E731
+        value = mean([a[y] / b[y] for a, b in pairs])
+        known = all(r.get(f"{y}_model") for pair in pairs for r in pair)
+        predicted = mean([a[f"{y}_model"] / b[f"{y}_model"] for a, b in pairs]) if known else None
+        wide = max(math.hypot(*(r.get(f"{y}_interval", 0.0) / r[y] for r in pair)) for pair in pairs)
+        return Number(value, value * wide / math.sqrt(len(pairs)), predicted, tuple(pairs[-1]))
+
+    return find
+
+
+def having(rows: Iterable[Row], **where: Any) -> list[Row]:
+    """The measured rows that have these values; a callable value is a condition."""
+    return [r for r in rows if r["state"] == MEASURED and all(
+        v(r.get(k)) if callable(v) else r.get(k) == v for k, v in where.items())]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """y over x, a line a series; y: measured; dashed, what the models say. A second x makes it a surface's contours."""
+
+    title: str
+    x: str
+    y: str = "mu"
+    second: str = ""
+    log: str = ""  # axes with a logarithmic scale, of "x", "y", "xy"
+    models: tuple[str, ...] = ("model",)  # rows' keys are Y_model …
+    only: Mapping[str, Any] = field(default_factory=dict)
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    paper: str  # the authors' short title of it
+    figure: str
+    about: str  # one line
+    points: Callable[[Asked, Sequence[str]], list[Point]]  # of these algorithms
+    algorithms: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    plots: tuple[Plot, ...]
+    scale: float = 0.01  # by default
+    least: float = 0.003  # scale at which every M still holds two disk buffers
+    beside: bool = True  # whether our own algorithm may be shown too
+    figures: Figures | None = None  # more columns
+
+
+TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk phase, tuples/s", "c_loop": "c_loop, s",
+          "memory_percent": "M, % of R", "memory": "M, bytes", "master_tuples": "|R|, tuples", "skew": "Zipf exponent",
+          "through_cache": "share of the stream through the cache", "processing_time": "mean processing time, s",
+          "waiting_time": "mean waiting time, s", "rate": "arrival rate, tuples/s", "needed": "memory needed, bytes",
+          "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples", "cache_tuples": "h_R, tuples",
+          "resident_tuples": "non-swappable part, tuples", "w": "w, stream tuples per iteration"}

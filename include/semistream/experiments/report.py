@@ -1,0 +1,158 @@
+"""The report of an experiment: one page that needs neither a network nor another file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, select_autoescape
+from matplotlib import rc_context
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from rich.table import Table
+
+from semistream.experiments.explain import SEEK, TERMS, sentence
+from semistream.experiments.model import FAILED, TITLES, Experiment, Plot, Row, having
+from semistream.experiments.run import Finding, wrong_answers
+from semistream.joins import REGISTRY
+from semistream.master.snapshot import write_atomically
+from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
+
+DASHES = {"model": "--", "printed": ":", "expected": "-."}
+NAMES = {"model": "model", "printed": "as printed", "expected": "expected count"}
+
+
+def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], rows: Sequence[Row],
+                 findings: Sequence[Finding]) -> Path:
+    """Gives the path of the page."""
+    environment = Environment(loader=PackageLoader("semistream.experiments"), autoescape=select_autoescape(), trim_blocks=True,
+                              lstrip_blocks=True)
+    environment.globals |= {"shown": shown, "sentence": sentence, "terms": list(TERMS), "number": _number, "sizes": _sizes,
+                            "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
+    with rc_context(STYLE):
+        plots = [{"title": p.title, "caption": p.caption, "svg": drawn} for p in experiment.plots if (drawn := draw(p, rows))]
+    page = environment.get_template("experiment.html").render(
+        experiment=experiment, about=about, rows=rows, findings=findings, plots=plots, wrong=wrong_answers(rows),
+        failed=[r for r in rows if r["state"] == FAILED], needed=any("needed" in r for r in rows),
+        explained=[f for f in findings if f.why])
+    write_atomically(path, page)
+    return path
+
+
+def claims_table(experiment: Experiment, findings: Sequence[Finding]) -> Table:
+    """For a terminal."""
+    table = Table(title=f"{experiment.name}: {experiment.about}", title_justify="left", box=None, pad_edge=False)
+    for name in ("claim", "claimed", "measured", "by the models", "verdict"):
+        table.add_column(name, justify="left" if name in ("claim", "verdict") else "right", overflow="fold")
+    for f in findings:
+        n = f.number
+        table.add_row(f.claim.text, f.claim.claimed, shown(n.value, f.claim.unit, n.interval) if n else "–",
+                      shown(n.predicted, f.claim.unit) if n else "–", f.verdict)
+    return table
+
+
+def shown(number: float | None, unit: str, interval: float = 0.0) -> str:
+    """A claim's figure."""
+    if number is None:
+        return "–"
+    scale, digits, sign = (100, 1, "%") if unit == "%" else (1, 2, "")
+    return f"{scale * number:.{digits}f}" + (f" ± {scale * interval:.{digits}f}" if interval else "") + sign
+
+
+def draw(plot: Plot, rows: Sequence[Row]) -> str:
+    """An SVG element; empty where there is nothing to show."""
+    found = [r for r in having(rows, **plot.only) if r.get(plot.x) is not None and r.get(plot.y) is not None]
+    if not found:
+        return ""
+    if plot.x == plot.y:
+        return _against(plot, found)
+    return _surface(plot, found) if plot.second else _lines(plot, found)
+
+
+def _lines(plot: Plot, rows: Sequence[Row]) -> str:
+    figure, axes = figure_of(7, 3.8)
+    for colour, series in zip(_colours(rows), dict.fromkeys(r["series"] for r in rows), strict=False):
+        mine = sorted((r for r in rows if r["series"] == series), key=lambda r: r[plot.x])
+        at = [r[plot.x] for r in mine]
+        axes.errorbar(at, [r[plot.y] for r in mine], [r.get(f"{plot.y}_interval", 0.0) for r in mine], color=colour, marker="o",
+                      ms=4, lw=1.4, capsize=2, label=series)
+        for model in plot.models:
+            known = [(r[plot.x], r[f"{plot.y}_{model}"]) for r in mine if r.get(f"{plot.y}_{model}") is not None]
+            if known:
+                axes.plot(*zip(*known, strict=True), DASHES[model], color=colour, lw=1)
+    for model in plot.models:
+        if any(f"{plot.y}_{model}" in r for r in rows):
+            axes.plot([], [], DASHES[model], color="#555", lw=1, label=NAMES[model])
+    _name(plot, axes, plot.y)
+    return svg(figure)
+
+
+def _against(plot: Plot, rows: Sequence[Row]) -> str:
+    """Calculated over measured."""
+    figure, axes = figure_of(4.6, 3.8)
+    for model, colour in zip(plot.models, COLOURS, strict=False):
+        axes.scatter([r[plot.x] for r in rows], [r[f"{plot.y}_{model}"] for r in rows], s=18, color=colour, label=NAMES[model],
+                     zorder=3)
+    values = [r[plot.x] for r in rows] + [r[f"{plot.y}_{m}"] for r in rows for m in plot.models]
+    ends = min(values) / 1.3, max(values) * 1.3
+    axes.plot(ends, ends, color="#555", lw=1)
+    axes.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color="#555", alpha=0.12, lw=0)
+    axes.set(xlabel=f"measured {TITLES[plot.x]}", ylabel=f"calculated {TITLES[plot.y]}", xlim=ends, ylim=ends)
+    axes.set(xscale="log", yscale="log")
+    axes.legend(frameon=False)
+    return svg(figure)
+
+
+def _surface(plot: Plot, rows: Sequence[Row]) -> str:
+    """A table of colours: measured on the left, by the model on the right."""
+    xs, ys = (sorted({r[k] for r in rows}) for k in (plot.x, plot.second))
+    figure, (left, right) = figure_of(9, 3.6, 1, 2)
+    for axes, key, title in ((left, plot.y, "measured"), (right, f"{plot.y}_model", "by the model")):
+        z = np.full((len(ys), len(xs)), np.nan)
+        for r in rows:
+            z[ys.index(r[plot.second]), xs.index(r[plot.x])] = r[key]
+        image = axes.imshow(z, origin="lower", aspect="auto", cmap="viridis")
+        for (i, j), value in np.ndenumerate(z):
+            if value == value:
+                dark = value < (np.nanmin(z) + np.nanmax(z)) / 2
+                best = value == np.nanmax(z)
+                axes.text(j, i, short(value), ha="center", va="center", fontsize=8, color="white" if dark else "black",
+                          weight="bold" if best else "normal")
+        axes.set(xticks=range(len(xs)), xticklabels=[short(x) for x in xs], yticks=range(len(ys)),
+                 yticklabels=[short(y) for y in ys], xlabel=TITLES[plot.x], ylabel=TITLES[plot.second], title=title)
+        axes.grid(False)
+        figure.colorbar(image, ax=axes, format=FuncFormatter(short))
+    return svg(figure)
+
+
+def _name(plot: Plot, axes: Any, y: str) -> None:
+    axes.set(xlabel=TITLES.get(plot.x, plot.x), ylabel=TITLES.get(y, y))
+    if "x" in plot.log:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    if "y" in plot.log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(bottom=0)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(short))
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _colours(rows: Sequence[Row]) -> list[str]:
+    count = len({r["series"] for r in rows})
+    return list(COLOURS * (1 + count // len(COLOURS)))[:count]
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    """Grouped where it is large, with some significant digits where it is small."""
+    if value is None or value != value:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.{digits}g}"
+
+
+def _sizes(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in parameters.items())

@@ -1,0 +1,209 @@
+"""Runs experiments: each in a directory of its own, with the results as JSON and CSV and a report, kept after every point."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from semistream.config import Places
+from semistream.cost_models import MODELS
+from semistream.errors import ConfigError
+from semistream.experiments import EXPERIMENTS, Experiment
+from semistream.experiments.bench import Bench
+from semistream.experiments.explain import Setting, explain
+from semistream.experiments.model import FAILED, Claim, Number, Point, Row
+from semistream.experiments.settings import ExperimentSettings
+from semistream.joins import REGISTRY
+from semistream.joins.registry import find_algorithm
+from semistream.master.snapshot import write_atomically
+from semistream.tuning.calibration import processor
+
+OWN = ("elevatorjoin",)  # our own algorithms, shown beside the papers'
+RESULTS, TABLE, REPORT = "results.json", "results.csv", "report.html"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, and what was found."""
+
+    claim: Claim
+    number: Number | None
+    verdict: str
+    why: list[Setting]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    report: Path
+    findings: list[Finding]
+    wrong: list[str]  # where answers differ
+    measured: int  # points
+
+
+def chosen(names: Sequence[str]) -> list[Experiment]:
+    """Experiments by their names, by a paper's (``ssj``: all that begin so), or all. Raises ConfigError for an unknown one."""
+    found: dict[str, Experiment] = {}
+    for name in names:
+        some = {k: e for k, e in EXPERIMENTS.items() if name in ("all", k) or k.rsplit("-", 1)[0] == name or (
+            k.startswith(f"{name}-") and name in PAPERS)}
+        if not some:
+            raise ConfigError("experiment", f"must be one of {', '.join(EXPERIMENTS)}; or of {', '.join(PAPERS)}, for all of a "
+                              "paper's; or all", name, "See semistream experiments --list.")
+        found |= some
+    return list(found.values())
+
+
+PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin")
+
+
+def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str, tell: Tell) -> Outcome:
+    """Measure what is not measured yet, write the results, and judge the claims. A point that fails is shown, and no error."""
+    output = (settings.output or places.home / "experiments") / experiment.name
+    output.mkdir(parents=True, exist_ok=True)
+    bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
+    tell(f"{experiment.name}: {experiment.about}; scale {bench.scale:g}")
+    points = experiment.points(bench, names)
+    about = _about(experiment, settings, bench, command)
+    known = {} if settings.again else _known(output, about)
+    rows: list[dict[str, Any]] = []
+    if known:
+        tell(f"{sum(_key(p) in known for p in points)} of {len(points)} points are known from an earlier run (--again measures "
+             "them anew)")
+    try:
+        for i, point in enumerate(points):
+            row = known.get(_key(point))
+            if row is None:
+                row = bench.run(point, experiment.figures) | {"point": _key(point), "at": _now()}
+                tell(f"[{i + 1}/{len(points)}] {told(row)}")
+            rows.append(row)
+            _write(output, about, rows)
+    finally:
+        findings = judge(experiment, bench, points, rows)
+        if rows:
+            from semistream.experiments.report import write_report
+
+            _write(output, about, rows, findings)
+            write_report(output / REPORT, experiment, about, rows, findings)
+    return Outcome(output / REPORT, findings, wrong_answers(rows), sum(r["state"] != FAILED for r in rows))
+
+
+def judge(experiment: Experiment, bench: Bench, points: Sequence[Point], rows: Sequence[dict[str, Any]]) -> list[Finding]:
+    of = {_key(p): p for p in points}
+    findings = []
+    for claim in experiment.claims:
+        number = claim.find(rows)
+        why = explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number and number.rows else []
+        findings.append(Finding(claim, number, claim.verdict(number), why))
+    return findings
+
+
+def wrong_answers(rows: Sequence[Row]) -> list[str]:
+    """Where joins of the same tuples gave different answers."""
+    wrong = []
+    answers: dict[tuple[Any, ...], dict[str, str]] = {}
+    for r in rows:
+        if r["state"] != FAILED:
+            answers.setdefault((r["data"], r["master_tuples"], r["skew"]), {}).setdefault(r["answer"], r["series"])
+    for (data, tuples, skew), found in answers.items():
+        if len(found) > 1:
+            wrong.append(f"{data}, |R| = {tuples:,}, skew {skew:g}: " + ", ".join(f"{who} {sum_}" for sum_, who in found.items()))
+    return wrong
+
+
+def told(row: dict[str, Any]) -> str:
+    """A line on a point."""
+    where = f"{row['series']:<20} |R| {row['master_tuples']:>11,}  skew {row['skew']:g}"
+    if row["state"] == FAILED:
+        return f"{where}  failed: {row['error']}"
+    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in row["parameters"].items())
+    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} ± {row['mu_interval']:,.0f} tuples/s (model "
+            f"{row['mu_model']:,.0f})  {row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s")
+
+
+def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Bench:
+    wanted = settings.scale or experiment.scale
+    scale = max(wanted, experiment.least)
+    if scale > wanted:
+        tell(f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which every M holds its disk buffers")
+    return Bench(places, settings.data or places.home / "experiments" / "data", scale, settings.seconds, settings.clock,
+                 settings.pace, settings.costs, tuple(_numbers("master", settings.master, int)),
+                 tuple(_numbers("memory", settings.memory, float)), tuple(_numbers("skew", settings.skew, float)), tell)
+
+
+def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
+    try:
+        found = [kind(t) for t in texts]
+    except ValueError:
+        found = []
+    if not found or min(found) < 0 or (name != "skew" and min(found) == 0):
+        raise ConfigError(name, "must be positive numbers, separated by commas", ",".join(texts), "For instance 1,10.")
+    return found
+
+
+def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[str]:
+    if settings.algorithms:
+        return [find_algorithm(a).name for a in settings.algorithms]
+    beside = [a for a in OWN if experiment.beside and a in REGISTRY and a in MODELS]
+    return list(dict.fromkeys([*experiment.algorithms, *beside]))
+
+
+def _about(experiment: Experiment, settings: ExperimentSettings, bench: Bench, command: str) -> dict[str, Any]:
+    here = Path(__file__).parent
+    told = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run(["git", "-C", here, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
+    costs = {k: {"machine": c.machine, **c.measured} for k, c in bench._costs.items()}
+    return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure, "about": experiment.about,
+            "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock, "pace": settings.pace,
+            "command": command, "commit": told.stdout.strip() + ("-changed" if changed.stdout.strip() else ""),
+            "machine": machine(), "versions": {p: version(p) for p in ("semistream", "numpy", "numba", "pyarrow")},
+            "date": _now(), "costs": costs, "page_cache": "R is read with O_DIRECT, past the page cache"}
+
+
+def machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"name": platform.node(), "processor": processor(), "cores": os.cpu_count(), "memory": memory,
+            "system": platform.platform(), "python": platform.python_version()}
+
+
+SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "machine", "versions")  # that results may be taken up
+
+
+def _known(output: Path, about: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The points that were measured with the same settings, machine and code."""
+    try:
+        before = json.loads((output / RESULTS).read_text())
+        same = all(before["about"][k] == about[k] for k in SAME)
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {r["point"]: r for r in before["rows"] if r["state"] != FAILED} if same else {}
+
+
+def _key(point: Point) -> str:
+    return json.dumps(asdict(point), sort_keys=True)
+
+
+def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]], findings: Sequence[Finding] = ()) -> None:
+    claims = [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit, "verdict": f.verdict,
+               "measured": f.number and f.number.value, "interval": f.number and f.number.interval,
+               "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why]} for f in findings]
+    values = {"about": about | {"finished": _now()}, "claims": claims, "wrong_answers": wrong_answers(rows), "rows": list(rows)}
+    write_atomically(output / RESULTS, json.dumps(values, indent=1, default=str))
+    columns = list(dict.fromkeys(k for r in rows for k in r))
+    with open(output / TABLE, "w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows({k: json.dumps(v) if isinstance(v, dict) else v for k, v in r.items()} for r in rows)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
