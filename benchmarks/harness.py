@@ -1,0 +1,280 @@
+"""Measuring peers side by side: interleaved runs, medians, checked answers, rows with all that one needs to judge them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from benchmarks.data import Answer, Files
+from semistream.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+MB = 1_000_000
+PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc-driver-sqlite", "pymysql")
+
+
+class Unavailable(Exception):
+    """A peer or a benchmark that cannot run here, and why."""
+
+
+class WrongAnswer(Exception):
+    """A peer whose rows are not those of the join."""
+
+
+@dataclass
+class Sample:
+    """One run of one peer."""
+
+    tuples: int  # finished in it
+    seconds: float
+    bytes_read: int = 0  # of R
+    cpu_seconds: float = 0.0
+
+
+@dataclass
+class Result:
+    """What a peer tells when its runs are over."""
+
+    answer: Answer
+    expected: Answer
+    memory_budget: int = 0  # M, bytes
+    memory_peak: int = 0  # of the arena, or what the peer itself counts against its limit
+    rss_peak: int = 0  # of the process, or of the tree of them
+    note: str = ""
+
+
+class Peer(Protocol):
+    """Ready to be measured once it is constructed."""
+
+    def measure(self) -> Sample: ...
+
+    def finish(self) -> Result: ...
+
+
+@dataclass
+class Bench:
+    """One invocation: where files are and results go, and how often everything runs."""
+
+    scale: str
+    runs: int
+    files: Files
+    output: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    about: dict[str, Any] = field(default_factory=lambda: machine())
+
+    def say(self, text: str) -> None:
+        print(f"# {text}", file=sys.stderr, flush=True)
+
+    def compare(self, benchmark: str, case: str, peers: dict[str, Callable[[], Peer]], baseline: str) -> None:
+        """Run the peers in turn, ``runs`` times, each in a process of its own; write a row for each, the ratio to the baseline's.
+
+        Raises WrongAnswer after writing them when an answer is wrong.
+        """
+        open_peers: dict[str, Remote] = {}
+        failed: dict[str, str] = {}
+        try:
+            for name, make in peers.items():
+                try:
+                    open_peers[name] = Remote(make)
+                except Unavailable as e:
+                    failed[name] = str(e)
+            samples: dict[str, list[Sample]] = {name: [] for name in open_peers}
+            for _ in range(self.runs):
+                for name, peer in open_peers.items():
+                    samples[name].append(peer.call("measure"))
+            results = {name: peer.call("finish") for name, peer in open_peers.items()}
+        finally:
+            for peer in open_peers.values():
+                peer.close()
+        rates = {name: statistics.median(s.tuples / s.seconds for s in runs) for name, runs in samples.items()}
+        for name in peers:
+            if name in failed:
+                self.add(benchmark, case, name, {"note": f"cannot run: {failed[name]}"})
+            else:
+                self.add(benchmark, case, name, _summary(samples[name], results[name], rates, name, baseline))
+        wrong = [f"{n}: {r.answer}, expected {r.expected}" for n, r in results.items() if r.answer != r.expected]
+        if wrong:
+            raise WrongAnswer(f"{benchmark}, {case}: {'; '.join(wrong)}")
+
+    def add(self, benchmark: str, case: str, peer: str, values: dict[str, Any]) -> None:
+        """Write one row, at once."""
+        row = {"benchmark": benchmark, "scale": self.scale, "case": case, "peer": peer, **values}
+        if not any(r["benchmark"] == benchmark for r in self.rows):
+            self._path(benchmark, "jsonl").unlink(missing_ok=True)
+        self.rows.append(row)
+        with open(self._path(benchmark, "jsonl"), "a") as file:
+            file.write(json.dumps(row | self.about | {"load": os.getloadavg()[0], "at": time.strftime("%FT%TZ", time.gmtime())})
+                       + "\n")
+        mine = [r for r in self.rows if r["benchmark"] == benchmark]
+        self._path(benchmark, "txt").write_text("\n".join(table(mine, self.about)) + "\n")
+        print(line(row), flush=True)
+
+    def _path(self, benchmark: str, suffix: str) -> Path:
+        self.output.mkdir(parents=True, exist_ok=True)
+        return self.output / f"{benchmark}-{self.scale}.{suffix}"
+
+
+def _summary(samples: list[Sample], result: Result, rates: dict[str, float], name: str, baseline: str) -> dict[str, Any]:
+    median = lambda values: statistics.median(values)  # noqa: E731
+    return {
+        "rate": rates[name], "ratio": rates[name] / rates[baseline] if baseline in rates else None, "baseline": baseline,
+        "rates": [round(s.tuples / s.seconds) for s in samples], "runs": len(samples),
+        "tuples": median(s.tuples for s in samples), "seconds": median(s.seconds for s in samples),
+        "cpu_seconds": median(s.cpu_seconds for s in samples), "bytes_read": median(s.bytes_read for s in samples),
+        "rows": result.answer.rows, "checksum": f"{result.answer.checksum:016x}", "right": result.answer == result.expected,
+        "memory_budget": result.memory_budget, "memory_peak": result.memory_peak, "rss_peak": result.rss_peak,
+        "note": result.note}
+
+
+# ---- a peer in a process of its own
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """Processes that have the modules, and nothing else, before they begin."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.operators"])
+    return context
+
+
+class Remote:
+    """A peer that lives in its own process, so that its memory is its own."""
+
+    def __init__(self, make: Callable[[], Peer]):
+        context = _context()
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, make))  # type: ignore[attr-defined]
+        self._process.start()
+        theirs.close()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str) -> Any:
+        self._pipe.send(method)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            kind, value = self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError(f"the peer's process ended with {self._process.exitcode}") from None
+        if kind == "unavailable":
+            raise Unavailable(value)
+        if kind == "error":
+            raise RuntimeError(value)
+        return value
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join(60)
+        if self._process.is_alive():
+            self._process.terminate()
+
+
+def _serve(pipe: Any, make: Callable[[], Peer]) -> None:
+    def answer(work: Callable[[], Any]) -> Any:
+        try:
+            value = work()
+            pipe.send(("value", None if work is make else value))
+            return value
+        except (Unavailable, ConfigError) as e:
+            pipe.send(("unavailable", str(e)))
+        except Exception:
+            pipe.send(("error", traceback.format_exc()))
+        return None
+
+    peer = answer(make)
+    while peer is not None:
+        try:
+            method = pipe.recv()
+        except EOFError:
+            return
+        answer(getattr(peer, method))
+
+
+def peak_rss() -> int:
+    """Bytes, the most that this process ever had."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(text.split("VmHWM:")[1].split()[0])
+
+
+# ---- settings, machine, table
+
+
+def change(settings: Any, changes: dict[str, str]) -> Any:
+    """A frozen dataclass with some fields replaced by what texts say, in the type of the value that is there."""
+    known = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    return dataclasses.replace(settings, **{n: _parse(known[n], v) for n, v in changes.items() if n in known})
+
+
+def _parse(value: Any, text: str) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_parse(value[0], t) for t in text.split(",") if t)
+    return type(value)(float(text)) if isinstance(value, int) else type(value)(text)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on beside the code."""
+    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout  # noqa: E731
+    cpu = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
+    return {
+        "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": cpu[0] if cpu else platform.processor(), "cores": len(os.sched_getaffinity(0)),
+        "memory": psutil.virtual_memory().total,
+        "commit": git("rev-parse", "--short", "HEAD").strip() + ("+changes" if git("status", "--porcelain", "include",
+                                                                                   "spark_apps").strip() else ""),
+        "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
+        "versions": {"python": platform.python_version(), **dict(_versions())}}
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
+HEAD = (f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'seconds':>9}{'read MB':>10}{'M MB':>9}{'arena MB':>9}"
+        f"{'RSS MB':>8}{'rows':>13}  checksum")
+
+
+def line(row: dict[str, Any]) -> str:
+    start = f"{row['case']:<42}{row['peer']:<26}"
+    if "rate" not in row:
+        return f"{start}{row['note']}"
+    mb = lambda name, width: f"{row.get(name, 0) / MB:>{width},.1f}" if row.get(name) else " " * (width - 1) + "-"  # noqa: E731
+    ratio = f"{row['ratio']:>8.2f}" if row.get("ratio") is not None else f"{'-':>8}"
+    return (f"{start}{row['rate']:>12,.0f}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}{mb('memory_budget', 9)}"
+            f"{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  {row['checksum']}{'' if row['right'] else ' WRONG'}"
+            f"{'  ' + row['note'] if row.get('note') else ''}")
+
+
+def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
+    """Rows for people."""
+    lines = [f"{about['processor']}, {about['cores']} cores, {about['memory'] / 1e9:.0f} GB, {about['machine']}",
+             f"commit {about['commit']}, {', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
+             f"medians of {max((r.get('runs', 0) for r in rows), default=0)} runs, peers in turn; ratio: to the rate of the "
+             f"case's baseline"]
+    for case in dict.fromkeys(r["case"] for r in rows):
+        lines += ["", HEAD, *(line(r) for r in rows if r["case"] == case)]
+    return lines

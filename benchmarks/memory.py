@@ -1,0 +1,54 @@
+"""Service rate over M, from a thousandth of R to all of it, of every algorithm, beside a hash join with all of R in memory.
+
+In process, one thread; R on disk, read past the page cache; Zipf 1; joined rows are written out as Arrow. Sizes are those that
+the cost models find best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks.data import MASTER_BYTES, OPAQUE, Stream
+from benchmarks.harness import Bench
+from benchmarks.operators import HASH_JOIN, Operator
+from semistream.joins import REGISTRY
+
+PROCESS_BYTES = 400_000_000  # of a peer's process beside M
+
+
+@dataclass(frozen=True)
+class Settings:
+    master: int = 1_000_000  # R_t
+    shares: tuple[float, ...] = (1.0, 10.0, 100.0)  # M, percent of R
+    algorithms: tuple[str, ...] = tuple(REGISTRY)
+    skew: float = 1.0
+    batch: int = 65_536
+    seconds: float = 0.15
+    warm_up: float = 1.0
+
+
+SCALES = {"smallest": Settings(master=50_000, shares=(10.0,), algorithms=("ssbj", "meshjoin"), seconds=0.02, warm_up=0.2),
+          "small": Settings(),
+          "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), seconds=3.0, warm_up=60.0)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    stream = Stream(s.master, s.skew)
+    bench.files.snapshot(s.master, OPAQUE)
+    for share in s.shares:
+        memory = int(share / 100 * s.master * MASTER_BYTES)
+        make = {name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
+                for name in (HASH_JOIN, *s.algorithms)}
+        for group in together(list(s.algorithms), memory, s.master):
+            bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}",
+                          {name: make[name] for name in (HASH_JOIN, *group)}, HASH_JOIN)
+
+
+def together(names: list[str], memory: int, master: int) -> list[list[str]]:
+    """Peers in groups that fit into this machine's memory at the same time, beside the baseline."""
+    free = 0.7 * psutil.virtual_memory().available - 1.4 * MASTER_BYTES * master
+    most = max(int(free // (1.2 * memory + PROCESS_BYTES)), 1)
+    groups = -(-len(names) // most)
+    return [names[i::groups] for i in range(groups)]

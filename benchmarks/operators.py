@@ -1,0 +1,161 @@
+"""The project's operators as peers, in one process, and the hash join in main memory that they are measured against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.data import ON, STREAM, Answer, Files, Stream
+from benchmarks.harness import Result, Sample, peak_rss
+from semistream.config import Settings
+from semistream.cost_models import MODELS, TYPICAL, Frequencies
+from semistream.joins import JoinOutput, JoinState, SemiStreamJoin, open_join
+from semistream.joins.base import JoinSpec, Partition
+from semistream.joins.front import PROBE_ROWS, has_strings, probe_front
+from semistream.joins.parts import Cache
+from semistream.master import MasterRelation
+from semistream.tuning import describe, tune
+from semistream.tuning.workload import join_spec
+
+HASH_JOIN = "hash join, all of R"
+
+
+class HashJoin(SemiStreamJoin):
+    """The front stage with all of R in H_R: a hash join in main memory, of the same kernels."""
+
+    def __init__(self, spec: JoinSpec):
+        size = spec.master.tuple_count * (Cache.tuple_bytes(spec.fetched_schema, 0) + Cache.ENTRY)
+        assert not has_strings(spec.fetched_schema)
+        super().__init__(replace(spec, memory=int(size)), Settings())
+        self.arena.reserve("H_R", int(size))
+        count = spec.master.tuple_count
+        self.cache, keys = Cache(spec.fetched_schema, count, count, 0), np.empty(count, np.int64)
+        first = 0
+        for number in range(spec.master.partition_count):
+            partition = Partition(spec, number)
+            rows = np.arange(len(partition.codes))
+            self.cache.load(partition.payload, rows, first + rows, int(size))
+            keys[first:first + len(rows)] = partition.codes
+            first += len(rows)
+        self.cache.publish(keys)
+
+    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
+        for first in range(0, len(codes), PROBE_ROWS):
+            yield from probe_front(self, self.cache, batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS])
+
+    def _drain(self) -> Iterator[JoinOutput]:
+        return iter(())
+
+    def _waiting(self) -> int:
+        return 0
+
+    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        raise NotImplementedError
+
+    def _go_on(self, state: JoinState) -> None:
+        raise NotImplementedError
+
+
+def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: float, batch: int) -> SemiStreamJoin:
+    """An operator at the sizes that its cost model finds best, or its own choice. Raises ConfigError when M is too small."""
+    if algorithm == HASH_JOIN:
+        return HashJoin(join_spec(STREAM, master, ON, None))
+    parameters: dict[str, Any] = {}
+    if algorithm in MODELS:
+        sample = Stream(master.tuple_count, skew).batch(0, 1024)
+        work = describe(sample, master, ON, frequencies=Frequencies.zipf(master.tuple_count, skew), batch_tuples=batch)
+        parameters = tune(algorithm, work, memory, TYPICAL).parameters
+    return open_join(algorithm, memory=memory, stream=STREAM, master=master, on=ON, parameters=parameters)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """How to make the peer; ``OperatorPeer`` is made in its process.
+
+    batch: stream tuples given at a time; seconds: least time of a run; warm_up: most seconds before the first one.
+    """
+
+    files: Files
+    schema: pa.Schema
+    algorithm: str
+    memory: int
+    stream: Stream
+    batch: int
+    seconds: float
+    warm_up: float
+
+    def __call__(self) -> OperatorPeer:
+        return OperatorPeer(self)
+
+
+class OperatorPeer:
+    """An operator fed with one stream, run after run; what it finishes goes out as Arrow."""
+
+    def __init__(self, of: Operator):
+        pa.set_cpu_count(1)
+        self.of, self.answer, self.fed = of, Answer(), 0
+        self.seconds = self.cpu = 0.0
+        master = of.files.relation(of.stream.master, of.schema)
+        self.join = open_operator(of.algorithm, master, of.memory, of.stream.skew, of.batch)
+        self.out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), self.join.output_schema)
+        self._warm_up()
+
+    def measure(self) -> Sample:
+        """Batches until the time is over and, where R is read at all, as much was read as R has (at most five times as long)."""
+        stats, before = self.join.stats, replace(self.join.stats)
+        finished = self._finished
+        start, cpu = self.seconds, self.cpu
+        while True:
+            self._feed()
+            spent, read = self.seconds - start, stats.disk_tuples_read - before.disk_tuples_read
+            if spent >= self.of.seconds and (not read or read >= self.of.stream.master or spent >= 5 * self.of.seconds):
+                return Sample(self._finished - finished, spent, stats.bytes_read - before.bytes_read, self.cpu - cpu)
+
+    def finish(self) -> Result:
+        self._pass_on(self.join.drain())
+        stats = self.join.stats
+        cached = getattr(self.join, "cached", 0)
+        note = f"{stats.cache_hits / max(stats.rows_read, 1):.0%} through the cache" if cached else ""
+        return Result(self.answer, self.of.stream.expected(self.fed), self.join.arena.budget, stats.memory_peak, peak_rss(), note)
+
+    @property
+    def _finished(self) -> int:
+        return self.join.stats.matched + self.join.stats.unmatched
+
+    def _warm_up(self) -> None:
+        """Until H_S is full and H_R has hardly grown for as many tuples as R has or for a quarter of the time."""
+        deadline, cached = time.monotonic() + self.of.warm_up, -1
+        self._feed()
+        if self.of.algorithm == HASH_JOIN:
+            return
+        while time.monotonic() < deadline:
+            until, goal = time.monotonic() + self.of.warm_up / 4, self.fed + self.of.stream.master
+            while time.monotonic() < until and self.fed < goal:
+                self._feed()
+            now = getattr(self.join, "cached", 0)
+            if now <= 1.02 * cached and self._finished:
+                return
+            cached = now
+
+    def _feed(self) -> None:
+        batch = self.of.stream.batch(self.fed, self.of.batch)
+        self.fed += batch.num_rows
+        self._pass_on(self.join.process(batch))
+
+    def _pass_on(self, outputs: Iterator[JoinOutput]) -> None:
+        """Write what comes; only the join and the writing are timed, not the checking."""
+        while True:
+            start, cpu = time.perf_counter(), time.process_time()
+            output = next(outputs, None)
+            if output is not None:
+                self.out.write_batch(output.joined)
+            self.seconds += time.perf_counter() - start
+            self.cpu += time.process_time() - cpu
+            if output is None:
+                return
+            self.answer.add(output.joined)
