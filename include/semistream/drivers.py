@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from semistream.streaming.status import Status, clear_stop, read_status, write_json
+from semistream.durable import write_json
+from semistream.streaming.status import Status, clear_stop, read_status
 
 SILENCE = 60.0  # s without a sign of life after which a driver on another machine is taken for dead
 

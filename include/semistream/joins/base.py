@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-import uuid
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
@@ -20,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.config import Settings
+from semistream.durable import replacing
 from semistream.errors import StateError
 from semistream.joins.parts import Arena, as_stored, stored_schema
 from semistream.keys import JoinKeys, canonical
@@ -61,22 +60,10 @@ class JoinState:
                 writer.write_table(table)
             parts[name] = sink.getvalue()
         head = json.dumps({"values": self.values, "tables": [[n, len(b), zlib.crc32(b)] for n, b in parts.items()]}).encode()
-        beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            with open(beside, "wb") as file:
-                file.write(MAGIC + len(head).to_bytes(8, "little") + zlib.crc32(head).to_bytes(4, "little") + head)
-                for buffer in parts.values():
-                    file.write(buffer)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        with replacing(path) as file:
+            file.write(MAGIC + len(head).to_bytes(8, "little") + zlib.crc32(head).to_bytes(4, "little") + head)
+            for buffer in parts.values():
+                file.write(buffer)
 
     @classmethod
     def read(cls, path: str | Path) -> JoinState:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semistream.durable import sync, write_text
 from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
 from semistream.master.snapshot import (
@@ -26,8 +27,6 @@ from semistream.master.snapshot import (
     BucketWriter,
     Manifest,
     current_version,
-    sync_directory,
-    write_atomically,
 )
 
 KEEP = 3  # versions that stay, beside the pinned ones
@@ -83,8 +82,8 @@ class Publication:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), buckets=tuple(infos))
         manifest.write(self.directory)
         os.rename(self.directory, self.root / version)
-        sync_directory(self.root)
-        write_atomically(self.root / CURRENT, version)
+        sync(self.root)
+        write_text(self.root / CURRENT, version)
         self._forget_old_versions()
         return manifest
 
@@ -108,7 +107,7 @@ def pin(root: str | Path, holder: str, version: str | None) -> None:
     if version is None:
         path.unlink(missing_ok=True)
     else:
-        write_atomically(path, version)
+        write_text(path, version)
 
 
 def current_manifest(root: str | Path) -> Manifest | None:

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from semistream.durable import write_text
 from semistream.errors import ConfigError, StateError
 from semistream.keys import JoinKeys, buckets, master_keys
 
@@ -73,7 +74,7 @@ class Manifest:
         keys = self.keys
         values = asdict(self) | {"schema": encode_schema(self.schema), "exact": keys.exact,
                                  "key_types": [str(t) for t in keys.types]}
-        write_atomically(directory / MANIFEST, json.dumps(values, indent=1))
+        write_text(directory / MANIFEST, json.dumps(values, indent=1))
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:
@@ -93,25 +94,6 @@ def encode_schema(schema: pa.Schema) -> str:
 
 def decode_schema(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside, flush to disk, rename into place."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with open(temporary, "w") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:

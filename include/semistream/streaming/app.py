@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semistream import keys
 from semistream.config import Job, Places
+from semistream.durable import write_json
 from semistream.errors import ConfigError, StateError
 from semistream.joins.registry import find_algorithm
 from semistream.master import Manifest, current_version, pin
@@ -31,7 +32,7 @@ from semistream.streaming import sources
 from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import DeltaSink, Sink, SqlSink
-from semistream.streaming.status import StatusFile, clear_stop, stop_requested, write_json
+from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.task import RAW, SUMMARY, Work
 from semistream.tuning import known_costs
 from semistream.warehouse import create_all

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from semistream.config import AUTO
 from semistream.cost_models import Costs
+from semistream.durable import write_json
 from semistream.errors import StateError
 from semistream.joins import SemiStreamJoin, open_join
 from semistream.keys import JoinKeys, buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
-from semistream.streaming.status import write_json
 from semistream.warehouse.tables import surrogate_key
 
 

@@ -14,8 +14,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 from sqlalchemy import Connection, Engine, Table
 
+from semistream.durable import sync, write_json
 from semistream.errors import ConfigError
-from semistream.streaming.status import write_json
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
@@ -119,7 +119,7 @@ class DeltaSink:
             staging = Path(self.checkpoint) / "staging"
             staging.mkdir(exist_ok=True)
             pq.write_table(rejected, staging / name)
-            _sync(staging / name)
+            sync(staging / name)
         return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None}
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
@@ -191,11 +191,3 @@ def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Tabl
 def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
     for start in range(0, rows.num_rows, INSERT_ROWS):
         bulk_insert(connection, table, rows.slice(start, INSERT_ROWS))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from semistream.durable import write_json
 from semistream.errors import ConfigError
 
 HEARTBEAT = 2.0  # s
@@ -64,21 +65,6 @@ def stop_requested(checkpoint: str | Path) -> bool:
 
 def clear_stop(checkpoint: str | Path) -> None:
     (Path(checkpoint) / "stop").unlink(missing_ok=True)
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Replace a JSON file atomically; it is on disk when this returns."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with open(beside, "w") as f:
-        json.dump(values, f)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(beside, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 class StatusFile:

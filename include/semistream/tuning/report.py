@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from semistream.cost_models import MODELS, Costs, Frequencies, Workload
+from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
-from semistream.master.snapshot import write_atomically
 from semistream.tuning.advice import spelled
 from semistream.tuning.case import Case
 from semistream.tuning.measure import FAILED, MEASURED, Point, error
@@ -46,7 +46,7 @@ def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point], 
         about=about, points=points, best=best, plots=plots, failed=[p for p in points if p.state == FAILED],
         errors=_median(abs(error(p)) for p in points if p.state == MEASURED and p.predicted_rate))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page)
+    write_text(path, page)
     return path
 
 

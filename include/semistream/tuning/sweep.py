@@ -22,9 +22,10 @@ from sqlalchemy import delete, func, select, update
 
 from semistream.config import Job, Places
 from semistream.cost_models import Costs
+from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.settings import LoadSettings
-from semistream.streaming.status import read_status, write_json
+from semistream.streaming.status import read_status
 from semistream.tuning.advice import describe, recommendation, spelled
 from semistream.tuning.case import Case, TuneSettings, open_case
 from semistream.tuning.choice import COSTS_FILE
