@@ -12,11 +12,11 @@ from matplotlib import rc_context
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.table import Table
 
-from semistream.experiments.explain import SEEK, TERMS, sentence
+from semistream.durable import write_text
+from semistream.experiments.explain import SEEK, TERMS, limits, sentence
 from semistream.experiments.model import FAILED, TITLES, Experiment, Plot, Row, having
 from semistream.experiments.run import Finding, wrong_answers
 from semistream.joins import REGISTRY
-from semistream.master.snapshot import write_atomically
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
 
 DASHES = {"model": "--", "printed": ":", "expected": "-."}
@@ -28,7 +28,7 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
     """Gives the path of the page."""
     environment = Environment(loader=PackageLoader("semistream.experiments"), autoescape=select_autoescape(), trim_blocks=True,
                               lstrip_blocks=True)
-    environment.globals |= {"shown": shown, "sentence": sentence, "terms": list(TERMS), "number": _number, "sizes": _sizes,
+    environment.globals |= {"shown": shown, "sentence": sentence, "limits": limits, "terms": list(TERMS), "number": _number, "sizes": _sizes,
                             "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
     with rc_context(STYLE):
         plots = [{"title": p.title, "caption": p.caption, "svg": drawn} for p in experiment.plots if (drawn := draw(p, rows))]
@@ -36,7 +36,7 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
         experiment=experiment, about=about, rows=rows, findings=findings, plots=plots, wrong=wrong_answers(rows),
         failed=[r for r in rows if r["state"] == FAILED], needed=any("needed" in r for r in rows),
         explained=[f for f in findings if f.why])
-    write_atomically(path, page)
+    write_text(path, page)
     return path
 
 

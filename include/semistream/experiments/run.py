@@ -16,6 +16,7 @@ from typing import Any
 
 from semistream.config import Places
 from semistream.cost_models import MODELS
+from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.experiments import EXPERIMENTS, Experiment
 from semistream.experiments.bench import Bench
@@ -24,7 +25,6 @@ from semistream.experiments.model import FAILED, Claim, Number, Point, Row
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
-from semistream.master.snapshot import write_atomically
 from semistream.tuning.calibration import processor
 
 OWN = ("elevatorjoin",)  # our own algorithms, shown beside the papers'
@@ -197,7 +197,7 @@ def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]], 
                "measured": f.number and f.number.value, "interval": f.number and f.number.interval,
                "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why]} for f in findings]
     values = {"about": about | {"finished": _now()}, "claims": claims, "wrong_answers": wrong_answers(rows), "rows": list(rows)}
-    write_atomically(output / RESULTS, json.dumps(values, indent=1, default=str))
+    write_text(output / RESULTS, json.dumps(values, indent=1, default=str))
     columns = list(dict.fromkeys(k for r in rows for k in r))
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
