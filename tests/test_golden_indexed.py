@@ -75,6 +75,46 @@ def test_hybridjoin(master):
         (2, 2, 2, 0), (1, 2, 3, 0), (3, 2, 1, 0), (1, 2, 3, 1), (2, 2, 2, 1), (1, 2, 1, 1), (1, 2, 0, 1)]
 
 
+def test_elevatorjoin(master):
+    # h_S = 4, h_R = 4. There is memory to spare, so that every value met is worth caching. 7:45 is nowhere: unmatched at once.
+    #                                   H_S by partition                           stop  leave (* unmatched)  staged (- absent)
+    # 1                                 p0 1:10   p1 0:30 2:40        p2 3:55      p0    1                    10
+    # 2 refill 4:30                     p1 0:30 2:40 4:30             p2 3:55      p1    0 2 4                30 40
+    # 3 refill 5:60 6:57 8:20           p0 8:20   p2 3:55 5:60 6:57                p2    3* 5 6*              60 -55 -57
+    #   refill 9:80 10:10 11:55         p0 8:20 10:10   p2 11:55   p3 9:80
+    # 4 12:70 comes                                                                p3    9                    no place for 80
+    #   end of the sweep: 10 30 40 60, and that 55 and 57 are nowhere, move to H_R; refill 12:70
+    #   13:30 and 14*:57 through H_R; drain
+    # 5                                 p0 8:20 10:10   p2 11:55   p3 12:70        p0    8 10
+    # 6                                                                            p2    11*
+    # 7                                                                            p3    12
+    join = open_join("elevatorjoin", memory=1_000_000, stream=STREAM, master=master, on=[("k", "k")],
+                     parameters={"disk_tuples": 2, "waiting_tuples": 4, "cache_tuples": 4})
+    joined, unmatched = run(join, chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55), chunk(12, 70), chunk(13, 30, 57))
+    assert joined == [[1], [0, 2, 4], [5], [9], [13], [8, 10], [12]]
+    assert unmatched == [[7], [3, 6], [14], [11]]
+    assert trace(join, "w_n", "w_s", "disk_tuples", "waiting", "cached", "r_cycles") == [
+        (0, 1, 2, 3, 0, 0), (0, 3, 2, 1, 0, 0), (0, 3, 2, 1, 0, 0), (0, 1, 2, 3, 4, 0),
+        (2, 2, 2, 2, 4, 1), (0, 1, 2, 1, 4, 1), (0, 1, 2, 0, 4, 1)]
+
+
+@pytest.mark.parametrize(("skew", "cached"), [(0, range(60)), (1, range(100, 400))])
+def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
+    """A uniform stream fills H_S and caches hardly anything; when the hot values change, H_R follows within two sweeps."""
+    table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": [f"v{k}" for k in range(20_000)]})
+    master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
+    join = open_join("elevatorjoin", memory=150_000, stream=STREAM, master=master, on=[("k", "k")],
+                     parameters={"disk_tuples": 256, "disk_share": 1.0})
+    weights = (np.arange(20_000) + 1.0) ** -skew
+    for drift in (0, 7_000):
+        for _ in range(60):
+            hits = join.stats.cache_hits
+            keys = (rng.choice(20_000, 500, p=weights / weights.sum()) + drift) % 20_000
+            assert all(r["v"] == f"v{r['k']}" for o in join.process(chunk(0, *keys)) for r in o.joined.to_pylist())
+        assert join.cached in cached and join.stats.rejected == {}
+        assert (join.stats.cache_hits - hits > 200) == (skew == 1)
+
+
 def test_x_hybridjoin(master):
     # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable part will be 30 10.
     #                                       H_S and Q, oldest first                non-swappable    read     leave

@@ -128,7 +128,7 @@ def test_direct_reads_give_the_same(tmp_path):
     publish(table.append_column("wide", pa.array([None if i % 7 == 0 else "x" * (i % 90) for i in range(N)])), names, tmp_path,
             bucket_count=3)
     for size in (1, 1000):
-        cached, direct = open_snapshot(tmp_path, partition_tuples=size), open_snapshot(tmp_path, partition_tuples=size, direct=True)
+        cached, direct = (open_snapshot(tmp_path, partition_tuples=size, direct=d) for d in (False, True))
         for i in range(cached.partition_count):
             assert (cached.read_codes(i) == direct.read_codes(i)).all()
             for columns in (["wide", "m_sk"], ["m_sk"]):

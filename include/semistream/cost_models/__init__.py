@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from semistream.cost_models import cmeshjoin, hybridjoin, meshjoin, rmeshjoin, ssbj, sscj, ssij, ssj, xhybridjoin
+from semistream.cost_models import cmeshjoin, elevatorjoin, hybridjoin, meshjoin, rmeshjoin, ssbj, sscj, ssij, ssj, xhybridjoin
 from semistream.cost_models.costs import TYPICAL, Costs, Cut, PhaseCosts, Prediction, Symbols, Workload
 from semistream.cost_models.frequencies import Frequencies
 
@@ -27,6 +27,7 @@ MODELS: dict[str, Model] = {
     "tuned-x-hybridjoin": Model(xhybridjoin.predict, ("disk_tuples", "resident_tuples")),
     "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples")),
     "ssij": Model(ssij.predict, ("disk_tuples", "cache_share")),
+    "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",)),
 }
 
 __all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction", "Symbols", "Workload"]

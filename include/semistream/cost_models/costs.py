@@ -56,6 +56,9 @@ class PhaseCosts:
     probe: float  # the part of it that finding, output and removal take
 
 
+PHASES = ("scan", "index", "elevator")
+
+
 @dataclass(frozen=True)
 class Costs:
     """A machine's costs, seconds. Between two table sizes they are interpolated over the size's logarithm."""
@@ -63,6 +66,7 @@ class Costs:
     machine: str
     scan: PhaseCosts  # of the joins that scan R
     index: PhaseCosts  # of those that read it through its index
+    elevator: PhaseCosts  # of ELEVATORJOIN
     tables: tuple[float, ...]  # tuples in H_R
     look_up_cache: tuple[float, ...]  # c_H in H_R
     output_cache: tuple[float, ...]  # c_O from H_R
@@ -89,7 +93,7 @@ class Costs:
         ns = NANOSECOND
         phase = PhaseCosts((1.0,), (c_h * ns,), (c_o * ns,), (c_e * ns,), (c_a * ns,), c_s * ns, c_io_fixed * ns,
                            c_io_tuple * ns, 0.0, 0.0, c_i * ns, 0.0)
-        return cls(machine, phase, phase, (1.0,), (c_h * ns,), (c_o * ns,), c_f * ns, 0.0, 0.0, c_b * ns)
+        return cls(machine, phase, phase, phase, (1.0,), (c_h * ns,), (c_o * ns,), c_f * ns, 0.0, 0.0, c_b * ns)
 
     def save(self, path: str | Path) -> None:
         """YAML, or JSON where the name ends so."""
@@ -103,7 +107,7 @@ class Costs:
         """Raises ConfigError when the file is missing or is none of these."""
         try:
             values = _tuples(yaml.safe_load(Path(path).read_text()))
-            return cls(**values | {p: PhaseCosts(**values[p]) for p in ("scan", "index")})
+            return cls(**values | {p: PhaseCosts(**values[p]) for p in PHASES})
         except (OSError, TypeError, KeyError, AttributeError, yaml.YAMLError) as e:
             raise ConfigError("costs", "must be a file that `calibrate` wrote", str(path), f"Calibrate anew: {e}") from None
 
@@ -141,6 +145,7 @@ class Workload:
     disk_tuple_bytes: float  # v_R in the disk buffer
     stream_tuple_bytes: float  # v_S in H_S and Q of a join that scans R: the papers' v_ptr + f v_S
     indexed_tuple_bytes: float  # the same of a join that reads R through its index
+    elevator_tuple_bytes: float  # the same of ELEVATORJOIN
     cached_tuple_bytes: float  # v_R in H_R
     resident_tuple_bytes: float  # v_R in the non-swappable part
     cached_key_bytes: float  # of a join value in H_R, its tuples aside
@@ -219,5 +224,10 @@ TYPICAL = Costs(
                remove=(64e-9, 64e-9, 83e-9, 180e-9), append=(150e-9, 150e-9, 210e-9, 310e-9), read_stream=71e-9,
                read_partition=25e-6,
                read_code=3.3e-9, payload=12e-6, read_payload=50e-9, iteration=230e-6, probe=180e-6),
+    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(4e-9, 4e-9, 5e-9, 6e-9),
+               output=(110e-9, 110e-9, 120e-9, 150e-9),
+               remove=(9e-9, 9e-9, 9e-9, 9e-9), append=(50e-9, 60e-9, 80e-9, 100e-9), read_stream=40e-9,
+               read_partition=29e-6,
+               read_code=2.2e-9, payload=14e-6, read_payload=15e-9, iteration=200e-6, probe=100e-6),
     tables=(5_000, 50_000, 400_000), look_up_cache=(25e-9, 32e-9, 75e-9), output_cache=(22e-9, 38e-9, 54e-9), compare=1e-9,
     compare_match=100e-9, detection=100e-6, switch=7e-9)

@@ -13,6 +13,7 @@ from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins.base import JoinSpec, SemiStreamJoin
 from semistream.joins.cmeshjoin import Cmeshjoin, CmeshjoinParameters
+from semistream.joins.elevatorjoin import Elevatorjoin, ElevatorjoinParameters
 from semistream.joins.hybridjoin import Hybridjoin, HybridjoinParameters
 from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
 from semistream.joins.parts import stored_schema
@@ -62,6 +63,7 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("ssij", "SSIJ", Ssij, SsijParameters,
               "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index Join for Near-Real Time Execution of ETL "
               "Transformations (2011)", needs_index=True),
+    Algorithm("elevatorjoin", "ELEVATORJOIN", Elevatorjoin, ElevatorjoinParameters, "our own", needs_index=True),
 )}
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import copy
 import io
+import itertools
 import json
 import os
 import uuid
@@ -36,6 +37,8 @@ BUCKETS = 64  # divisible by the usual numbers of partitions; 64 runs are few en
 # at 256, 512, 1024, 2048, 4096 tuples a page.
 PAGE_TUPLES = 1024
 PARTITION_TUPLES = 8192
+SECTOR = 4096  # what direct reads are aligned to
+MAGIC_BYTES = 8  # "ARROW1" and padding, at the start of an Arrow file
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
 
 
@@ -200,13 +203,15 @@ class SnapshotRelation:
     """A ``MasterRelation`` over a version's directory, or over some of its buckets.
 
     partition_tuples: how many tuples a partition should have; it becomes the largest number that whole pages give, at least
-    one page's. buckets: those that are read, default all; R_t and v_R are theirs.
+    one page's. buckets: those that are read, default all; R_t and v_R are theirs. direct: read past the system's page cache
+    (O_DIRECT), for an R that is much larger than the machine's memory, and for measurements.
     """
 
     sequential = False
 
-    def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None):
-        self.directory = Path(directory)
+    def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None,
+                 direct: bool = False):
+        self.directory, self.direct = Path(directory), direct
         self.manifest = Manifest.read(self.directory)
         self.name, self.version = self.manifest.name, self.manifest.version
         self.keys, self.schema = self.manifest.keys, self.manifest.schema
@@ -232,22 +237,50 @@ class SnapshotRelation:
         parts = []
         for bucket, first, last in self._segments(partition):
             start, end = first * self.manifest.page_tuples, min(last * self.manifest.page_tuples, self._bucket_rows[bucket])
-            parts.append(np.frombuffer(self._pread(self.buckets[bucket], 8 * (end - start), 8 * start), np.int64))
+            parts.append(np.frombuffer(self._pread(self.buckets[bucket], "codes", 8 * (end - start), 8 * start), np.int64))
         self.bytes_read += sum(p.nbytes for p in parts)
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
 
     def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
         """The named columns of a partition's tuples, in the order of ``read_codes``."""
         columns = list(dict.fromkeys(columns))
+        wrong = [c for c in columns if c not in self.schema.names]
+        if wrong:
+            raise ConfigError("columns", "must name columns of the master data", wrong[0],
+                              f"It has: {', '.join(self.schema.names)}.")
         if not columns:
             rows = sum(self._page_rows[self._cuts[partition]:self._cuts[partition + 1]])
             return pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))
-        pages = [reader.get_batch(i) for bucket, first, last in self._segments(partition)
-                 for reader in (self._reader(self.buckets[bucket], tuple(columns)),) for i in range(first, last)]
-        self.bytes_read += sum(p.nbytes for p in pages)
+        few = self._few(columns)
+        pages = [page for segment in self._segments(partition)
+                 for page in (self._some_columns(*segment, columns) if few else self._all_columns(*segment, columns))]
         if not pages:
             return pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))
-        return (pa.concat_batches(pages) if len(pages) > 1 else pages[0]).select(columns)
+        return pa.concat_batches(pages) if len(pages) > 1 else pages[0]
+
+    def _few(self, columns: list[str]) -> bool:
+        """Whether the columns are so few that reading them one by one is less than reading whole pages."""
+        def width(names: Sequence[str]) -> int:
+            types = [self.schema.field(n).type for n in names]
+            return sum(max(t.bit_width // 8, 1) if is_fixed(t) else 16 for t in types)
+
+        return 3 * width(columns) < width(self.schema.names)
+
+    def _all_columns(self, bucket: int, first: int, last: int, columns: list[str]) -> list[pa.RecordBatch]:
+        """Neighbouring pages with one read; the columns are views of what was read."""
+        offsets = self._offsets[bucket][first:last + 1]
+        data = self._pread(self.buckets[bucket], "arrow", int(offsets[-1] - offsets[0]), int(offsets[0]))
+        self.bytes_read += data.size
+        at = offsets - offsets[0]
+        pages = (pa.ipc.read_record_batch(pa.ipc.read_message(data.slice(int(a), int(b - a))), self.schema)
+                 for a, b in itertools.pairwise(at))
+        return [page.select(columns) for page in pages]
+
+    def _some_columns(self, bucket: int, first: int, last: int, columns: list[str]) -> list[pa.RecordBatch]:
+        reader = self._reader(self.buckets[bucket], tuple(columns))
+        pages = [reader.get_batch(i).select(columns) for i in range(first, last)]
+        self.bytes_read += sum(p.nbytes for p in pages)
+        return pages
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
         """The partitions that may hold each key code, int32[n, 2] as (first, last + 1); from memory."""
@@ -263,9 +296,7 @@ class SnapshotRelation:
                 os.close(handle)
 
     def close(self) -> None:
-        for codes in self._codes.values():
-            codes.close()
-        for _, file in self._readers.values():
+        for file in (*self._files.values(), *(f for _, f in self._readers.values())):
             file.close()
         self._open_handles()
 
@@ -288,6 +319,12 @@ class SnapshotRelation:
         self._first, self._last, self._page_bytes = (np.ascontiguousarray(zone[:, i]) for i in range(3))
         self._page_rows = np.array(rows, np.int64)
         self._bucket_pages, self._bucket_rows = np.array(pages, np.int64), [b.rows for b in owned]
+        ends = np.cumsum(self._page_bytes - 8 * self._page_rows)  # of the pages in the Arrow files, all buckets' in a row
+        head = _head_bytes(self.schema)  # counted with a file's first page
+        self._offsets = []
+        for first, last in itertools.pairwise(pages):
+            before = ends[first - 1] if first else 0
+            self._offsets.append(np.concatenate([[head], ends[first:last] - before]))
         self._owned = np.full(self.manifest.bucket_count, -1, np.int32)  # bucket -> place among the owned ones
         self._owned[list(self.buckets)] = np.arange(len(owned), dtype=np.int32)
 
@@ -320,17 +357,23 @@ class SnapshotRelation:
     # ---- files
 
     def _open_handles(self) -> None:
-        self._codes: dict[int, io.FileIO] = {}  # file objects: they close themselves with the relation
+        self._files: dict[tuple[int, str], io.FileIO] = {}  # file objects: they close themselves with the relation
         self._readers: dict[tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile]] = {}
         self.bytes_read = 0
 
-    def _pread(self, bucket: int, length: int, offset: int) -> bytes:
-        if bucket not in self._codes:
-            self._codes[bucket] = io.FileIO(bucket_file(self.directory, bucket, "codes"))
-        data = os.pread(self._codes[bucket].fileno(), length, offset)
-        if len(data) != length:
-            raise StateError(f"{bucket_file(self.directory, bucket, 'codes')} is damaged: it ends too early")
-        return data
+    def _pread(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
+        """So many bytes of a bucket's file, past the page cache if the relation is `direct`."""
+        path = bucket_file(self.directory, bucket, suffix)
+        if (bucket, suffix) not in self._files:
+            self._files[bucket, suffix] = io.FileIO(path, opener=_open_direct if self.direct else None)
+        before = offset % SECTOR if self.direct else 0
+        whole = -(-(before + length) // SECTOR) * SECTOR if self.direct else length
+        data = pa.allocate_buffer(whole + (SECTOR if self.direct else 0))
+        skip = -data.address % SECTOR if self.direct else 0
+        read = os.preadv(self._files[bucket, suffix].fileno(), [memoryview(data)[skip:skip + whole]], offset - before)
+        if read < before + length:
+            raise StateError(f"{path} is damaged: it ends too early")
+        return data.slice(skip + before, length)
 
     def _reader(self, bucket: int, columns: tuple[str, ...]) -> pa.RecordBatchFileReader:
         """A reader that reads these columns' bytes only."""
@@ -338,12 +381,31 @@ class SnapshotRelation:
         if key not in self._readers:
             file = pa.OSFile(str(bucket_file(self.directory, bucket, "arrow")))
             fields = sorted(self.schema.get_field_index(c) for c in columns)
-            if fields and fields[0] < 0:
-                raise ConfigError("columns", "must name columns of the master data", columns,
-                                  f"It has: {', '.join(self.schema.names)}.")
             options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
             self._readers[key] = pa.ipc.open_file(file, options=options), file
         return self._readers[key][0]
+
+
+def _open_direct(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_DIRECT)
+
+
+def _head_bytes(schema: pa.Schema) -> int:
+    """Where the first record batch of an Arrow file with this schema begins."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist([], schema))
+    file = pa.BufferReader(sink.getvalue())
+    file.seek(MAGIC_BYTES)
+    pa.ipc.read_message(file)
+    return file.tell()
+
+
+def is_fixed(kind: pa.DataType) -> bool:
+    try:
+        return kind.bit_width > 0
+    except ValueError:
+        return False
 
 
 @njit(cache=True)
@@ -379,10 +441,10 @@ def current_version(root: str | Path) -> str | None:
 
 
 def open_snapshot(root: str | Path, version: str | None = None, partition_tuples: int = PARTITION_TUPLES,
-                  buckets: Sequence[int] | None = None) -> SnapshotRelation:
+                  buckets: Sequence[int] | None = None, direct: bool = False) -> SnapshotRelation:
     """A version of the master data under ``<root>`` = snapshots/<master>; default the current one. Raises ConfigError without."""
     version = version or current_version(root)
     if version is None or not (Path(root) / version / MANIFEST).exists():
         raise ConfigError("snapshot", "must have been published", str(Path(root) / (version or CURRENT)),
                           "Run `semistream snapshot`, or the DAG provision_master_data, first.")
-    return SnapshotRelation(Path(root) / version, partition_tuples, buckets)
+    return SnapshotRelation(Path(root) / version, partition_tuples, buckets, direct)

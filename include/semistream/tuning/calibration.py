@@ -119,16 +119,16 @@ class Head:
     """The first partitions of R, so that measuring does not take longer for a larger one."""
 
     def __init__(self, master: MasterRelation, tuples: int):
-        self._master, self._tuples = master, tuples
+        self.whole, self._tuples = master, tuples
         self.tuple_count = min(master.tuple_count, tuples)
         share = min(tuples / max(master.tuple_count, 1), 1.0)
         self.partition_count = max(round(master.partition_count * share), 1)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._master, name)
+        return getattr(self.whole, name)
 
     def with_partition(self, tuples: int) -> Head:
-        return Head(self._master.with_partition(tuples), self._tuples)
+        return Head(self.whole.with_partition(tuples), self._tuples)
 
 
 def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None,
@@ -151,13 +151,14 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
         settings.append(Setting(chunks, keys, head, on, columns, now, seconds, pace))
     runs = [r for r in RUNS if r[0] <= max(memory / LEAST_BYTES, TABLES[0])]
     phases = {"scan": _measure_phase(settings, "meshjoin", runs)}
-    phases["index"] = phases["scan"] if master.sequential else _measure_phase(settings, "hybridjoin", runs)
+    for phase, algorithm in (("index", "hybridjoin"), ("elevator", "elevatorjoin")):
+        phases[phase] = phases["scan"] if master.sequential else _measure_phase(settings, algorithm, runs)
     setting, head = settings[0], settings[0].master
     tables = tuple(t for t in TABLES if t <= head.tuple_count) or (float(head.tuple_count),)
     look_up, output = _measure_cache(setting, tables)
     detection = _measure_detection(setting)
     switch = _measure_switch(setting)
-    return Costs(platform.node(), phases["scan"][0], phases["index"][0], tables, look_up, output, *detection, switch, {
+    return Costs(platform.node(), phases["scan"][0], phases["index"][0], phases["elevator"][0], tables, look_up, output, *detection, switch, {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock,
         "pace": getattr(pace, "first", None), "cores": os.cpu_count(),
         "processor": processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
@@ -178,10 +179,11 @@ class Setting(NamedTuple):
     seconds: float
     pace: Callable[[], float]
 
-    def open(self, algorithm: str, disk_tuples: int, memory: int) -> Any:
-        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=self.master, on=self.on,
+    def open(self, algorithm: str, disk_tuples: int, memory: int, **more: int) -> Any:
+        master = self.master.whole if algorithm == "elevatorjoin" else self.master  # its lists are by R's partitions
+        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=master, on=self.on,
                          columns=self.columns,
-                         parameters={"disk_tuples": disk_tuples})
+                         parameters={"disk_tuples": disk_tuples, **more})
 
 
 Fits = dict[str, dict[str, float]]  # by part: fixed seconds per iteration, median relative error
@@ -266,8 +268,11 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
 def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> Any:
     """An operator whose H_S holds so many tuples."""
     batch, buffer = setting.chunks[0], setting.master.with_partition(disk_tuples).partition_bytes
-    join = setting.open(algorithm, disk_tuples, 3 * buffer + int(table * (batch.nbytes / batch.num_rows + 1_000)))
-    phase = getattr(join, "mesh", None) or join.indexed
+    memory = 3 * buffer + int(table * (batch.nbytes / batch.num_rows + 1_000))
+    if algorithm == "elevatorjoin":
+        return setting.open(algorithm, disk_tuples, memory, cache_tuples=1, waiting_tuples=table)
+    join = setting.open(algorithm, disk_tuples, memory)
+    phase = _phase(join)
     if hasattr(join, "mesh"):
         phase.fill(phase.tuples.batch(batch))
         phase.resize(int(table * phase.tuple_bytes))
@@ -278,13 +283,18 @@ def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -
 
 
 def _watch_parts(watch: Stopwatch, join: Any) -> None:
-    phase = getattr(join, "mesh", None) or join.indexed
+    phase = _phase(join)
     watch.watch(phase, "iterate", "iterate")
     watch.watch(phase, "expire" if hasattr(phase, "expire") else "finish", "remove")
     watch.watch(phase.room, "find", "find", lambda codes, *_: len(codes))
     watch.watch(phase.room, "append", "append")
     watch.watch(join.master, "read_codes", "codes")
     watch.watch(join.master, "read", "payload")
+
+
+def _phase(join: Any) -> Any:
+    """The disk phase of a join."""
+    return getattr(join, "mesh", None) or getattr(join, "indexed", join)
 
 
 def _pieces(chunks: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -12,6 +12,7 @@ from semistream.cost_models import Cut, Frequencies, Workload
 from semistream.joins.base import JoinSpec
 from semistream.joins.front import cached_bytes
 from semistream.joins.keyroom import KeyRoom
+from semistream.joins.partitionroom import PartitionRoom
 from semistream.joins.parts import Cache, WaitingRoom, is_variable, variable_bytes
 from semistream.joins.registry import open_join
 from semistream.joins.sequential import StreamTuples
@@ -32,6 +33,7 @@ def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[
     return Workload(
         master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0),
         stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
+        elevator_tuple_bytes=PartitionRoom.tuple_bytes(schema, strings),
         cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=8 + v_r,
         frequencies=frequencies or observe(spec, sample), page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
         fan_out=1.0, batch_tuples=batch_tuples, cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))

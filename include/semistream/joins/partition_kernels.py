@@ -1,0 +1,173 @@
+"""Numba kernels of waiting tuples that are grouped by disk partition (`PartitionRoom`): arrays in, arrays out.
+
+Tuples lie in blocks of ``width`` slots, tuple i of block b in slot b * width + i. A partition's blocks are linked, the one being
+filled first; ``block`` is int32[blocks, 4]. Free blocks below the high-water mark are linked by NEXT.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from semistream.joins.kernels import bucket
+
+NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, or -1
+FREE, HIGH, USED, MOST, LIVE = range(5)  # of q, int64[5]: first free block, high-water mark, blocks, as many as may be; tuples
+
+
+@njit(cache=True)
+def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
+    """Put the tuples codes[rows], the i-th into partition[i]'s blocks; slots[i] is where. Returns how many there was room for."""
+    for i in range(len(rows)):
+        p = partition[i]
+        b = head[p]
+        if b < 0 or block[b, COUNT] == width:
+            if q[USED] >= q[MOST]:
+                q[LIVE] += i
+                return i
+            n = q[FREE]
+            if n >= 0:
+                q[FREE] = block[n, NEXT]
+            else:
+                n = q[HIGH]
+                q[HIGH] += 1
+            q[USED] += 1
+            block[n, NEXT], block[n, PREV], block[n, OWNER], block[n, COUNT] = b, -1, p, 0
+            if b >= 0:
+                block[b, PREV] = n
+            head[p] = n
+            b = n
+        s = b * width + block[b, COUNT]
+        block[b, COUNT] += 1
+        waiting[p] += 1
+        key[s], slots[i] = codes[rows[i]], s
+    q[LIVE] += len(rows)
+    return len(rows)
+
+
+@njit(cache=True)
+def note(spans, now, reach, arrived, first):
+    """Note of tuples just appended, with the partition ranges spans, how far their keys reach and when they came."""
+    for i in range(len(spans)):
+        p = spans[i, 0]
+        reach[p] = max(reach[p], spans[i, 1])
+        if arrived[p] == 0.0:
+            first[p] = now
+        arrived[p] += now
+
+
+@njit(cache=True)
+def slots_of(p, width, head, block, slots):
+    """The slots of a partition's tuples."""
+    k, b = 0, head[p]
+    while b >= 0:
+        for i in range(block[b, COUNT]):
+            slots[k] = b * width + i
+            k += 1
+        b = block[b, NEXT]
+
+
+@njit(cache=True)
+def release(p, head, waiting, block, q):
+    """Free a partition's blocks."""
+    b = head[p]
+    while b >= 0:
+        after = block[b, NEXT]
+        block[b, NEXT], block[b, OWNER], block[b, COUNT] = q[FREE], -1, 0
+        q[FREE] = b
+        q[USED] -= 1
+        b = after
+    q[LIVE] -= waiting[p]
+    head[p], waiting[p] = -1, 0
+
+
+@njit(cache=True)
+def shrink(most, head, block, q, source, target):
+    """Move blocks so that all lie below `most` >= q[USED]. Fills source and target with the moved ones; returns how many."""
+    moved, high = 0, q[HIGH]
+    q[FREE], q[HIGH] = -1, min(high, most)
+    for b in range(q[HIGH] - 1, -1, -1):
+        if block[b, OWNER] < 0:
+            block[b, NEXT] = q[FREE]
+            q[FREE] = b
+    for b in range(q[HIGH], high):
+        if block[b, OWNER] < 0:
+            continue
+        n = q[FREE]
+        q[FREE] = block[n, NEXT]
+        for c in range(4):
+            block[n, c] = block[b, c]
+        if block[n, PREV] >= 0:
+            block[block[n, PREV], NEXT] = n
+        else:
+            head[block[n, OWNER]] = n
+        if block[n, NEXT] >= 0:
+            block[block[n, NEXT], PREV] = n
+        source[moved], target[moved] = b, n
+        moved += 1
+    return moved
+
+
+@njit(cache=True)
+def live_slots(width, block, q, out):
+    """out[slot] tells whether a tuple is there, bool[high-water mark * width]."""
+    for b in range(q[HIGH]):
+        for i in range(width):
+            out[b * width + i] = i < block[b, COUNT]
+
+
+@njit(cache=True)
+def next_waiting(waiting, first):
+    """The first partition from `first` on for which tuples wait, or -1."""
+    for p in range(first, len(waiting)):
+        if waiting[p] > 0:
+            return p
+    return -1
+
+
+@njit(cache=True)
+def group(keys, table, same, number):
+    """Group a visit's tuples by key: number[i] = the key's tuples if i is the first, its leader, else 0; same links them.
+
+    table: int32, longer than keys; open addressing, linear probing.
+    """
+    table[:] = -1
+    for i in range(len(keys)):
+        t = bucket(keys[i], len(table))
+        while table[t] >= 0 and keys[table[t]] != keys[i]:
+            t = t + 1 if t + 1 < len(table) else 0
+        leader = table[t]
+        if leader < 0:
+            table[t], same[i], number[i] = i, -1, 1
+        else:
+            same[i], same[leader], number[i] = same[leader], i, 0
+            number[leader] += 1
+
+
+@njit(cache=True)
+def find(codes, keys, table, number, met, found, counts):
+    """found[i] = leader of codes[i] or -1, counts[i] = its key's tuples; marks the leaders met. Returns the sum of counts."""
+    total = 0
+    for i in range(len(codes)):
+        t = bucket(codes[i], len(table))
+        while table[t] >= 0 and keys[table[t]] != codes[i]:
+            t = t + 1 if t + 1 < len(table) else 0
+        leader = table[t]
+        found[i] = leader
+        counts[i] = 0
+        if leader >= 0:
+            counts[i] = number[leader]
+            met[leader] = True
+            total += number[leader]
+    return total
+
+
+@njit(cache=True)
+def pairs(first, last, found, same, out_row, out_tuple):
+    """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found them."""
+    k = 0
+    for i in range(first, last):
+        j = found[i]
+        while j >= 0:
+            out_row[k], out_tuple[k] = i, j
+            k += 1
+            j = same[j]
