@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.cost_models.costs import TYPICAL, Costs, PhaseCosts
+from semistream.cost_models.costs import PHASES, TYPICAL, Costs, PhaseCosts
 from semistream.errors import ConfigError
 from semistream.joins import kernels, open_join
 from semistream.joins.base import Partition, SemiStreamJoin
@@ -158,7 +158,8 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     look_up, output = _measure_cache(setting, tables)
     detection = _measure_detection(setting)
     switch = _measure_switch(setting)
-    return Costs(platform.node(), phases["scan"][0], phases["index"][0], phases["elevator"][0], tables, look_up, output, *detection, switch, {
+    scan, index, elevator = (phases[p][0] for p in PHASES)
+    return Costs(platform.node(), scan, index, elevator, tables, look_up, output, *detection, switch, {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock,
         "pace": getattr(pace, "first", None), "cores": os.cpu_count(),
         "processor": processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
