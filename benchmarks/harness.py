@@ -45,6 +45,7 @@ class Sample:
     seconds: float
     bytes_read: int = 0  # of R
     cpu_seconds: float = 0.0
+    extra: dict[str, float] = field(default_factory=dict)  # other figures of the run, by what they are
 
 
 @dataclass
@@ -132,6 +133,8 @@ class Bench:
 
 def _summary(samples: list[Sample], result: Result, rates: dict[str, float], name: str, baseline: str) -> dict[str, Any]:
     median = lambda values: statistics.median(values)  # noqa: E731
+    extra = {what: median(s.extra[what] for s in samples) for what in samples[0].extra}
+    note = ", ".join(filter(None, [result.note, *(f"{what} {value:,.6g}" for what, value in extra.items())]))
     return {
         "rate": rates[name], "ratio": rates[name] / rates[baseline] if baseline in rates else None, "baseline": baseline,
         "rates": [round(s.tuples / s.seconds) for s in samples], "runs": len(samples),
@@ -139,7 +142,7 @@ def _summary(samples: list[Sample], result: Result, rates: dict[str, float], nam
         "cpu_seconds": median(s.cpu_seconds for s in samples), "bytes_read": median(s.bytes_read for s in samples),
         "rows": result.answer.rows, "checksum": f"{result.answer.checksum:016x}", "right": result.answer == result.expected,
         "memory_budget": result.memory_budget, "memory_peak": result.memory_peak, "rss_peak": result.rss_peak,
-        "note": result.note}
+        "extra": extra, "note": note}
 
 
 # ---- a peer in a process of its own

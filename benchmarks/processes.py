@@ -1,0 +1,123 @@
+"""Whole programs as peers: their time, their answer, and the memory of all their processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow.dataset as ds
+
+from benchmarks.data import Answer
+from benchmarks.harness import ROOT
+
+LOOK = 0.5  # s between looks at the memory
+
+
+@dataclass
+class Program:
+    """A running program and its descendants."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    started: float
+    memory_peak: int = 0  # bytes, the sum of proportional set sizes
+
+    def end(self, timeout: float = 3600) -> float:
+        """Wait for the end; gives the seconds since the start. Raises RuntimeError with the log's end when it failed."""
+        code = self.process.wait(timeout)
+        seconds = time.monotonic() - self.started
+        if code:
+            raise RuntimeError(f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-4000:]}")
+        return seconds
+
+    def until(self, condition: Callable[[], object], timeout: float = 600) -> float:
+        """Seconds from the start until a condition holds. Raises RuntimeError when the program or the time ends before."""
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() - self.started > timeout:
+                raise RuntimeError(f"{self.name} did not get there:\n{self.log.read_text(errors='replace')[-4000:]}")
+            time.sleep(0.01)
+        return time.monotonic() - self.started
+
+    def kill(self) -> None:
+        """It and all its descendants, as in a crash."""
+        for process in self._tree():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def watch(self) -> None:
+        while self.process.poll() is None:
+            self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
+            time.sleep(LOOK)
+
+    def _tree(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.process.pid)
+            return [*root.children(recursive=True), root]
+        return []
+
+
+@contextmanager
+def program(command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None) -> Iterator[Program]:
+    """Start a program in the project's directory; whatever is left of it ends with the context."""
+    with open(log, "ab") as out:
+        process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT,
+                                   env={**os.environ, **(environment or {})}, start_new_session=True)
+    running = Program(Path(command[1]).name if len(command) > 1 else str(command[0]), process, log, time.monotonic())
+    threading.Thread(target=running.watch, daemon=True).start()
+    try:
+        yield running
+    finally:
+        if process.poll() is None:
+            running.kill()
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        return 1024 * int(text.split("\nPss:")[1].split()[0])
+    except (OSError, IndexError):
+        return 0
+
+
+def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]:
+    """What a program that opens a Spark session needs; the same for every peer."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+                "spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.log.level": "ERROR"}
+    arguments = " ".join(f"--conf {k}={v}" for k, v in settings.items())
+    return {"PYSPARK_SUBMIT_ARGS": f"--master {master} --driver-memory {memory} {arguments} pyspark-shell",
+            "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(scratch),
+            "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def commits(query: Path) -> dict[int, float]:
+    """When Spark noted each micro-batch of a query as finished, by its checkpoint."""
+    return {int(p.name): p.stat().st_mtime for p in (query / "commits").glob("*") if p.name.isdigit()}
+
+
+def answer_of(files: Sequence[str | Path]) -> Answer:
+    """The checksum of joined rows in Parquet files."""
+    answer = Answer()
+    if files:
+        for batch in ds.dataset([str(f) for f in files], format="parquet").to_batches(batch_size=65_536, use_threads=False):
+            answer.add(batch)
+    return answer
+
+
+def forget(directory: Path) -> None:
+    """Ask the system to drop what it holds of a directory's files."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

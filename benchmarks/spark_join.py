@@ -1,0 +1,196 @@
+"""Spark's stream-static join beside the streaming app: the same files, micro-batches, cores and driver memory.
+
+Both read S as micro-batches of one Parquet file. Spark joins each with R in Parquet, in the order of the keys, and writes
+Parquet; the app joins with its snapshot of R and writes a Delta table. Besides Spark's own plan, those that a user could ask
+for: the micro-batch or R broadcast, R cached. The rate is that of the batches after the warm-up, from commit to commit: tuples
+finished, those that wait left out. "end to end" is all tuples over all seconds, from Spark's start to the drain's end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from deltalake import DeltaTable
+
+from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Files, Stream
+from benchmarks.harness import ROOT, Bench, Result, Sample
+from benchmarks.processes import answer_of, commits, forget, program, spark_environment
+
+APP = ROOT / "spark_apps" / "semi_stream_join.py"
+
+
+@dataclass(frozen=True)
+class Settings:
+    masters: tuple[int, ...] = (500_000,)  # R_t
+    batch: int = 200_000  # tuples of a micro-batch
+    batches: int = 6
+    warm_up: int = 3  # of them
+    share: float = 10.0  # M, percent of R
+    least_memory: int = 30_000_000  # of M, bytes
+    algorithms: tuple[str, ...] = ("elevatorjoin",)
+    variants: tuple[str, ...] = ("as is",)
+    driver_memory: str = "2g"
+    cores: int = 2
+
+
+SCALES = {"smallest": Settings(batch=20_000, batches=2, warm_up=1, variants=("as is",), algorithms=("ssbj",)),
+          "small": Settings(),
+          "full": Settings(masters=(2_000_000, 20_000_000, 100_000_000), batch=1_000_000, batches=8, least_memory=300_000_000,
+                           algorithms=("auto", "elevatorjoin"), variants=("as is", "broadcast S", "R cached", "broadcast R"))}
+BROADCAST_BYTES = 500_000_000  # of R that are tried
+
+
+def run(bench: Bench, s: Settings) -> None:
+    for master in s.masters:
+        stream, size = Stream(master), master * MASTER_BYTES
+        case = Case(bench.files, stream, s.batch, s.batches, s.warm_up, s.driver_memory, f"local[{s.cores},4]")
+        case.make()
+        spark = {f"spark, {v}": Spark(case, v) for v in s.variants if v != "broadcast R" or size <= BROADCAST_BYTES}
+        memory = max(int(s.share / 100 * size), s.least_memory)
+        ours = {a: App(case, a, memory) for a in s.algorithms}
+        bench.compare("spark", f"R={master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}", {**spark, **ours}, next(iter(spark)))
+
+
+@dataclass(frozen=True)
+class Case:
+    files: Files
+    stream: Stream
+    batch: int
+    batches: int
+    warm_up: int
+    driver_memory: str
+    master: str  # of Spark
+
+    @property
+    def tuples(self) -> Path:
+        return self.files.stream_parquet(self.stream, self.batches, self.batch)
+
+    def make(self) -> None:
+        self.files.snapshot(self.stream.master, COLUMNS)
+        self.files.master_parquet(self.stream.master, COLUMNS)
+        _ = self.tuples
+
+    def expected(self) -> Answer:
+        return self.stream.expected(self.batch * self.batches)
+
+    def environment(self, home: Path) -> dict[str, str]:
+        return spark_environment(self.master, self.driver_memory, home / "scratch")
+
+
+class ProgramPeer:
+    """A program that is run anew, with nothing left of the run before, each time."""
+
+    def __init__(self, case: Case, name: str, memory: int = 0):
+        self.case, self.memory = case, memory
+        self.home = case.files.root / "runs" / name.replace(" ", "-").replace(",", "")
+        self.answer, self.expected = Answer(), case.expected()
+        self.memory_peak = self.rss_peak = 0
+
+    def finish(self) -> Result:
+        shutil.rmtree(self.home, ignore_errors=True)
+        return Result(self.answer, self.expected, self.memory, self.memory_peak, self.rss_peak)
+
+    def measure(self) -> Sample:
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir(parents=True)
+        sample = self._run()
+        answer = self._answer()
+        if self.answer in (Answer(), self.expected):  # a wrong one stays
+            self.answer = answer
+        return sample
+
+    def _run(self) -> Sample:
+        raise NotImplementedError
+
+    def _answer(self) -> Answer:
+        raise NotImplementedError
+
+    def _sample(self, seconds: float, ends: dict[int, float], finished: int, bytes_read: int = 0) -> Sample:
+        """seconds: of the whole; ends: commit times; finished: tuples of the batches after the warm-up."""
+        case = self.case
+        steady = ends[case.batches - 1] - ends[case.warm_up - 1]
+        return Sample(finished, steady, bytes_read, extra={"end to end tuples/s": case.batch * case.batches / seconds})
+
+
+@dataclass(frozen=True)
+class Spark:
+    case: Case
+    variant: str
+
+    def __call__(self) -> SparkPeer:
+        return SparkPeer(self)
+
+
+class SparkPeer(ProgramPeer):
+    def __init__(self, of: Spark):
+        super().__init__(of.case, f"spark {of.variant}")
+        self.of = of
+
+    def _run(self) -> Sample:
+        master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
+        forget(master)
+        command: list[str | Path] = [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master, self.case.tuples,
+                   self.home / "output", self.home / "query"]
+        with program(command, self.home / "log", self.case.environment(self.home)) as running:
+            seconds = running.end()
+        self.rss_peak = max(self.rss_peak, running.memory_peak)
+        return self._sample(seconds, commits(self.home / "query"), self.case.batch * (self.case.batches - self.case.warm_up))
+
+    def _answer(self) -> Answer:
+        return answer_of([*(self.home / "output").glob("*.parquet")])
+
+
+@dataclass(frozen=True)
+class App:
+    case: Case
+    algorithm: str
+    memory: int
+    partitions: int = 0
+
+    def __call__(self) -> AppPeer:
+        return AppPeer(self)
+
+
+class AppPeer(ProgramPeer):
+    def __init__(self, of: App):
+        super().__init__(of.case, f"app {of.algorithm} {of.partitions}", of.memory)
+        self.of = of
+
+    def _run(self) -> Sample:
+        root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
+        forget(root)
+        settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory, self.of.partitions)
+        command = [sys.executable, APP, *settings, "--max-files", "1"]
+        with program(command, self.home / "log", self.case.environment(self.home) | places(self.home)) as running:
+            seconds = running.end()
+        self.rss_peak = max(self.rss_peak, running.memory_peak)
+        with sqlite3.connect(self.home / "warehouse.db") as ledger:
+            finished, read = ledger.execute("SELECT sum(matched + unmatched), sum(bytes_read) FROM load_batches WHERE drain = 0 "
+                                            "AND batch >= ?", [self.case.warm_up]).fetchone()
+            self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
+                "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
+        return self._sample(seconds, commits(self.home / "checkpoint" / "query"), finished, read)
+
+    def _answer(self) -> Answer:
+        return answer_of(DeltaTable(self.home / "output").file_uris())
+
+
+def places(home: Path) -> dict[str, str]:
+    return {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
+
+
+def arguments(home: Path, snapshot: Path, stream: Path, algorithm: str, memory: int, partitions: int = 0,
+              sink: str = "") -> list[str]:
+    """The app's, for a job on these files whose home and Delta table are new."""
+    (home / "snapshots").mkdir(exist_ok=True)
+    (home / "snapshots" / "master").symlink_to(snapshot)
+    job = {"name": "benchmark", "stream": {"format": "parquet", "path": str(stream), "id": ["id"]}, "master": {"name": "master"},
+           "on": {"key": "key"}, "fact_table": "fact_benchmark"}
+    (home / "job.yaml").write_text(yaml.safe_dump(job))
+    return ["--job", str(home / "job.yaml"), "--algorithm", algorithm, "--memory", str(memory), "--partitions", str(partitions),
+            "--checkpoint", str(home / "checkpoint"), "--sink", sink or str(home / "output")]
