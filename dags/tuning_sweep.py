@@ -12,7 +12,7 @@ from airflow.sdk import TriggerRule, dag, task, task_group
 from semistream import pipeline
 from semistream.config import Job
 from semistream.joins.registry import REGISTRY
-from semistream.tuning.case import TuneSettings
+from semistream.tuning.settings import TuneSettings
 from semistream_operators import TUNED, SweepPointOperator, attempt, form, places
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"

@@ -93,7 +93,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
     from semistream.experiments.settings import ExperimentSettings
     from semistream.files import JoinFiles
-    from semistream.tuning.case import TuneSettings
+    from semistream.tuning.settings import TuneSettings
 
     join = command("join", _join, "join a stream's file with a master file")
     _settings_arguments(join, JoinFiles)
@@ -241,7 +241,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _tune(arguments: argparse.Namespace) -> int:
     from semistream.tuning import advice
-    from semistream.tuning.case import TuneSettings, open_case
+    from semistream.tuning.case import open_case
+    from semistream.tuning.settings import TuneSettings
 
     settings, places = _settings(TuneSettings, arguments), Places.from_environment()
     with _progress(arguments.progress) as progress, open_case(settings, places, progress) as case:

