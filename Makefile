@@ -6,13 +6,13 @@ JOBS ?= tpch nycflights13
 SCALE ?= small
 
 load: setup ## Load both data sets from end to end, prove them complete, print the summary (JOBS="tpch" for one)
-	@$(RUN) python -m semistream.local load $(JOBS)
+	@$(RUN) exec python -m semistream.local load $(JOBS)
 
 up: setup ## Start Airflow with its UI, the DAGs unpaused
-	@$(RUN) python -m semistream.local up
+	@$(RUN) exec python -m semistream.local up
 
 down: setup ## Stop Airflow
-	@$(RUN) python -m semistream.local down
+	@$(RUN) exec python -m semistream.local down
 
 test: ## Run the whole test suite (ARGS="-k name" for a part)
 	@./bootstrap.sh test

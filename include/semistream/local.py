@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -16,16 +17,21 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console
 
+from semistream import drivers
 from semistream.config import Job, JoinSettings, Places
 from semistream.errors import ConfigError, SemistreamError
+from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import request_stop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,32 +66,141 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
     return settings | {"AIRFLOW__API__BASE_URL": url, "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/"}
 
 
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM."""
+
+    def __init__(self, number: int, _frame: Any = None):
+        super().__init__()
+        self.number = number
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise Interrupted(number, frame)
+
+
+class AirflowCommands:
+    """Airflow's command line in one process: its start-up is paid once, not once a DAG.
+
+    A process and a session of its own: a task that is tested in a process catches what a signal raises, and takes SIGTERM for
+    itself.
+    """
+
+    def __init__(self, settings: Mapping[str, str], log: Path):
+        context = multiprocessing.get_context("fork")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, self._pipe, settings, log))
+        self._process.start()
+        other.close()
+
+    def wait(self) -> bool:
+        """Whether what was asked for, or the start, went well."""
+        try:
+            return bool(self._pipe.recv())
+        except EOFError:
+            return False
+
+    def run(self, *arguments: str) -> bool:
+        """Whether ``airflow …`` went well."""
+        self._pipe.send(arguments)
+        return self.wait()
+
+    def end(self) -> None:
+        """Let it go; what is still at work, and whatever it has started in its session, is stopped."""
+        self._pipe.close()
+        self._process.join(1.0)
+        assert self._process.pid is not None
+        _end_group(self._process.pid, (signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0))
+        self._process.join()
+
+
+def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], log: Path) -> None:
+    others.close()  # else the pipe would not end with the other process
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+    os.environ |= settings
+    from airflow.cli import cli_parser
+
+    parser = cli_parser.get_parser()
+    pipe.send(True)
+    with suppress(EOFError):
+        while True:
+            arguments = parser.parse_args(pipe.recv())
+            try:
+                arguments.func(arguments)
+                failed: Any = None
+            except SystemExit as e:
+                failed = e.code
+            except Exception:
+                failed = True
+                traceback.print_exc()
+            sys.stdout.flush(), sys.stderr.flush()
+            pipe.send(not failed)
+
+
 def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
-    """Run the DAGs for each job; the exit code of the whole."""
+    """Run the DAGs for each job; the exit code of the whole. SIGINT and SIGTERM stop all that this has started."""
     from semistream import pipeline
 
-    started = time.monotonic()
+    began, started = time.time(), time.monotonic()
     log = places.home / "logs" / "load.log"
-    with _output_to(log):
-        os.environ |= environment(places.home, "load.db")
-        # while the master data are made: Spark's workers would each do it in their first micro-batch
-        compiling = subprocess.Popen([sys.executable, "-m", "semistream.joins.precompile", JoinSettings.load({}).algorithm])
-        airflow = _airflow_command(screen)
-        with _step(screen, "Airflow metadata", lambda: ""):
-            airflow("db", "migrate")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    settings = environment(places.home, "load.db")
+    airflow = AirflowCommands(settings, log)
+    with open(log, "ab") as output:  # while the master data are made: Spark's workers would each do it in their first micro-batch
+        compiling = subprocess.Popen([sys.executable, "-m", "semistream.joins.precompile", JoinSettings.load({}).algorithm],
+                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **settings})
+    try:
+        with _step(screen, "Airflow", lambda: "importing") as step:
+            step.succeeded = airflow.wait()
+        with _step(screen, "Airflow metadata", lambda: "") as step:
+            step.succeeded = airflow.run("db", "migrate")
         for job in jobs:
             for dag in DAGS:
                 if not _run_dag(airflow, dag, job, screen, places, log):
                     return 1
         compiling.wait()
+    except Interrupted:
+        screen.print("Interrupted: stopping what was started. A second time leaves a load to drain by itself.")
+        compiling.terminate()
+        with _step(screen, "Airflow's tasks", lambda: "stopping"):
+            airflow.end()
+        for job in jobs:
+            _drain(places.checkpoints / _app(job), began, screen)
+        screen.print("Stopped. What is loaded is committed, and running it again goes on from there.")
+        raise
+    finally:
+        compiling.terminate()
+        airflow.end()
     for job in jobs:
-        screen.print(pipeline.summary_table(pipeline.final_summary(job, places)))
+        screen.print(pipeline.summary_table(pipeline.final_summary(_app(job), places)))
     screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {pipeline.hide_password(places.warehouse_url)}")
     screen.print(f"Log: {log}")
     return 0
 
 
-def _run_dag(airflow: Callable[..., None], dag: str, job: str, screen: Console, places: Places, log: Path) -> bool:
+def _app(job: str) -> str:
+    return LoadSettings.load({"job": job}).name()
+
+
+def _drain(checkpoint: Path, began: float, screen: Console) -> None:
+    """Stop a load's driver, if it was launched since then, and wait for its end."""
+    launched = drivers.last_launch(checkpoint)
+    if launched is None or launched.at < began or not drivers.is_alive(checkpoint):
+        return
+    request_stop(checkpoint)
+    with _step(screen, f"{checkpoint.name}: draining", lambda: drivers.progress(checkpoint)) as step:
+        while drivers.is_alive(checkpoint):
+            time.sleep(0.2)
+        step.succeeded = drivers.ending(checkpoint) == ("stopped", "")
+
+
+def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Places, log: Path) -> bool:
     from semistream import pipeline
 
     begin = log.stat().st_size
@@ -93,59 +208,25 @@ def _run_dag(airflow: Callable[..., None], dag: str, job: str, screen: Console, 
     def doing() -> str:
         tasks = re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
         task = tasks[-1] if tasks else "starting"
-        return f"{task}: {pipeline.progress(job, places)}" if dag == "semi_stream_load" and task == "load" else task
+        return f"{task}: {pipeline.progress(_app(job), places)}" if dag == "semi_stream_load" and task == "load" else task
 
-    try:
-        with _step(screen, f"{job}: {dag}", doing):
-            airflow("dags", "test", dag, "--conf", json.dumps({"job": job}))
-        return True
-    except KeyboardInterrupt:
-        request_stop(places.checkpoints / Path(job).stem)
-        screen.print("Interrupted. If the load was running, it drains and stops by itself.")
-        raise
-    except SystemExit as e:
-        if not e.code:
-            return True
+    with _step(screen, f"{_app(job)}: {dag}", doing) as step:
+        step.succeeded = airflow.run("dags", "test", dag, "--conf", json.dumps({"job": job}))
+    if not step.succeeded:
         errors = [line for line in _text_from(log, begin).splitlines() if re.search(r"Error|Exception|error *\]", line)]
         screen.print(f"[red]{dag} failed for {job}.[/red] The whole log: {log}", highlight=False)
         for line in errors[-8:]:
             screen.print("  " + line[:400], markup=False, highlight=False)
-        return False
+    return step.succeeded
 
 
-def _airflow_command(screen: Console) -> Callable[..., None]:
-    """Airflow's command line in this process: its start-up is paid once, not once a DAG."""
-    with _step(screen, "Airflow", lambda: "importing"):
-        from airflow.cli import cli_parser
-
-        parser = cli_parser.get_parser()
-
-    def run(*arguments: str) -> None:
-        parsed = parser.parse_args(arguments)
-        parsed.func(parsed)
-
-    return run
+@dataclass
+class Step:
+    succeeded: bool = True
 
 
 @contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    """Everything that is written to the standard streams, by whatever library or process, goes to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush(), sys.stderr.flush()
-    saved = os.dup(1), os.dup(2)
-    with open(path, "wb") as file:
-        os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stdout.flush(), sys.stderr.flush()
-        os.dup2(saved[0], 1), os.dup2(saved[1], 2)
-        for descriptor in saved:
-            os.close(descriptor)
-
-
-@contextmanager
-def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[None]:
+def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step]:
     """Shows what goes on while it goes on: one live line on a terminal, a line per change elsewhere."""
     started, over = time.monotonic(), threading.Event()
 
@@ -164,18 +245,18 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[None
     if status is not None:
         status.start()
     follower.start()
-    mark = "[red]✗[/red]"
+    step = Step()
     try:
-        yield
-        mark = "[green]✓[/green]"
-    except SystemExit as e:
-        mark = mark if e.code else "[green]✓[/green]"
+        yield step
+    except BaseException:
+        step.succeeded = False
         raise
     finally:
         over.set()
         follower.join()
         if status is not None:
             status.stop()
+        mark = "[green]✓[/green]" if step.succeeded else "[red]✗[/red]"
         screen.print(f"{mark} {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False)
 
 
@@ -222,12 +303,7 @@ def down(screen: Console, places: Places) -> int:
     if not pid:
         screen.print("Airflow does not run.")
         return 0
-    for sign, seconds in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
-        with suppress(ProcessLookupError):
-            os.killpg(pid, sign)
-        deadline = time.monotonic() + seconds
-        while group_lives(pid) and time.monotonic() < deadline:
-            time.sleep(0.2)
+    _end_group(pid, (signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0))
     (home / "standalone.pid").unlink()
     screen.print("Airflow has stopped.")
     return 0
@@ -240,6 +316,18 @@ def _running(home: Path) -> int | None:
         return pid if b"airflow" in Path(f"/proc/{pid}/cmdline").read_bytes() else None
     except (FileNotFoundError, ValueError):
         return None
+
+
+def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
+    """Signal a process group, and wait so many seconds for its end, until it has come to it."""
+    for number, seconds in signals:
+        if not group_lives(group):
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+        deadline = time.monotonic() + seconds
+        while group_lives(group) and time.monotonic() < deadline:
+            time.sleep(0.1)
 
 
 def group_lives(group: int) -> bool:
@@ -277,24 +365,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("up", help="start Airflow with its UI")
     commands.add_parser("down", help="stop it")
     arguments = parser.parse_args(argv)
-    screen = Console(file=_own_stdout(), soft_wrap=True)
+    screen = Console(soft_wrap=True)
     places = Places.from_environment()
     os.environ["SEMISTREAM_HOME"] = str(places.home)
     run: dict[str, Callable[[], int]] = {"load": lambda: load(arguments.job, screen, places), "up": lambda: up(screen, places),
                                          "down": lambda: down(screen, places)}
     try:
         return run[arguments.command]()
+    except Interrupted as e:
+        return 128 + e.number
     except KeyboardInterrupt:
         return 130
     except SemistreamError as e:
         screen.print(f"[red]{type(e).__name__}:[/red] ", end="")
         screen.print(str(e), markup=False, highlight=False)
         return 2 if isinstance(e, ConfigError) else 1
-
-
-def _own_stdout() -> IO[Any]:
-    """The standard output as it is now, whatever it is turned to later."""
-    return os.fdopen(os.dup(1), "w", buffering=1)
 
 
 if __name__ == "__main__":
