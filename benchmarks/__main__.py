@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
-BENCHMARKS = {"memory": "memory", "duckdb": "duckdb_join", "spark": "spark_join"}  # name: module
+BENCHMARKS = {"memory": "memory", "duckdb": "duckdb_join", "spark": "spark_join", "sinks": "sinks"}  # name: module
 
 
 def main(argv: list[str] | None = None) -> int:

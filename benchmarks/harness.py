@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,7 +82,7 @@ class Bench:
     def say(self, text: str) -> None:
         print(f"# {text}", file=sys.stderr, flush=True)
 
-    def compare(self, benchmark: str, case: str, peers: dict[str, Callable[[], Peer]], baseline: str) -> None:
+    def compare(self, benchmark: str, case: str, peers: Mapping[str, Callable[[], Peer]], baseline: str) -> None:
         """Run the peers in turn, ``runs`` times, each in a process of its own; write a row for each, the ratio to the baseline's.
 
         Raises WrongAnswer after writing them when an answer is wrong.

@@ -165,7 +165,7 @@ class AppPeer(ProgramPeer):
         root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
         forget(root)
         settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory, self.of.partitions)
-        command = [sys.executable, APP, *settings, "--max-files", "1"]
+        command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
         with program(command, self.home / "log", self.case.environment(self.home) | places(self.home)) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)

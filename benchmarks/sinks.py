@@ -1,0 +1,238 @@
+"""Rows per second into SQLite, MariaDB and Delta: the project's sinks beside each library's own best bulk path.
+
+One partition's joined rows (an id, a quantity, 14 BIGINT columns) in one transaction, into an empty table with the same columns
+and indexes, from the same Arrow table. The project's sinks write the load's columns and the ledger row too. MariaDB's peer is
+LOAD DATA of a file that was made ready before: a bound, not a rival.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.dataset as ds
+from sqlalchemy import Text, text
+from sqlalchemy.types import String
+
+from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches
+from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
+from semistream.streaming.sinks import DeltaSink, SqlSink, with_load
+from semistream.streaming.task import UNMATCHED
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.bulk import arrow_batch
+from semistream.warehouse.schema import load_batches
+
+ADDED = pa.schema(list(COLUMNS)[1:])
+LOAD = {"app": "benchmark", "batch": 0, "drain": 0, "partition": 0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    rows: int = 200_000
+    databases: tuple[str, ...] = ("sqlite", "mariadb", "delta")
+
+
+SCALES = {"smallest": Settings(rows=5_000, databases=("sqlite", "delta")), "small": Settings(), "full": Settings(rows=2_000_000)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    for database in s.databases:
+        server = start_mariadb(bench) if database == "mariadb" else None
+        try:
+            if database == "mariadb" and server is None:
+                continue
+            url = server.fresh() if server is not None else ""
+            peers = {name: Sink(bench.files, s.rows, database, name, url) for name in WAYS[database]}
+            bench.compare("sinks", f"{database}, {s.rows:,} rows", peers, next(n for n in peers if n != OURS))
+        finally:
+            if server is not None:
+                server.stop()
+
+
+def start_mariadb(bench: Bench):
+    """A private server, the tests' one; None, and a row that says so, where there is none."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from conftest import MARIADBD, MariaDB
+
+    if not MARIADBD:
+        bench.add("sinks", "mariadb", "-", {"note": "cannot run: no mariadbd (apt-get install mariadb-server-core)"})
+        return None
+    directory = bench.files.root / "mariadb"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    server = MariaDB(directory)
+    server.install()
+    server.start()
+    return server
+
+
+@dataclass(frozen=True)
+class Sink:
+    files: Files
+    rows: int
+    database: str
+    way: str
+    url: str
+
+    def __call__(self) -> SinkPeer:
+        return SinkPeer(self)
+
+
+@dataclass
+class Given:
+    """The rows of a partition in the place of its spool."""
+
+    rows: pa.Table
+    stream_schema: pa.Schema = STREAM
+    added_schema: pa.Schema = ADDED
+
+    def joined(self) -> pa.Table:
+        return self.rows
+
+    def unmatched(self) -> pa.Table:
+        return UNMATCHED.empty_table()
+
+
+class SinkPeer:
+    def __init__(self, of: Sink):
+        self.of, self.runs = of, 0
+        if of.way == ADBC:
+            try:
+                import adbc_driver_sqlite.dbapi  # noqa: F401
+            except ImportError as e:
+                raise Unavailable(str(e)) from None
+        self.home = of.files.root / "runs" / f"sink-{of.database}-{of.way}".replace(" ", "-")
+        stream, master = Stream(of.rows), pa.Table.from_batches(master_batches(of.rows, COLUMNS))
+        tuples = stream.batch(0, of.rows)
+        found = master.take(pa.array(tuples.column("key").to_numpy() - 1))
+        self.rows = pa.table([*tuples.columns, *(found[c].combine_chunks() for c in ADDED.names)],
+                             schema=pa.schema([*STREAM, *ADDED]))
+        self.whole = with_load(self.rows, LOAD)
+        self.answer, self.expected = Answer(), stream.expected(of.rows)
+
+    def measure(self) -> Sample:
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir(parents=True)
+        self.runs += 1
+        place = self.of.url or str(self.home / f"output-{self.runs}")
+        if self.of.database == "sqlite":
+            place = f"sqlite:///{place}"
+        seconds = WAYS[self.of.database][self.of.way](self, place)
+        answer = Answer()
+        answer.add(self._read(place))
+        if self.answer in (Answer(), self.expected):  # a wrong one stays
+            self.answer = answer
+        return Sample(self.of.rows, seconds)
+
+    def finish(self) -> Result:
+        shutil.rmtree(self.home, ignore_errors=True)
+        return Result(self.answer, self.expected, rss_peak=peak_rss())
+
+    def _read(self, place: str) -> pa.Table:
+        if self.of.database == "delta":
+            from deltalake import DeltaTable
+
+            return ds.dataset(DeltaTable(place).file_uris(), format="parquet").to_table()
+        engine = connect(place)
+        with engine.connect() as connection:
+            names = ", ".join(f"`{n}`" if self.of.url else f'"{n}"' for n in self.rows.column_names)
+            rows = connection.execute(text(f"SELECT {names} FROM fact")).all()
+        engine.dispose()
+        return pa.Table.from_batches([arrow_batch(rows, self.rows.schema)])
+
+
+# ---- ways into each; they give the seconds
+
+
+def tables(place: str) -> SqlSink:
+    """Empty tables."""
+    sink = SqlSink(place, "fact", "master", 60.0)
+    create_all(sink.engine)
+    with sink.engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS fact"))
+        connection.execute(load_batches.delete())
+    sink.prepare(STREAM, ADDED, ("id",))
+    return sink
+
+
+def entry() -> dict:
+    """A ledger row."""
+    plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in load_batches.columns if c.name != "committed_at"}
+    return plain | LOAD | {"memory": {}, "rejected": {}, "state_file": "state"}
+
+
+def sql_sink(peer: SinkPeer, place: str) -> float:
+    sink, given = tables(place), Given(peer.rows)
+    start = time.perf_counter()
+    sink.load(entry(), given)  # type: ignore[arg-type]
+    return time.perf_counter() - start
+
+
+def executemany(peer: SinkPeer, place: str) -> float:
+    tables(place).engine.dispose()
+    columns = ", ".join(f'"{n}"' for n in peer.whole.column_names)
+    with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as connection:
+        start = time.perf_counter()
+        with connection:
+            connection.executemany(f"INSERT INTO fact ({columns}) VALUES ({', '.join('?' * peer.whole.num_columns)})",
+                                   zip(*(c.to_pylist() for c in peer.whole.columns), strict=True))
+        return time.perf_counter() - start
+
+
+def adbc(peer: SinkPeer, place: str) -> float:
+    import adbc_driver_sqlite.dbapi
+
+    tables(place).engine.dispose()
+    with adbc_driver_sqlite.dbapi.connect(place.removeprefix("sqlite:///")) as connection, connection.cursor() as cursor:
+        start = time.perf_counter()
+        cursor.adbc_ingest("fact", peer.whole, mode="append")
+        connection.commit()
+        return time.perf_counter() - start
+
+
+def load_data(peer: SinkPeer, place: str) -> float:
+    sink, file = tables(place), peer.home / "rows.csv"
+    csv.write_csv(peer.whole, file, csv.WriteOptions(include_header=False))
+    columns = ", ".join(f"`{n}`" for n in peer.whole.column_names)
+    start = time.perf_counter()
+    with sink.engine.begin() as connection:
+        connection.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE fact FIELDS TERMINATED BY ',' "
+                                   f"OPTIONALLY ENCLOSED BY '\"' ({columns})")
+    return time.perf_counter() - start
+
+
+def delta_sink(peer: SinkPeer, place: str) -> float:
+    warehouse = SqlSink(f"sqlite:///{place}.db", "fact", "master", 60.0)
+    create_all(warehouse.engine)
+    checkpoint = peer.home / "checkpoint"
+    checkpoint.mkdir()
+    sink, given = DeltaSink(place, str(checkpoint), warehouse), Given(peer.rows)
+    sink.prepare(STREAM, ADDED, ("id",))
+    start = time.perf_counter()
+    loaded = sink.load(entry(), given)  # type: ignore[arg-type]
+    sink.commit({k: v for k, v in LOAD.items() if k != "partition"} | {
+        "job": "", "fact_table": "fact", "sink": place, "partitions": 1, "source_offsets": "", "rows_read": 0}, [loaded])
+    return time.perf_counter() - start
+
+
+def write_deltalake(peer: SinkPeer, place: str) -> float:
+    import deltalake
+
+    deltalake.DeltaTable.create(place, peer.whole.schema)
+    start = time.perf_counter()
+    deltalake.write_deltalake(place, peer.whole, mode="append")
+    return time.perf_counter() - start
+
+
+OURS, ADBC = "semistream", "adbc_ingest"
+WAYS: dict[str, dict[str, Callable[[SinkPeer, str], float]]] = {
+    "sqlite": {"executemany": executemany, ADBC: adbc, OURS: sql_sink},
+    "mariadb": {"LOAD DATA, file ready": load_data, OURS: sql_sink},
+    "delta": {"write_deltalake": write_deltalake, OURS: delta_sink}}
