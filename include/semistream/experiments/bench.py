@@ -40,7 +40,8 @@ class Bench:
     def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0, clock: str = "wall", pace: bool = False,
                  costs: Path | None = None, tuples: tuple[int, ...] = (500_000, 1_000_000),
                  percent: tuple[float, ...] = (1.0, 3.0, 10.0), skews: tuple[float, ...] = (0.0, 0.5, 1.0),
-                 tell: Callable[[str], None] = print):
+                 tell: Callable[[str], None] = print, batch: int = 0):
+        self.batch = batch  # stream tuples given at a time, in the place of the data's own
         self.tuples, self.percent, self.skews = tuples, percent, skews
         self.places, self.directory, self.scale, self.seconds, self.tell = places, data, scale, seconds, tell
         self.clock_name, self.clock, self.paced, self.given = clock, CLOCKS[clock], pace, costs
@@ -55,7 +56,8 @@ class Bench:
     def data(self, point: Point) -> Data:
         key = (point.data, point.tuples, point.skew)
         if key not in self._data:
-            self._data[key] = open_data(*key, self.places, self.directory)
+            data = open_data(*key, self.places, self.directory)
+            self._data[key] = replace(data, batch=self.batch) if self.batch else data
         return self._data[key]
 
     def costs(self, data: str, tuples: int = 0, skew: float = 1.0) -> Costs:
@@ -154,11 +156,13 @@ class Bench:
         join = open_join(point.algorithm, memory=memory, stream=data.sample.schema, master=data.relation, on=data.on,
                          parameters=dict(parameters))
         try:
-            drive = Drive(join, data.stream(0), self.clock, self.pace)
-            if point.rate and not (point.needed and parameters.get("form") != "rate"):
-                measured = measure_arrivals(drive, Arrivals(drive, point.rate), prediction, self.seconds)
+            drive = Drive(join, data.stream(0), data.batch, self.clock, self.pace)
+            arrivals = Arrivals(drive, point.rate) if point.rate else None
+            adapts = parameters.get("form") == "rate"
+            drive.warm_up(prediction, arrivals.feed if arrivals and adapts else drive.feed)
+            if arrivals and (adapts or not point.needed):
+                measured = measure_arrivals(drive, arrivals, self.seconds)
             else:
-                drive.warm_up(prediction, drive.feed)
                 measured = measure(drive, self.seconds)
             answer = check(drive, data.stream(ELSEWHERE))
         finally:

@@ -14,7 +14,7 @@ from semistream.experiments.layouts import PERCENT, R, over_memory, over_relatio
 from semistream.experiments.model import Asked, Claim, Experiment, Number, Plot, Point, Row, having
 from semistream.joins import REGISTRY
 
-CUSTOMERS, TPCH_SCALE = 15_000_000, 0.02  # of TPC-H at scale factor 100; the scale with which M = 1% of R holds a disk buffer
+CUSTOMERS, TPCH_SCALE = 15_000_000, 0.03  # of TPC-H at scale factor 100; the scale with which M = 1% of R holds a disk buffer
 LOADS = (0.25, 0.5, 0.75, 0.9)  # arrival rates, of what the slowest algorithm can do
 
 

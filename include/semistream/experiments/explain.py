@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from semistream.cost_models import Costs, PhaseCosts, Prediction
+from semistream.cost_models import Costs, PhaseCosts, Prediction, Workload
 from semistream.errors import ConfigError
 from semistream.experiments.bench import Bench
 from semistream.experiments.model import Point
@@ -31,6 +31,7 @@ class Share:
 
     algorithm: str
     mu: float
+    cached: float  # share of the stream through H_R
     terms: dict[str, float]
 
 
@@ -39,6 +40,7 @@ class Setting:
     name: str
     ratio: float
     shares: tuple[Share, ...]
+    most: float  # share of the stream that all of M as a cache of the most frequent tuples would answer
 
 
 def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
@@ -57,12 +59,14 @@ def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
             shares = tuple(_share(bench, p, scale, now) for p in points)
         except ConfigError:
             continue
-        found.append(Setting(name, shares[0].mu / shares[1].mu, shares))
+        work, memory = _at(bench, points[0], scale)
+        most = work.frequencies.top(memory / work.disk_tuple_bytes / work.fan_out)
+        found.append(Setting(name, shares[0].mu / shares[1].mu, shares, most))
     return found
 
 
 def _share(bench: Bench, point: Point, factor: float, costs: Costs) -> Share:
-    work, memory = bench.at_scale(point, factor) if factor != 1 else (bench.work(point), bench.memory(point))
+    work, memory = _at(bench, point, factor)
     prediction = bench.predict(point, work, memory, costs)
     fixed = replace(point, parameters=tuple({**dict(point.parameters), **prediction.sizes}.items()))
 
@@ -70,8 +74,12 @@ def _share(bench: Bench, point: Point, factor: float, costs: Costs) -> Share:
         return bench.predict(fixed, work, memory, other)
 
     whole = again(costs).c_loop
-    return Share(point.algorithm, prediction.mu,
+    return Share(point.algorithm, prediction.mu, prediction.w_n / prediction.w,
                  {term: max(1 - again(without(costs, term)).c_loop / whole, 0.0) for term in TERMS})
+
+
+def _at(bench: Bench, point: Point, factor: float) -> tuple[Workload, float]:
+    return bench.at_scale(point, factor) if factor != 1 else (bench.work(point), bench.memory(point))
 
 
 def without(costs: Costs, term: str) -> Costs:
@@ -102,8 +110,24 @@ def sentence(settings: Sequence[Setting]) -> str:
     for s in settings:
         told = "; ".join(f"{REGISTRY[x.algorithm].title} {', '.join(f'{v:.0%} to {t}' for t, v in _largest(x))}"
                          for x in s.shares)
-        parts.append(f"{s.name}, the models expect a ratio of {s.ratio:.1f} ({told})")
-    return "; ".join(parts).capitalize() + "." if parts else ""
+        parts.append(f"{s.name} the models expect a ratio of {s.ratio:.1f} ({told}).")
+    return " ".join(p[0].upper() + p[1:] for p in parts)
+
+
+def limits(settings: Sequence[Setting]) -> str:
+    """What a cache alone can bring: the disk phase has the share of the stream that is left, and no more memory than before."""
+    first = settings[0]
+    cached, plain = first.shares
+    if not cached.cached or plain.cached:
+        return ""
+    told = "; ".join(f"{s.name} {s.shares[0].cached:.0%}, so {_at_most(s.shares[0].cached)}" for s in settings)
+    return (f"Through the cache of {REGISTRY[cached.algorithm].title} goes, by the model, this share of the stream, and a disk "
+            f"phase like {REGISTRY[plain.algorithm].title}'s has the rest, with less memory: {told}. Even all of M as a cache "
+            f"would answer {first.most:.0%} {first.name}, so {_at_most(first.most)}.")
+
+
+def _at_most(cached: float) -> str:
+    return f"at most about {1 / (1 - cached):.1f} times" if cached < 0.999 else "as good as everything"
 
 
 def _largest(share: Share) -> list[tuple[str, float]]:

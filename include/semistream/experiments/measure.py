@@ -14,7 +14,7 @@ import numpy as np
 from semistream.cost_models import Prediction
 from semistream.errors import SemistreamError
 from semistream.experiments.answer import Answer
-from semistream.experiments.data import BATCH, Stream
+from semistream.experiments.data import Stream
 from semistream.joins import REGISTRY, SemiStreamJoin
 from semistream.joins.base import JoinOutput
 
@@ -24,7 +24,8 @@ CYCLES = 3  # R-cycles that a scanning join is measured over at least
 TURNOVERS = 4  # of H_S, between two looks at whether H_R still grows
 LOOKS = 20  # at most
 GROWTH = 1.02  # of H_R between two looks, that ends the warm-up
-CHECKED = 4 * BATCH  # stream tuples whose answer is checked
+LATE = 0.1  # of the arrivals, that may be left in the stream buffer
+CHECKED = 4  # batches whose answer is checked
 
 
 @dataclass
@@ -51,13 +52,14 @@ class Measured:
 class Drive:
     """An operator and the stream that it is fed."""
 
-    def __init__(self, join: SemiStreamJoin, stream: Stream, clock: Callable[[], float], pace: Callable[[], float]):
-        self.join, self.stream, self.clock, self.pace = join, stream, clock, pace
+    def __init__(self, join: SemiStreamJoin, stream: Stream, batch: int, clock: Callable[[], float],
+                 pace: Callable[[], float] = lambda: 1.0):
+        self.join, self.stream, self.batch, self.clock, self.pace = join, stream, batch, clock, pace
         self.paces: list[float] = []
 
-    def feed(self, rows: int = BATCH, answer: Answer | None = None) -> float:
-        """Seconds that the operator took for the next tuples."""
-        return self.spend(self.join.process(self.stream.next(rows)), answer)
+    def feed(self, rows: int = 0, answer: Answer | None = None) -> float:
+        """Seconds that the operator took for the next tuples, a batch if not told how many."""
+        return self.spend(self.join.process(self.stream.next(rows or self.batch)), answer)
 
     def spend(self, steps: Iterator[JoinOutput], answer: Answer | None = None) -> float:
         spent = 0.0
@@ -96,7 +98,7 @@ def measure(drive: Drive, seconds: float) -> Measured:
         spent.append(spent[-1] + drive.feed())
         taken.append(stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"])
         loops.append(stats.iteration_count - start["iteration_count"])
-        if stats.cache_hits - hits == BATCH:  # all that comes is in H_R: there are no R-cycles any more
+        if stats.cache_hits - hits == drive.batch:  # all that comes is in H_R: there are no R-cycles any more
             cycles = 0
     edges = np.linspace(0, len(spent) - 1, BATCHES + 1).astype(int)
     t, n, i = (np.diff(np.array(x)[edges]) for x in (spent, taken, loops))
@@ -118,7 +120,7 @@ class Arrivals:
     def feed(self) -> float:
         """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
         self.now = max(self.now, (self.taken + 1) / self.rate)
-        due, before = min(max(int(self.rate * self.now) - self.taken, 1), BATCH), self.drive.join.stats.rows_read
+        due, before = min(max(int(self.rate * self.now) - self.taken, 1), self.drive.batch), self.drive.join.stats.rows_read
         at = self.now
         took = self.drive.feed(due)
         due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
@@ -127,9 +129,11 @@ class Arrivals:
         return took
 
 
-def measure_arrivals(drive: Drive, arrivals: Arrivals, prediction: Prediction, seconds: float) -> Measured:
-    """An operator that a stream of some rate comes to, after its warm-up, for at least so many seconds of the stream's time."""
-    drive.warm_up(prediction, arrivals.feed)
+def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measured:
+    """A warmed-up operator that a stream of some rate comes to, for at least so many seconds of the stream's time.
+
+    Raises SemistreamError when it cannot keep up.
+    """
     stats = drive.join.stats
     start, begun, taken, waited = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken, arrivals.waited
     ends, busy, peak = [arrivals.now], [arrivals.busy], 0
@@ -139,6 +143,10 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, prediction: Prediction, s
         ends.append(arrivals.now)
         busy.append(arrivals.busy)
         peak = max(peak, sum(drive.join.arena.components.values()))
+    behind = (ends[-1] - ends[0]) * arrivals.rate - (arrivals.taken - taken)
+    if behind > LATE * (arrivals.taken - taken) + drive.batch:
+        raise SemistreamError(f"the join does not keep up with {arrivals.rate:,.0f} tuples/s: of those that came while it was "
+                              f"measured {behind:,.0f} wait, {arrivals.taken - taken:,} entered")
     edges = np.linspace(0, len(ends) - 1, BATCHES + 1).astype(int)
     took, passed = (np.diff(np.array(x)[edges]) for x in (busy, ends))
     loops = max(stats.iteration_count - start["iteration_count"], 1)
@@ -165,14 +173,14 @@ def _interval(means: np.ndarray) -> float:
     return float(T_95 * np.std(means, ddof=1) / math.sqrt(len(means)))
 
 
-def check(drive: Drive, stream: Stream, tuples: int = CHECKED) -> Answer:
+def check(drive: Drive, stream: Stream) -> Answer:
     """The answer to a bounded stream, given to an operator that has been at work. Raises SemistreamError when a tuple is
     missing."""
     drive.spend(drive.join.drain())
     answer, stats = Answer(), drive.join.stats
-    drive.stream, goal = stream, stats.rows_read + tuples
+    drive.stream, goal = stream, stats.rows_read + CHECKED * drive.batch
     while stats.rows_read < goal:
-        drive.feed(min(BATCH, goal - stats.rows_read), answer)
+        drive.feed(min(drive.batch, goal - stats.rows_read), answer)
     drive.spend(drive.join.drain(), answer)
     if stats.waiting or stats.matched + stats.unmatched != stats.rows_read:
         raise SemistreamError(f"of {stats.rows_read:,} tuples {stats.matched:,} came out matched, {stats.unmatched:,} unmatched, "

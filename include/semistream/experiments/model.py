@@ -159,7 +159,7 @@ class Experiment:
     claims: tuple[Claim, ...]
     plots: tuple[Plot, ...]
     scale: float = 0.01  # by default
-    least: float = 0.003  # scale at which every M still holds two disk buffers
+    least: float = 0.005  # scale at which every M still holds two disk buffers
     beside: bool = True  # whether our own algorithm may be shown too
     figures: Figures | None = None  # more columns
 

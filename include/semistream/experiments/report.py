@@ -28,8 +28,9 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
     """Gives the path of the page."""
     environment = Environment(loader=PackageLoader("semistream.experiments"), autoescape=select_autoescape(), trim_blocks=True,
                               lstrip_blocks=True)
-    environment.globals |= {"shown": shown, "sentence": sentence, "limits": limits, "terms": list(TERMS), "number": _number, "sizes": _sizes,
-                            "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
+    environment.globals |= {
+        "shown": shown, "sentence": sentence, "limits": limits, "terms": list(TERMS), "number": _number,
+        "sizes": _sizes, "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
     with rc_context(STYLE):
         plots = [{"title": p.title, "caption": p.caption, "svg": drawn} for p in experiment.plots if (drawn := draw(p, rows))]
     page = environment.get_template("experiment.html").render(

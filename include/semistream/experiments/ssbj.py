@@ -41,7 +41,7 @@ def _needed(rows: Sequence[Row], **where: Any) -> Number | None:
 
 
 def _switching(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
-    n = round(20e6 * max(asked.scale, 0.015))  # M = 1% must hold two disk buffers
+    n = round(20e6 * asked.scale)
     return [Point(a, n, 0.01, parameters=(("switching_factor", f),), data=MANY)
             for a in algorithms for f in FACTORS]
 
@@ -86,7 +86,7 @@ EXPERIMENTS = (
         Claim("7 times the memory at |R| = 20M …", partial(_needed, part="b", at=1), "7", 5.25, 8.75, worse=1.0),
         Claim("… and 5 times at |R| = 80M, at the same rate", partial(_needed, part="b", at=4), "5", 3.75, 6.25, worse=1.0)),
         (Plot("Memory over the arrival rate", "rate", "needed", log="y", only={"part": "a"}),
-         Plot("Memory over |R|", "master_tuples", "needed", log="y", only={"part": "b"})), scale=0.03, least=0.015, beside=False),
+         Plot("Memory over |R|", "master_tuples", "needed", log="y", only={"part": "b"})), scale=0.03, least=0.025, beside=False),
     Experiment("ssbj-memory", PAPER, "Fig. 5(a), 5(f)", "service rate, and the share through the cache, over M, 1% to 10% of R",
                partial(over_memory, data=MANY), BOTH, (
         times("SSBJ is 7 times as fast as MESHJOIN with M = 1% of R", *BOTH, 7, memory_percent=1.0),
@@ -119,7 +119,7 @@ EXPERIMENTS = (
                ("ssbj",), (
         Claim("The best switching factor is 1", _best_factor, "1", 0, 0.02, unit="%",
               note="what sf = 1 loses against the best measured; up to 2% is no difference"),),
-        (Plot("Service rate over the switching factor", "switching_factor", log="x"),), scale=0.03, least=0.015, beside=False),
+        (Plot("Service rate over the switching factor", "switching_factor", log="x"),), scale=0.03, least=0.025, beside=False),
     Experiment("ssbj-disk-buffer", PAPER, "Fig. 6(b)", "service rate of the disk phase over the disk buffer's size, M = 1% of R",
                _buffers, ("ssbj",), (
         Claim("The disk phase's service rate has an optimum between the smallest and the largest buffer", _interior, "between",

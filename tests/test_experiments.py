@@ -1,0 +1,312 @@
+"""`semistream experiments`: the papers' experiments, at sizes of a test."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from semistream.cli import main
+from semistream.config import Places
+from semistream.cost_models import MODELS, TYPICAL
+from semistream.errors import ConfigError, SemistreamError
+from semistream.experiments import EXPERIMENTS
+from semistream.experiments.answer import Answer, row_hashes
+from semistream.experiments.bench import Bench
+from semistream.experiments.data import ELSEWHERE, open_data
+from semistream.experiments.explain import TERMS, explain, limits, sentence, without
+from semistream.experiments.measure import CHECKED, Arrivals, Drive, measure_arrivals
+from semistream.experiments.model import MEASURED, TITLES, Claim, Number, Point, having, ratio
+from semistream.experiments.run import chosen, run, told, wrong_answers
+from semistream.experiments.settings import ExperimentSettings
+from semistream.joins import REGISTRY, open_join
+from semistream.joins.base import JoinOutput
+
+R_T, BATCH = 20_000, 1024
+TUPLES = CHECKED * BATCH  # of an answer
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> Places:
+    return Places(home=tmp_path_factory.mktemp("experiments"))
+
+
+@pytest.fixture(scope="module")
+def costs(places) -> Path:
+    TYPICAL.save(places.home / "costs.yaml")
+    return places.home / "costs.yaml"
+
+
+@pytest.fixture(scope="module")
+def bench(places, costs) -> Bench:
+    return Bench(places, places.home / "data", scale=R_T / 1e8, seconds=0.01, costs=costs, batch=BATCH)
+
+
+def batch(**columns) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+ROWS = batch(id=[1, 2, None], name=["a", None, "c"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"])
+
+
+def answer_of(*batches: pa.RecordBatch) -> str:
+    answer = Answer()
+    for b in batches:
+        answer.add(JoinOutput(b, b.slice(0, 0)))
+    return answer.checksum
+
+
+def test_the_checksum_is_of_the_rows_and_not_of_their_order():
+    assert answer_of(ROWS) == answer_of(ROWS.take(pa.array([2, 0])), ROWS.slice(1, 1))
+    assert len(set(row_hashes(ROWS).tolist())) == 3
+
+
+@pytest.mark.parametrize("other", [
+    batch(id=[1, 2, 3], name=["a", None, "c"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]),
+    batch(id=[1, 2, None], name=["c", None, "a"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]),
+    batch(id=[1, 2, None], name=["a", None, "c"], price=[1.5, 2.25, None], raw=[b"x", b"y", b"z"]),
+    ROWS.slice(0, 2), pa.concat_batches([ROWS, ROWS])], ids=["null", "swapped", "float", "missing", "twice"])
+def test_the_checksum_sees_what_is_wrong(other):
+    assert answer_of(other) != answer_of(ROWS)
+
+
+def oracle(bench: Bench, point: Point) -> Answer:
+    """The answer to the checked stream, by a dictionary."""
+    data = bench.data(point)
+    r = data.relation.with_partition(R_T)
+    tuples = pa.Table.from_batches([r.read(i, data.relation.schema.names) for i in range(r.partition_count)])
+    rows_of: dict[int, list[int]] = {}
+    for i, key in enumerate(tuples["key"].to_pylist()):
+        rows_of.setdefault(key, []).append(i)
+    stream, answer = data.stream(ELSEWHERE), Answer()
+    chunk = pa.concat_batches([stream.next(BATCH) for _ in range(CHECKED)])
+    pairs = [(i, row) for i, key in enumerate(chunk["key"].to_pylist()) for row in rows_of.get(key, ())]
+    left, right = (pa.array(x) for x in zip(*pairs, strict=True))
+    matched = chunk.take(left)
+    joined = pa.RecordBatch.from_arrays([*matched.columns, tuples["payload"].combine_chunks().take(right)],
+                                        ["key", "note", "payload"])
+    lost = chunk.take(pa.array([i for i, key in enumerate(chunk["key"].to_pylist()) if key not in rows_of]))
+    answer.add(JoinOutput(joined, lost.append_column("reason", pa.repeat("no_match", lost.num_rows))))
+    return answer
+
+
+@pytest.fixture(scope="module")
+def rows(bench) -> list[dict]:
+    """Every algorithm on the same many-to-many data, with keys that R lacks."""
+    return [bench.run(Point(a, R_T, 0.3, data="zipf-many")) for a in MODELS]
+
+
+def test_every_algorithm_gives_the_oracles_answer(bench, rows):
+    expected = oracle(bench, Point("meshjoin", R_T, 0.3, data="zipf-many"))
+    assert expected.unmatched > 1000 and expected.joined != TUPLES
+    assert [(r["algorithm"], r["state"], r["error"]) for r in rows] == [(a, MEASURED, "") for a in MODELS]
+    assert {(r["answer"], r["answer_rows"], r["answer_unmatched"]) for r in rows} == {
+        (expected.checksum, expected.joined, expected.unmatched)}
+    assert wrong_answers(rows) == []
+
+
+def test_a_point_tells_what_was_predicted_and_measured(rows):
+    for r in rows:
+        assert r["memory_peak"] <= r["memory"] and r["mu"] > 0 and r["mu_model"] > 0 and r["c_loop"] > 0
+        assert r["mu"] == pytest.approx(r["w"] / r["c_loop"]) and r["rows"] > 0
+        assert 0 <= r["through_cache"] <= 1
+    slow, fast = (next(r for r in rows if r["algorithm"] == a) for a in ("meshjoin", "ssbj"))
+    assert slow["through_cache"] == 0 < fast["through_cache"]
+    assert slow["bytes_read"] > 0 and slow["processing_time"] > 0
+
+
+def test_another_answer_is_named(rows):
+    wrong = [{**rows[0], "answer": "0" * 16, "series": "X"}, *rows[1:]]
+    assert len(wrong_answers(wrong)) == 1 and "X 0000" in wrong_answers(wrong)[0]
+
+
+def test_the_models_know_how_often_keys_are_absent_and_repeated(bench):
+    data = bench.data(Point("meshjoin", R_T, 0.3, data="zipf-many"))
+    keys = data.relation.with_partition(R_T)
+    present = np.unique(np.concatenate([keys.read_codes(i) for i in range(keys.partition_count)]))
+    drawn = np.concatenate([data.stream(i * 16_384).next(16_384)["key"].to_numpy() for i in range(20)])
+    assert np.isin(drawn, present).mean() == pytest.approx(1 - data.frequencies.absent, abs=0.005)
+    assert data.frequencies.count == len(present) and data.fan_out == R_T / len(present)
+
+
+@pytest.mark.parametrize("kind", ["tpch", "tpch-zipf"])
+def test_tpch(bench, kind, places):
+    data = bench.data(Point("ssbj", 1500, 0.5, data=kind))
+    assert data.relation.tuple_count == 1500 and data.frequencies.absent == pytest.approx(0)
+    first, again = data.stream(0), data.stream(15_000)  # all the orders, then the first ones again
+    assert first.next(100)["o_orderkey"] == again.next(100)["o_orderkey"]
+    row = bench.run(Point("ssbj", 1500, 0.9, data=kind))
+    assert row["error"] == "" and row["answer_rows"] == TUPLES and row["answer_unmatched"] == 0
+
+
+def test_flights_are_many_to_many(bench):
+    points = [Point(a, 0, 0.05, data="flights") for a in ("ssbj", "hybridjoin")]
+    data = bench.data(points[0])
+    assert data.fan_out > 20 and 0 < data.frequencies.absent < 0.3
+    assert set(data.stream(0).next(BATCH)["month"].to_pylist()) == {12}
+    found = [bench.run(p) for p in points]
+    assert [r["error"] for r in found] == ["", ""] and found[0]["answer"] == found[1]["answer"]
+    assert found[0]["answer_rows"] > 20 * TUPLES
+
+
+def test_arrivals_wait_until_the_operator_has_time(bench):
+    point = Point("hybridjoin", R_T, 0.5)
+    data = bench.data(point)
+
+    def drive() -> Drive:
+        return Drive(open_join("hybridjoin", memory=bench.memory(point), stream=data.sample.schema, master=data.relation,
+                               on=data.on, parameters=bench.predict(point).parameters), data.stream(0), BATCH, bench.clock)
+
+    at_ease = measure_arrivals(calm := drive(), Arrivals(calm, 100.0), 0.1)
+    assert at_ease.busy < 1 and calm.join.stats.rows_read >= 10
+    alone = Arrivals(drive(), 1.0)
+    for _ in range(3):
+        alone.feed()
+    assert alone.taken == 3 and alone.waited == 0 and alone.now == pytest.approx(3 + alone.busy, abs=alone.busy)
+    with pytest.raises(SemistreamError, match="does not keep up"):
+        measure_arrivals(flooded := drive(), Arrivals(flooded, 1e9), 0.01)
+
+
+def test_the_memory_that_a_rate_needs(bench):
+    mesh = bench.predict(Point("meshjoin", R_T, 0.4))
+    for algorithm, form in (("meshjoin", ()), ("ssbj", (("form", "rate"),))):
+        row = bench.run(Point(algorithm, R_T, 0.5, rate=mesh.mu / 20, needed=True, parameters=form))
+        assert row["error"] == "" and row["needed"] > 0 and row["needed_model"] > 0
+
+
+def test_the_parts_of_an_iteration_are_all_of_it(bench):
+    points = [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
+    settings = explain(bench, points)
+    assert [s.name.split(",")[0] for s in settings] == ["the paper's |R|", "the paper's |R|", "as measured here"]
+    for s in settings:
+        assert all(sum(x.terms.values()) == pytest.approx(1, abs=0.05) for x in s.shares)
+        assert s.ratio == pytest.approx(s.shares[0].mu / s.shares[1].mu)
+    disk, here = settings[0].shares[1], settings[1].shares[1]
+    assert disk.terms["read R"] > here.terms["read R"] and disk.mu < here.mu
+    told = sentence(settings)
+    assert "SSJ" in told and "to read R" in told and f"{settings[0].ratio:.1f}" in told
+    assert "at most about" in limits(settings) and limits(explain(bench, points[::-1])) == ""
+
+
+def test_a_term_that_is_free_costs_nothing():
+    for term in TERMS:
+        assert without(TYPICAL, term) != TYPICAL
+    assert without(TYPICAL, "look up in H_S").scan.look_up == (0.0,) * len(TYPICAL.scan.look_up)
+
+
+@pytest.mark.parametrize("value, interval, verdict", [
+    (7, 0, "reproduced"), (5.3, 0, "reproduced"), (5.0, 0.3, "reproduced"), (12, 0, "more than claimed"),
+    (2, 0.1, "same direction, less"), (1.05, 0.1, "not reproduced"), (0.8, 0, "not reproduced"),
+    (float("nan"), 0, "not measured")])
+def test_verdicts_on_seven_times(value, interval, verdict):
+    claim = Claim("7 times", lambda rows: None, "7", 5.25, 8.75, worse=1.0)
+    assert claim.verdict(Number(value, interval)) == verdict and claim.verdict(None) == "not measured"
+
+
+def point_rows(*rates: tuple[str, float, float]) -> list[dict]:
+    return [{"algorithm": a, "memory_percent": m, "mu": mu, "mu_interval": mu / 10, "mu_model": 2 * mu, "state": MEASURED,
+             "master_tuples": 1, "skew": 1.0, "data": "zipf", "rate": 0.0} for a, m, mu in rates]
+
+
+def test_ratios_compare_the_same_settings():
+    made = point_rows(("ssj", 1, 20), ("meshjoin", 1, 10), ("ssj", 10, 80), ("meshjoin", 10, 10), ("ssj", 5, 1000))
+    number = ratio("ssj", "meshjoin", memory_percent=10)(made)
+    assert number.value == number.predicted == pytest.approx(8) and number.interval == pytest.approx(8 * 0.1 * 2 ** 0.5)
+    assert ratio("ssj", "meshjoin")(made).value == pytest.approx(4)
+    assert ratio("ssj", "meshjoin", every=True)(made).value == pytest.approx(2)
+    assert ratio("ssj", "sscj")(made) is None and len(having(made, memory_percent=1)) == 2
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
+def test_every_experiment_is_laid_out(experiment, places, costs):
+    asked = Bench(places, places.home / "data", experiment.least, costs=costs)
+    points = experiment.points(asked, experiment.algorithms)
+    assert {p.algorithm for p in points} == set(experiment.algorithms) and len(points) == len(set(points))
+    assert all(p.algorithm in REGISTRY and p.memory > 0 and (p.tuples >= 100_000 or p.data == "flights") for p in points)
+    assert {k for p in experiment.plots for k in (p.x, p.y, *filter(None, [p.second]))} <= set(TITLES)
+    for claim in experiment.claims:
+        assert claim.find([]) is None and claim.text
+
+
+def semistream(places, monkeypatch, costs, *arguments: str) -> int:
+    monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
+    return main(["experiments", *arguments, "--costs", str(costs), "--data", str(places.home / "data"), "--seconds", "0.01"])
+
+
+GRID = ("--master", str(R_T), "--memory", "0.1,30", "--skew", "1", "--algorithms", "meshjoin,sscj")
+
+
+def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_path, capsys):
+    assert semistream(places, monkeypatch, costs, "cost-models", *GRID, "--output", str(tmp_path)) == 0
+    out, err = capsys.readouterr()
+    assert "median error of c_loop" in out and "report.html" in out
+    assert "[4/4]" in err and err.count("failed: 'memory'") == 2
+    results = json.loads((tmp_path / "cost-models" / "results.json").read_text())
+    about = results["about"]
+    assert about["machine"]["cores"] and about["command"].startswith("semistream experiments cost-models") and about["commit"]
+    good = [r for r in results["rows"] if r["state"] == MEASURED]
+    assert len(results["rows"]) == 4 and len({r["answer"] for r in good}) == 1 and results["wrong_answers"] == []
+    with open(tmp_path / "cost-models" / "results.csv") as f:
+        assert [float(r["mu"]) for r in csv.DictReader(f) if r["mu"]] == [r["mu"] for r in good]
+    page = (tmp_path / "cost-models" / "report.html").read_text()
+    assert page.count("<svg") == 2 and "http" not in page.replace("http://www.w3.org", "") and "<strong>failed:</strong>" in page
+    for claim in results["claims"]:
+        assert claim["verdict"] in page and claim["verdict"] != ""
+
+
+def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
+    settings = ExperimentSettings.load({"costs": costs, "data": places.home / "data", "output": tmp_path, "seconds": 0.01,
+                                        "algorithms": "meshjoin,ssbj", "master": str(R_T), "memory": "30", "skew": "1"})
+    experiment, lines = EXPERIMENTS["cost-models"], []
+
+    def interrupting(line: str) -> None:
+        lines.append(line)
+        if line.startswith("[2/2]"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, settings, places, "first", interrupting)
+    kept = json.loads((tmp_path / "cost-models" / "results.json").read_text())["rows"]
+    assert len(kept) == 1 and (tmp_path / "cost-models" / "report.html").exists()
+    assert run(experiment, settings, places, "second", lines.append).measured == 2
+    assert "1 of 2 points are known" in "".join(lines) and lines[-1].startswith("[2/2]")
+    after = json.loads((tmp_path / "cost-models" / "results.json").read_text())["rows"]
+    assert after[0] == kept[0] and len(after) == 2
+
+
+def test_names():
+    assert {e.name for e in chosen(["all"])} == set(EXPERIMENTS)
+    assert all(e.name.startswith("ssj-") for e in chosen(["ssj"])) and len(chosen(["ssj", "ssj-memory"])) > 3
+    assert [e.name for e in chosen(["x-hybridjoin-eq6"])] == ["x-hybridjoin-eq6"]
+    assert {e.paper for e in chosen(["x-hybridjoin"])} == {"Tuned X-HYBRIDJOIN (2013)"}
+    with pytest.raises(ConfigError, match="'experiment' must be one of"):
+        chosen(["nothing"])
+
+
+@pytest.mark.parametrize("arguments, named", [(["nothing"], "'experiment'"), (["ssj-memory", "--scale", "0"], "'scale'"),
+                                              (["cost-models", "--master", "many"], "'master'"),
+                                              (["ssj-memory", "--algorithms", "sjj"], "'algorithm'")])
+def test_wrong_settings_are_refused(arguments, named, places, monkeypatch, costs, capsys):
+    assert semistream(places, monkeypatch, costs, *arguments) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_the_list(capsys):
+    assert main(["experiments", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in EXPERIMENTS)
+
+
+def test_a_failed_point_is_told_in_a_line(bench):
+    row = bench.run(replace(Point("meshjoin", R_T, 0.3), memory=1e-4))
+    assert "failed: 'memory' must" in told(row) and "MESHJOIN" in told(row)
+
+
+def test_unknown_data(places):
+    with pytest.raises(ConfigError, match="'data' must be one of zipf"):
+        open_data("weather", 1, 1.0, places, places.home / "data")
