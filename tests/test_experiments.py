@@ -200,7 +200,7 @@ def test_a_term_that_is_free_costs_nothing():
 
 
 @pytest.mark.parametrize("value, interval, verdict", [
-    (7, 0, "reproduced"), (5.3, 0, "reproduced"), (5.0, 0.3, "reproduced"), (12, 0, "more than claimed"),
+    (7, 0, "reproduced"), (5.3, 0, "reproduced"), (5.0, 0.3, "within the interval"), (12, 0, "more than claimed"),
     (2, 0.1, "same direction, less"), (1.05, 0.1, "not reproduced"), (0.8, 0, "not reproduced"),
     (float("nan"), 0, "not measured")])
 def test_verdicts_on_seven_times(value, interval, verdict):

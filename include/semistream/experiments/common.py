@@ -15,7 +15,7 @@ from semistream.experiments.model import Asked, Claim, Experiment, Number, Plot,
 from semistream.joins import REGISTRY
 
 CUSTOMERS, TPCH_SCALE = 15_000_000, 0.03  # of TPC-H at scale factor 100; the scale with which M = 1% of R holds a disk buffer
-LOADS = (0.25, 0.5, 0.75, 0.9)  # arrival rates, of what the slowest algorithm can do
+LOADS = (0.2, 0.4, 0.6, 0.8)  # arrival rates, of what the slowest algorithm can do
 
 
 def data_sets(name: str, paper: str, figures: tuple[str, str], algorithms: tuple[str, ...], tpch: tuple[Claim, ...],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from semistream.errors import ConfigError
 from semistream.experiments.model import MEASURED, Asked, Number, Point, Row, having
 from semistream.tuning.search import bounds
 
@@ -39,15 +41,21 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
     axes = []
     for name, size in best.sizes.items():
         low, high = bounds(name, work, memory)
-        unit = int(work.page_tuples) if name == "disk_tuples" else 1
-        axis: dict[int, float] = {}
+        unit = work.page_tuples if name == "disk_tuples" else 0.001 if name.endswith("share") else 1.0
+        axis: dict[float, float] = {}
         for f in sorted(factors, key=lambda f: abs(f - 1)):
             near = max(round(min(max(size * f, low), high) / unit), 1) * unit
-            axis.setdefault(near if f != 1 else int(size), f)
+            axis.setdefault(best.parameters[name] if f == 1 else round(near, 3) if unit < 1 else int(near), f)
         axes.append(sorted(axis.items()))
-    return [replace(point, parameters=tuple(zip(best.sizes, (int(s) for s, _ in steps), strict=True)),
-                    place=tuple(zip((f"at_{n}" for n in best.sizes), (f for _, f in steps), strict=True)))
-            for steps in itertools.product(*axes)]
+    found = []
+    for steps in itertools.product(*axes):
+        sizes = tuple(zip(best.sizes, (s for s, _ in steps), strict=True))
+        other = replace(point, parameters=sizes,
+                        place=tuple(zip((f"at_{n}" for n in best.sizes), (f for _, f in steps), strict=True)))
+        with suppress(ConfigError):  # beyond what M holds
+            asked.predict(other)
+            found.append(other)
+    return found
 
 
 def lost(rows: Sequence[Row], size: str) -> Number | None:

@@ -89,8 +89,10 @@ class Claim:
         if number is None or math.isnan(number.value):
             return "not measured"
         low, high = number.value - number.interval, number.value + number.interval
-        if low <= self.high and high >= self.low:
+        if self.low <= number.value <= self.high:
             return "reproduced"
+        if low <= self.high and high >= self.low:
+            return "within the interval"
         if self.worse is None:
             return "not reproduced"
         if number.value > self.high and self.high > self.worse:
@@ -111,9 +113,11 @@ def times(text: str, faster: str, slower: str, claimed: float | None, up_to: flo
 def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: Any) -> Find:
     """y of one algorithm over that of another; of several settings, the geometric mean, or the least (every)."""
 
+    setting = ("master_tuples", "memory_percent", "skew", "data", "rate")
+
     def find(rows: Sequence[Row]) -> Number | None:
         pairs = [(a, b) for a in having(rows, algorithm=above, **where) for b in having(rows, algorithm=below, **where)
-                 if all(a[k] == b[k] for k in ("master_tuples", "memory_percent", "skew", "data", "rate"))]
+                 if a[y] > 0 and b[y] > 0 and all(a[k] == b[k] for k in setting)]
         if not pairs:
             return None
         if every:

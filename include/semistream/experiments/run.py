@@ -83,7 +83,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
         for i, point in enumerate(points):
             row = known.get(_key(point))
             if row is None:
-                row = bench.run(point, experiment.figures) | {"point": _key(point), "at": _now()}
+                row = bench.run(point, experiment.figures) | {"point": _key(point), "measured_at": _now()}
                 tell(f"[{i + 1}/{len(points)}] {told(row)}")
             rows.append(row)
             _write(output, about, rows)
