@@ -25,6 +25,7 @@ from semistream.keys import JoinKeys, canonical
 from semistream.master import MasterRelation
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
+SCATTERED = 8  # fewer than one row in so many is taken page by page, rather than from the pages put together
 MAGIC = b"semistream state 1\n"
 
 
@@ -283,11 +284,26 @@ class Partition:
     def __init__(self, spec: JoinSpec, number: int):
         self._spec, self.number = spec, number
         self.codes = spec.master.read_codes(number)
-        self._payload: pa.RecordBatch | None = None
+        self._pages: list[pa.RecordBatch] = []
+
+    def read(self) -> list[pa.RecordBatch]:
+        """Its payload, page by page."""
+        if not self._pages:
+            self._pages = [as_stored(p, self._spec.fetched_schema) for p in self._spec.master.pages(self.number, self._spec.fetched)]
+        return self._pages
 
     @property
     def payload(self) -> pa.RecordBatch:
-        if self._payload is None:
-            batch = self._spec.master.read(self.number, self._spec.fetched)
-            self._payload = as_stored(batch, self._spec.fetched_schema)
-        return self._payload
+        """The payload in one piece, in the order of ``codes``."""
+        if len(self.read()) > 1:
+            self._pages = [pa.concat_batches(self._pages)]
+        return self._pages[0]
+
+    def take(self, rows: np.ndarray) -> pa.RecordBatch:
+        """The payload of these rows, which ascend."""
+        if len(self.read()) == 1 or SCATTERED * len(rows) > len(self.codes):
+            return self.payload.take(pa.array(rows))
+        ends = np.cumsum([0, *(p.num_rows for p in self._pages)])
+        cuts = np.searchsorted(rows, ends)
+        return pa.concat_batches([page.take(pa.array(rows[a:b] - first)) for page, first, a, b in
+                                  zip(self._pages, ends, cuts, cuts[1:], strict=False) if b > a or page is self._pages[0]])

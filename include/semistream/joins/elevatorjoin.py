@@ -223,9 +223,11 @@ class Elevatorjoin(SemiStreamJoin):
         for number in range(at, visit.reach):
             begun = time.perf_counter()
             partition = Partition(self.spec, number)
+            if number == at:
+                self.master.prefetch(max(self.room.next(at + 1), 0))
             found, counts, total = self.room.find(partition.codes, visit)
             if total:
-                _ = partition.payload
+                partition.read()
             disk += time.perf_counter() - begun
             disk_tuples += len(partition.codes)
             yield from self._join(visit, partition, found, counts, matched)
@@ -249,7 +251,7 @@ class Elevatorjoin(SemiStreamJoin):
     def _join(self, visit: Visit, partition: Partition, found: np.ndarray, counts: np.ndarray,
               matched: np.ndarray) -> Iterator[JoinOutput]:
         for rows, tuples in visit.pairs(found, counts):
-            master = partition.payload.take(pa.array(rows)).columns
+            master = partition.take(rows).columns
             stream = self.tuples.columns(visit.keys[tuples], self.room.store.get(visit.slots[tuples]))
             same = self._same_keys(stream, master)
             if same is not None and not same.all():
@@ -299,8 +301,11 @@ class Elevatorjoin(SemiStreamJoin):
         absent = absent[self._worth(self._surely(visit.number[absent]), 0) > 1]
         if not (len(rows) or len(absent)):
             return
-        keys, first, group = np.unique(partition.codes[rows], return_index=True, return_inverse=True)
-        n, m = counts[rows[first]].astype(np.int64), np.bincount(group, minlength=len(keys))
+        if self.master.unique and self.spec.keys.exact:
+            keys, group, n, m = partition.codes[rows], np.arange(len(rows)), counts[rows], np.ones(len(rows), np.int64)
+        else:
+            keys, first, group = np.unique(partition.codes[rows], return_index=True, return_inverse=True)
+            n, m = counts[rows[first]], np.bincount(group, minlength=len(keys))
         worth = np.full(len(keys), 2.0) if self.whole else self._worth(self._surely(n), m)
         chosen = np.flatnonzero(worth > 1)
         chosen = chosen[self._new(keys[chosen])]
@@ -308,9 +313,9 @@ class Elevatorjoin(SemiStreamJoin):
         if not (len(chosen) or len(absent)):
             return
         chosen = chosen[np.argsort(-worth[chosen], kind="stable")]
-        size = np.bincount(group, variable_bytes(partition.payload)[rows] if len(chosen) else None, len(keys)) if has_strings(
-            self.spec.fetched_schema) else np.zeros(len(keys))
-        size = size + m * Cache.tuple_bytes(self.spec.fetched_schema, 0) + Cache.ENTRY
+        size = m * self.cache.slot + Cache.ENTRY
+        if len(chosen) and has_strings(self.spec.fetched_schema):
+            size = size + np.bincount(group, variable_bytes(partition.payload)[rows], len(keys))
         free = budget - self.cache.used - self.staged.count * Cache.ENTRY
         places = self.most_cached - self.cache.tuples - self.cache.loaded
         fit = min(np.searchsorted(np.cumsum(size[chosen]), free, side="right"),
@@ -320,7 +325,7 @@ class Elevatorjoin(SemiStreamJoin):
             owner = np.full(len(keys), -1, np.int64)
             owner[chosen] = self.staged.count + np.arange(len(chosen))
             mine = owner[group] >= 0
-            self.cache.load(partition.payload, rows[mine], owner[group][mine], budget)
+            self.cache.load(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine], budget)
             self.staged.add(keys[chosen], n[chosen])
             free -= int(size[chosen].sum())
         absent = absent[:max(int(free // Cache.ENTRY), 0)]

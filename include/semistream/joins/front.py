@@ -175,8 +175,7 @@ class FrequentTuples:
         order = order[new[order]][:self.h_r]
         if not len(order):
             return
-        fixed = Cache.tuple_bytes(self.join.spec.fetched_schema, 0)
-        size = np.bincount(group, variable_bytes(partition.payload)[rows] + fixed) + Cache.ENTRY
+        size = np.bincount(group, variable_bytes(partition.payload)[rows] + self.cache.slot) + Cache.ENTRY
         while len(order):
             count = self._fitting(found.tuples[order], size[order])
             if count:
@@ -259,7 +258,7 @@ class FrequentTuples:
         strings = sum((x.lengths[:cache.tuples].astype(np.int64) for x in cache.store.variable), np.zeros(cache.tuples, np.int64))
         size = np.full(n, float(Cache.ENTRY))
         for entry, slots in cache.pairs(np.arange(n, dtype=np.int32), cache.ecount[:n]):
-            size += np.bincount(entry, strings[slots] + Cache.tuple_bytes(cache.store.schema, 0), minlength=n)
+            size += np.bincount(entry, strings[slots] + cache.slot, minlength=n)
         order = np.argsort(-(cache.efreq[:n] / cache.ecount[:n]), kind="stable")
         fits = (np.cumsum(cache.ecount[order]) <= self.h_r) & (np.cumsum(size[order]) <= self.bytes)
         kept = np.zeros(n, bool)

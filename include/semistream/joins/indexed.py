@@ -36,6 +36,9 @@ class Resident:
     codes: np.ndarray
     payload: pa.RecordBatch
 
+    def take(self, rows: np.ndarray) -> pa.RecordBatch:
+        return self.payload.take(pa.array(rows))
+
 
 class IndexedPhase:
     """H_S, Q and the reads through the index, on behalf of a join that decides what enters.
@@ -154,7 +157,7 @@ class IndexedPhase:
         room = self.room
         found, counts, met = room.find(partition.codes, *span)
         for rows, slots in room.pairs(found, counts):
-            master = partition.payload.take(pa.array(rows)).columns
+            master = partition.take(rows).columns
             stream = self.tuples.columns(room.key[slots], room.store.get(slots))
             same = self.join._same_keys(stream, master)
             if same is not None and not same.all():

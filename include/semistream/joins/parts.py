@@ -378,6 +378,7 @@ class Cache:
 
     def __init__(self, schema: pa.Schema, tuples: int, entries: int, heap_bytes: int):
         self.store = TupleStore(schema, tuples, heap_bytes)
+        self.slot = self.LINK + TupleStore.slot_bytes(schema)  # bytes of a tuple, its strings aside
         self.tnext = mapped(tuples, np.int32)
         self.ekey, self.efreq = mapped(entries, np.int64), mapped(entries, np.uint32)
         self.efirst, self.ecount = mapped(entries, np.int32), mapped(entries, np.int32)
@@ -394,8 +395,7 @@ class Cache:
     @property
     def used(self) -> int:
         """Bytes of what is cached or loaded."""
-        return (self.entries * self.ENTRY + (self.tuples + self.loaded) * (self.LINK + TupleStore.slot_bytes(self.store.schema))
-                + self.heap_at)
+        return self.entries * self.ENTRY + (self.tuples + self.loaded) * self.slot + self.heap_at
 
     def _index(self) -> None:
         self.table = self._table[:self.entries + self.entries // 2 + 2]
@@ -425,7 +425,7 @@ class Cache:
         """
         first = self.tuples + self.loaded
         strings = int(variable_bytes(batch)[rows].sum())
-        size = len(rows) * (self.LINK + TupleStore.slot_bytes(self.store.schema)) + strings
+        size = len(rows) * self.slot + strings
         if self.used + size > budget or first + len(rows) > self.most_tuples:
             return False
         self.heap_at = self.store.put(batch, rows, first + np.arange(len(rows)), self.heap_at)

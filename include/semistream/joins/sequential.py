@@ -209,6 +209,7 @@ class MeshPhase:
         read = 0
         if self._partition is None or self._partition.number != number:
             self._partition = Partition(self.spec, number)
+            self.master.prefetch((number + 1) % self.master.partition_count)
             read = len(self._partition.codes)
         count = len(self._partition.codes)
         f = yield from self.probe(self._partition, count * piece // self.slices, count * (piece + 1) // self.slices)
@@ -225,7 +226,7 @@ class MeshPhase:
         if not total:
             return counts
         for rows, slots in room.pairs(found, counts):
-            master = partition.payload.take(pa.array(rows + first)).columns
+            master = partition.take(rows + first).columns
             stream = self.tuples.columns(room.key[slots], room.store.get(slots))
             same = self.join._same_keys(stream, master)
             if same is not None and not same.all():

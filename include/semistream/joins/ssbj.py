@@ -243,7 +243,7 @@ class Ssbj(SemiStreamJoin):
             return
         budget = self.arena.components["H_R"] - len(self.candidates.keys) * Cache.ENTRY
         rows = rows[np.argsort(index[rows], kind="stable")]
-        size = np.cumsum(variable_bytes(partition.payload)[rows] + Cache.tuple_bytes(self.cache.store.schema, 0))
+        size = np.cumsum(variable_bytes(partition.payload)[rows] + self.cache.slot)
         rows = rows[:np.searchsorted(size, budget - self.cache.used, side="right")]
         if len(rows) and self.cache.load(partition.payload, rows, index[rows], budget):
             kernels.count_by(index[rows], self.candidates.loaded)

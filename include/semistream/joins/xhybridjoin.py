@@ -98,7 +98,7 @@ class Collector:
         rows = rows[~self.dropped[owners[rows]]]
         if not len(rows):
             return
-        piece = partition.payload.take(pa.array(rows))
+        piece = partition.take(rows)
         if piece.nbytes + 8 * len(rows) > self.free:
             self.dropped[owners[rows]] = True
             return

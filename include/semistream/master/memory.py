@@ -59,6 +59,12 @@ class MemoryRelation:
         self.bytes_read += batch.nbytes
         return batch
 
+    def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
+        return [self.read(partition, columns)]
+
+    def prefetch(self, partition: int) -> None:
+        pass
+
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
         if not self.tuple_count:
             return np.zeros((len(codes), 2), np.int32)

@@ -22,10 +22,10 @@ from semistream.master.snapshot import (
     BUCKETS,
     CURRENT,
     MANIFEST,
-    PAGE_TUPLES,
     BucketInfo,
     BucketWriter,
     Manifest,
+    choose_page_tuples,
     current_version,
 )
 
@@ -40,10 +40,10 @@ class Publication:
     """
 
     def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str], *,
-                 source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = PAGE_TUPLES,
+                 source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = 0,
                  keep: int = KEEP):
-        if bucket_count < 1 or page_tuples < 1:
-            raise ConfigError("bucket_count, page_tuples", "must be at least 1", (bucket_count, page_tuples), "Leave them out.")
+        if bucket_count < 1 or page_tuples < 0:
+            raise ConfigError("bucket_count, page_tuples", "must be positive", (bucket_count, page_tuples), "Leave them out.")
         self.root, self.name, self.schema, self.source = Path(root), name, schema.remove_metadata(), source or {}
         self.key_columns, self.bucket_count, self.page_tuples, self.keep = tuple(key_columns), bucket_count, page_tuples, keep
         self.keys = master_keys(schema, list(key_columns))
@@ -118,17 +118,19 @@ def current_manifest(root: str | Path) -> Manifest | None:
 
 def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path, name: str,
                      key_columns: Sequence[str],
-                     *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = PAGE_TUPLES,
+                     *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = 0,
                      keep: int = KEEP, progress: Callable[[int], None] | None = None) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current one.
 
-    Rows without a key are left out and counted. progress: told the number of rows of each step, twice a row (split, sort).
-    Memory: about three buckets' rows. Raises ConfigError for key columns that cannot be one.
+    Rows without a key are left out and counted. page_tuples: the least that a join reads at once; 0: by |R|. progress: told the
+    number of rows of each step, twice a row (split, sort). Memory: about three buckets' rows. Raises ConfigError for key columns
+    that cannot be one.
     """
     progress = progress or (lambda rows: None)
     with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count, page_tuples=page_tuples,
                      keep=keep) as publication:
-        null_keys = _split(publication, batches, progress)
+        rows, null_keys = _split(publication, batches, progress)
+        publication.page_tuples = page_tuples or choose_page_tuples(rows)
         infos = []
         for bucket in range(bucket_count):
             run = publication.directory / f"run-{bucket:05d}"
@@ -139,16 +141,16 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
         return publication.commit(infos, null_keys)
 
 
-def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]) -> int:
-    """Rows to one run file a bucket; gives the number of rows without a key."""
-    null_keys = 0
+def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]) -> tuple[int, int]:
+    """Rows to one run file a bucket; gives (rows, those without a key)."""
+    rows = null_keys = 0
     with contextlib.ExitStack() as stack:
         runs: dict[int, pa.RecordBatchStreamWriter] = {}
         for batch in _gather(batches, publication.schema):
             key_codes, valid = publication.keys.master_codes(batch)
             bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
             bucket[~valid] = publication.bucket_count
-            null_keys += int((~valid).sum())
+            rows, null_keys = rows + batch.num_rows, null_keys + int((~valid).sum())
             order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15 else bucket, kind="stable")
             edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
             ordered = batch.take(pa.array(order[:edges[-1]]))
@@ -158,7 +160,7 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress
                     runs[b] = stack.enter_context(pa.ipc.new_stream(sink, publication.schema))
                 runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
             progress(batch.num_rows)
-    return null_keys
+    return rows, null_keys
 
 
 def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -42,6 +42,14 @@ class MasterRelation(Protocol):
         """The named columns of a partition's tuples, in the order of ``read_codes``."""
         ...
 
+    def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
+        """The same in pieces as they were read, at least one."""
+        ...
+
+    def prefetch(self, partition: int) -> None:
+        """A hint that this partition is the next to be read. A relation that acts on it counts both in ``partition_bytes``."""
+        ...
+
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
         """The partitions that may hold each key code, as ranges int32[n, 2] (first, last + 1); an empty range where none can.
 

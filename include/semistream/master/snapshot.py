@@ -17,9 +17,11 @@ import copy
 import io
 import itertools
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,8 @@ from semistream.keys import JoinKeys, buckets, master_keys
 BUCKETS = 64  # divisible by the usual numbers of partitions; 64 runs are few enough to write at the same time
 # The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5, 10, 15, 16, 24 M tuples/s
 # at 256, 512, 1024, 2048, 4096 tuples a page.
-PAGE_TUPLES = 1024
+PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
+PAGES = 4000  # a larger R has larger pages, so that it has at least so many
 PARTITION_TUPLES = 8192
 SECTOR = 4096  # what direct reads are aligned to
 MAGIC_BYTES = 8  # "ARROW1" and padding, at the start of an Arrow file
@@ -101,6 +104,11 @@ def decode_schema(text: str) -> pa.Schema:
 
 def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:
     return directory / f"bucket-{bucket:05d}.{suffix}"
+
+
+def choose_page_tuples(rows: int) -> int:
+    """Tuples of a page for an R of so many: a power of two."""
+    return min(max(2 ** int(math.log2(max(rows / PAGES, 1))), PAGE_TUPLES), MOST_PAGE_TUPLES)
 
 
 class BucketWriter:
@@ -204,10 +212,12 @@ class SnapshotRelation:
 
     partition_tuples: how many tuples a partition should have; it becomes the largest number that whole pages give, at least
     one page's. buckets: those that are read, default all; R_t and v_R are theirs. direct: read past the system's page cache
-    (O_DIRECT), for an R that is much larger than the machine's memory, and for measurements.
+    (O_DIRECT), for an R that is much larger than the machine's memory, and for measurements; one partition is then read ahead.
     """
 
     sequential = False
+    _reading: ThreadPoolExecutor | None
+    _ahead: dict[tuple[int, str, int, int], Future[pa.Buffer]]  # what is being read, by request
 
     def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None,
                  direct: bool = False):
@@ -234,15 +244,17 @@ class SnapshotRelation:
 
     def read_codes(self, partition: int) -> np.ndarray:
         """Key codes of a partition's tuples, int64[n]."""
-        parts = []
-        for bucket, first, last in self._segments(partition):
-            start, end = first * self.manifest.page_tuples, min(last * self.manifest.page_tuples, self._bucket_rows[bucket])
-            parts.append(np.frombuffer(self._pread(self.buckets[bucket], "codes", 8 * (end - start), 8 * start), np.int64))
+        parts = [np.frombuffer(self._pread(*self._request(s, "codes")), np.int64) for s in self._segments(partition)]
         self.bytes_read += sum(p.nbytes for p in parts)
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
 
     def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
         """The named columns of a partition's tuples, in the order of ``read_codes``."""
+        pages = self.pages(partition, columns)
+        return pa.concat_batches(pages) if len(pages) > 1 else pages[0]
+
+    def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
+        """The same page by page, at least one."""
         columns = list(dict.fromkeys(columns))
         wrong = [c for c in columns if c not in self.schema.names]
         if wrong:
@@ -250,13 +262,19 @@ class SnapshotRelation:
                               f"It has: {', '.join(self.schema.names)}.")
         if not columns:
             rows = sum(self._page_rows[self._cuts[partition]:self._cuts[partition + 1]])
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))
+            return [pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))]
         few = self._few(columns)
         pages = [page for segment in self._segments(partition)
                  for page in (self._some_columns(*segment, columns) if few else self._all_columns(*segment, columns))]
-        if not pages:
-            return pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))
-        return pa.concat_batches(pages) if len(pages) > 1 else pages[0]
+        return pages or [pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))]
+
+    def prefetch(self, partition: int) -> None:
+        """Where reads are direct, read this partition in the background; else the system reads ahead by itself."""
+        if not self.direct:
+            return
+        if self._reading is None:
+            self._reading = ThreadPoolExecutor(1)
+        self._ahead = {r: self._ahead.get(r) or self._reading.submit(self._read, *r) for r in self._requests(partition)}
 
     def _few(self, columns: list[str]) -> bool:
         """Whether the columns are so few that reading them one by one is less than reading whole pages."""
@@ -268,10 +286,9 @@ class SnapshotRelation:
 
     def _all_columns(self, bucket: int, first: int, last: int, columns: list[str]) -> list[pa.RecordBatch]:
         """Neighbouring pages with one read; the columns are views of what was read."""
-        offsets = self._offsets[bucket][first:last + 1]
-        data = self._pread(self.buckets[bucket], "arrow", int(offsets[-1] - offsets[0]), int(offsets[0]))
+        data = self._pread(*self._request((bucket, first, last), "arrow"))
         self.bytes_read += data.size
-        at = offsets - offsets[0]
+        at = self._offsets[bucket][first:last + 1] - self._offsets[bucket][first]
         pages = (pa.ipc.read_record_batch(pa.ipc.read_message(data.slice(int(a), int(b - a))), self.schema)
                  for a, b in itertools.pairwise(at))
         return [page.select(columns) for page in pages]
@@ -296,6 +313,8 @@ class SnapshotRelation:
                 os.close(handle)
 
     def close(self) -> None:
+        if self._reading is not None:
+            self._reading.shutdown()
         for file in (*self._files.values(), *(f for _, f in self._readers.values())):
             file.close()
         self._open_handles()
@@ -343,7 +362,8 @@ class SnapshotRelation:
         edges = np.array(self._cuts)
         self._page_partition = np.repeat(np.arange(self.partition_count, dtype=np.int32), np.diff(edges))
         self.partition_tuples = int(np.diff(ends[edges]).max())
-        self.partition_bytes = int(np.diff(np.concatenate([[0], np.cumsum(self._page_bytes)])[edges]).max())
+        most = int(np.diff(np.concatenate([[0], np.cumsum(self._page_bytes)])[edges]).max())
+        self.partition_bytes = 2 * most if self.direct else most
 
     def _segments(self, partition: int) -> Iterator[tuple[int, int, int]]:
         """(place of the bucket, first page in it, last + 1) of the buckets that a partition runs over."""
@@ -359,10 +379,29 @@ class SnapshotRelation:
     def _open_handles(self) -> None:
         self._files: dict[tuple[int, str], io.FileIO] = {}  # file objects: they close themselves with the relation
         self._readers: dict[tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile]] = {}
+        self._reading, self._ahead = None, {}
         self.bytes_read = 0
 
+    def _request(self, segment: tuple[int, int, int], suffix: str) -> tuple[int, str, int, int]:
+        """What `_pread` is asked for a segment's codes, or its pages."""
+        bucket, first, last = segment
+        if suffix == "codes":
+            start, end = first * self.manifest.page_tuples, min(last * self.manifest.page_tuples, self._bucket_rows[bucket])
+            return self.buckets[bucket], suffix, 8 * (end - start), 8 * start
+        offsets = self._offsets[bucket]
+        return self.buckets[bucket], suffix, int(offsets[last] - offsets[first]), int(offsets[first])
+
+    def _requests(self, partition: int) -> Iterator[tuple[int, str, int, int]]:
+        for suffix in ("codes", "arrow"):
+            for segment in self._segments(partition):
+                yield self._request(segment, suffix)
+
     def _pread(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
-        """So many bytes of a bucket's file, past the page cache if the relation is `direct`."""
+        """So many bytes of a bucket's file; those that were read ahead, if they are."""
+        ahead = self._ahead.pop((bucket, suffix, length, offset), None)
+        return ahead.result() if ahead else self._read(bucket, suffix, length, offset)
+
+    def _read(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
         path = bucket_file(self.directory, bucket, suffix)
         if (bucket, suffix) not in self._files:
             self._files[bucket, suffix] = io.FileIO(path, opener=_open_direct if self.direct else None)

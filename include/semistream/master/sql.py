@@ -73,6 +73,12 @@ class SqlRelation:
         self.bytes_read += batch.nbytes
         return batch.select(columns)
 
+    def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
+        return [self.read(partition, columns)]
+
+    def prefetch(self, partition: int) -> None:
+        pass
+
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
         """The partitions that may hold each key code, int32[n, 2] as (first, last + 1); from memory."""
         if self._ordered:

@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 from semistream.config import Job, Places, Settings
 from semistream.keys import JoinKeys, bucket_expression, order_expression
 from semistream.master.publish import Publication
-from semistream.master.snapshot import BUCKETS, PAGE_TUPLES, BucketInfo, BucketWriter, Manifest
+from semistream.master.snapshot import BUCKETS, BucketInfo, BucketWriter, Manifest, choose_page_tuples
 from semistream.warehouse.connect import connect
 from semistream.warehouse.dimensions import Dimension, check_unchanged, needs_publishing, open_dimension, read_dimension
 
@@ -34,7 +34,7 @@ class PublishSettings(Settings):
 
     job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the path of a YAML file")
     buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, the most partitions of a load")
-    page_tuples: int = Field(PAGE_TUPLES, ge=1, le=1_000_000, description="Tuples of a page, the least that a join reads at once")
+    page_tuples: int = Field(0, ge=0, le=1_000_000, description="Tuples of a page, the least that is read at once; 0: by |R|")
     force: bool = Field(False, description="Publish a version even if nothing has changed since the current one")
 
 
@@ -55,7 +55,7 @@ class Publish:
         """Write the new version and make it the current one."""
         publication = Publication(self.root, self.name, self.dimension.schema, self.key_columns,
                                   source=self.dimension.source(self.engine), bucket_count=self.settings.buckets,
-                                  page_tuples=self.settings.page_tuples)
+                                  page_tuples=self.settings.page_tuples or choose_page_tuples(self.dimension.rows))
         with publication:
             infos = write_buckets(read_table(spark, self.url, self.dimension), publication)
             check_unchanged(self.engine, self.name, self.dimension)
