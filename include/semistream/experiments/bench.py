@@ -15,7 +15,7 @@ from semistream.config import Places
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
 from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments.data import ELSEWHERE, Data, open_data
-from semistream.experiments.measure import Arrivals, Drive, Measured, check, measure, measure_arrivals
+from semistream.experiments.measure import BATCHES, Arrivals, Drive, Measured, check, measure, measure_arrivals
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
 from semistream.joins import REGISTRY, open_join
 from semistream.tuning import calibrate, tune
@@ -23,6 +23,7 @@ from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Pace
 
 STEPS, NEAR = 5, 0.03  # of the search for the memory that a rate needs: at most so many; rates this near are equal
 HALVINGS = 30
+LEAST_FED, CHUNKS = 512, 32  # stream tuples given at a time, at least; and as a multiple of w_S
 ROOM = 4  # times the memory expected, that a join may take which takes what it needs
 
 
@@ -156,18 +157,25 @@ class Bench:
         join = open_join(point.algorithm, memory=memory, stream=data.sample.schema, master=data.relation, on=data.on,
                          parameters=dict(parameters))
         try:
-            drive = Drive(join, data.stream(0), data.batch, self.clock, self.pace)
+            drive = Drive(join, data.stream(0), self._fed(data, prediction), self.clock, self.pace)
             arrivals = Arrivals(drive, point.rate) if point.rate else None
             adapts = parameters.get("form") == "rate"
             drive.warm_up(prediction, arrivals.feed if arrivals and adapts else drive.feed)
             if arrivals and (adapts or not point.needed):
+                arrivals.settle(prediction)
                 measured = measure_arrivals(drive, arrivals, self.seconds)
             else:
                 measured = measure(drive, self.seconds)
-            answer = check(drive, data.stream(ELSEWHERE))
+            answer = check(drive, data.stream(ELSEWHERE), data.batch)
         finally:
             join.master.close()
         return measured, {"answer_rows": answer.joined, "answer_unmatched": answer.unmatched, "answer": answer.checksum}
+
+    def _fed(self, data: Data, prediction: Prediction) -> int:
+        """Stream tuples given at a time: fewer to a slow join, so that ten of them do not take much longer than what was asked
+        for, but many chunks."""
+        wanted = max(prediction.mu * self.seconds / BATCHES, CHUNKS * prediction.w_s, LEAST_FED)
+        return min(data.batch, 1 << math.ceil(math.log2(wanted)))
 
     def _needed(self, point: Point) -> dict[str, Any]:
         """The M at which the join keeps up with the rate: from the model's, by as much as it was off, measured again."""

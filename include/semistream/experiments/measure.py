@@ -25,7 +25,6 @@ TURNOVERS = 4  # of H_S, between two looks at whether H_R still grows
 LOOKS = 20  # at most
 GROWTH = 1.02  # of H_R between two looks, that ends the warm-up
 LATE = 0.1  # of the arrivals, that may be left in the stream buffer
-CHECKED = 4  # batches whose answer is checked
 
 
 @dataclass
@@ -128,17 +127,23 @@ class Arrivals:
         self.taken, self.busy, self.now = self.taken + due, self.busy + took, at + took
         return took
 
+    def settle(self, prediction: Prediction) -> None:
+        """Until H_S has what this rate leaves in it: a pass over R, or as many tuples as it holds."""
+        stats, scans = self.drive.join.stats, not REGISTRY[self.drive.join.spec.algorithm].needs_index
+        cycles, rows = stats.r_cycles + 1, stats.rows_read + max(prediction.h_s, self.drive.batch)
+        while stats.rows_read < rows and not (scans and stats.r_cycles >= cycles):
+            self.feed()
+
 
 def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measured:
-    """A warmed-up operator that a stream of some rate comes to, for at least so many seconds of the stream's time.
+    """An operator that a stream of some rate comes to, warmed up for that too, for at least so many seconds of the stream's time.
 
     Raises SemistreamError when it cannot keep up.
     """
     stats = drive.join.stats
     start, begun, taken, waited = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken, arrivals.waited
     ends, busy, peak = [arrivals.now], [arrivals.busy], 0
-    cycles = stats.r_cycles + 1 if not REGISTRY[drive.join.spec.algorithm].needs_index else 0
-    while ends[-1] - ends[0] < seconds or len(ends) <= 2 * BATCHES or stats.r_cycles < cycles:
+    while ends[-1] - ends[0] < seconds or len(ends) <= 2 * BATCHES:
         arrivals.feed()
         ends.append(arrivals.now)
         busy.append(arrivals.busy)
@@ -173,12 +178,12 @@ def _interval(means: np.ndarray) -> float:
     return float(T_95 * np.std(means, ddof=1) / math.sqrt(len(means)))
 
 
-def check(drive: Drive, stream: Stream) -> Answer:
+def check(drive: Drive, stream: Stream, tuples: int) -> Answer:
     """The answer to a bounded stream, given to an operator that has been at work. Raises SemistreamError when a tuple is
     missing."""
     drive.spend(drive.join.drain())
     answer, stats = Answer(), drive.join.stats
-    drive.stream, goal = stream, stats.rows_read + CHECKED * drive.batch
+    drive.stream, goal = stream, stats.rows_read + tuples
     while stats.rows_read < goal:
         drive.feed(min(drive.batch, goal - stats.rows_read), answer)
     drive.spend(drive.join.drain(), answer)

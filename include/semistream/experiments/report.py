@@ -20,6 +20,8 @@ from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
 
 DASHES = {"model": "--", "printed": ":", "expected": "-."}
+SYMBOLS = {"disk_tuples": "d", "cache_tuples": "h_R", "resident_tuples": "d_N", "slices": "q", "switching_factor": "sf",
+           "cache_share": "cache share"}
 NAMES = {"model": "model", "printed": "as printed", "expected": "expected count"}
 
 
@@ -36,7 +38,7 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
     page = environment.get_template("experiment.html").render(
         experiment=experiment, about=about, rows=rows, findings=findings, plots=plots, wrong=wrong_answers(rows),
         failed=[r for r in rows if r["state"] == FAILED], needed=any("needed" in r for r in rows),
-        explained=[f for f in findings if f.why])
+        several=len({r["data"] for r in rows}) > 1, explained=[f for f in findings if f.why])
     write_text(path, page)
     return path
 
@@ -156,4 +158,5 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _sizes(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in parameters.items())
+    """By the papers' symbols."""
+    return ", ".join(f"{SYMBOLS.get(k, k)} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in parameters.items())
