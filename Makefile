@@ -18,7 +18,7 @@ test: ## Run the whole test suite (ARGS="-k name" for a part)
 	@./bootstrap.sh test
 	@$(RUN) pytest $(ARGS)
 
-bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full for the whole, ARGS="memory" for one)
+bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)
 	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)
 
 lint: setup ## Check style and types

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +17,8 @@ from pathlib import Path
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
-BENCHMARKS = {"memory": "memory", "duckdb": "duckdb_join", "spark": "spark_join", "sinks": "sinks"}  # name: module
+BENCHMARKS = {"memory": "memory", "duckdb": "duckdb_join", "spark": "spark_join", "scale-out": "scale_out", "sinks": "sinks",
+              "start": "start_up"}  # name: module
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,6 +56,8 @@ def main(argv: list[str] | None = None) -> int:
         except WrongAnswer as e:
             bench.say(f"WRONG ANSWER: {e}")
             failed = True
+        finally:
+            shutil.rmtree(bench.files.runs, ignore_errors=True)
     return int(failed)
 
 

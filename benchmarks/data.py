@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -146,9 +146,14 @@ def master_batches(tuples: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Files:
-    """Data files under one directory, made when first asked for."""
+    """Data files under one directory, made when first asked for; what runs write is under ``runs`` and goes with them."""
 
     root: Path
+    owner: int = field(default_factory=os.getpid)
+
+    @property
+    def runs(self) -> Path:
+        return self.root / f"runs-{self.owner}"
 
     def snapshot(self, tuples: int, schema: pa.Schema) -> Path:
         """Directory of R as a master snapshot: its versions' root."""

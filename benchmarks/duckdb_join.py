@@ -33,7 +33,8 @@ class Settings:
     warm_up: float = 1.0
 
 
-SCALES = {"smallest": Settings(master=50_000, batches=(20_000,), algorithms=("ssbj",), seconds=0.02, warm_up=0.2),
+SCALES = {"smallest": Settings(master=50_000, share=30.0, batches=(20_000,), algorithms=("ssbj",), layouts=("sorted",),
+                               seconds=0.02, warm_up=0.1),
           "small": Settings(), "full": Settings(master=20_000_000, forms=("columns", "opaque"), seconds=5.0, warm_up=60.0)}
 
 

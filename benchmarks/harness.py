@@ -267,7 +267,8 @@ def line(row: dict[str, Any]) -> str:
         return f"{start}{row['note']}"
     mb = lambda name, width: f"{row.get(name, 0) / MB:>{width},.1f}" if row.get(name) else " " * (width - 1) + "-"  # noqa: E731
     ratio = f"{row['ratio']:>8.2f}" if row.get("ratio") is not None else f"{'-':>8}"
-    return (f"{start}{row['rate']:>12,.0f}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}{mb('memory_budget', 9)}"
+    rate = f"{row['rate']:>12,.0f}" if row["rate"] >= 100 else f"{row['rate']:>12.3g}"
+    return (f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}{mb('memory_budget', 9)}"
             f"{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  {row['checksum']}{'' if row['right'] else ' WRONG'}"
             f"{'  ' + row['note'] if row.get('note') else ''}")
 

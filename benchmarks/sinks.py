@@ -64,8 +64,7 @@ def start_mariadb(bench: Bench):
     if not MARIADBD:
         bench.add("sinks", "mariadb", "-", {"note": "cannot run: no mariadbd (apt-get install mariadb-server-core)"})
         return None
-    directory = bench.files.root / "mariadb"
-    shutil.rmtree(directory, ignore_errors=True)
+    directory = bench.files.runs / "mariadb"
     directory.mkdir(parents=True)
     server = MariaDB(directory)
     server.install()
@@ -108,7 +107,7 @@ class SinkPeer:
                 import adbc_driver_sqlite.dbapi  # noqa: F401
             except ImportError as e:
                 raise Unavailable(str(e)) from None
-        self.home = of.files.root / "runs" / f"sink-{of.database}-{of.way}".replace(" ", "-")
+        self.home = of.files.runs / f"sink-{of.database}-{of.way}".replace(" ", "-")
         stream, master = Stream(of.rows), pa.Table.from_batches(master_batches(of.rows, COLUMNS))
         tuples = stream.batch(0, of.rows)
         found = master.take(pa.array(tuples.column("key").to_numpy() - 1))

@@ -87,7 +87,7 @@ class ProgramPeer:
 
     def __init__(self, case: Case, name: str, memory: int = 0):
         self.case, self.memory = case, memory
-        self.home = case.files.root / "runs" / name.replace(" ", "-").replace(",", "")
+        self.home = case.files.runs / name.replace(" ", "-").replace(",", "")
         self.answer, self.expected = Answer(), case.expected()
         self.memory_peak = self.rss_peak = 0
 
@@ -151,6 +151,7 @@ class App:
     algorithm: str
     memory: int
     partitions: int = 0
+    sink: str = ""  # sql, or a Delta table
 
     def __call__(self) -> AppPeer:
         return AppPeer(self)
@@ -158,13 +159,14 @@ class App:
 
 class AppPeer(ProgramPeer):
     def __init__(self, of: App):
-        super().__init__(of.case, f"app {of.algorithm} {of.partitions}", of.memory)
+        super().__init__(of.case, f"app {of.algorithm} {of.partitions} {of.sink}", of.memory)
         self.of = of
 
     def _run(self) -> Sample:
         root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
         forget(root)
-        settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory, self.of.partitions)
+        settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory, self.of.partitions,
+                             self.of.sink)
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
         with program(command, self.home / "log", self.case.environment(self.home) | places(self.home)) as running:
             seconds = running.end()
@@ -177,7 +179,7 @@ class AppPeer(ProgramPeer):
         return self._sample(seconds, commits(self.home / "checkpoint" / "query"), finished, read)
 
     def _answer(self) -> Answer:
-        return answer_of(DeltaTable(self.home / "output").file_uris())
+        return answer_of(DeltaTable(self.home / "output").file_uris()) if not self.of.sink else Answer()
 
 
 def places(home: Path) -> dict[str, str]:

@@ -1,0 +1,109 @@
+"""The app on a standalone cluster of local processes: one executor against two, one core each.
+
+The same files, the same M in all, as many partitions as executors. Driver and master are on the same machine: on two cores, the
+driver's share of them is missing where two executors run.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyspark
+
+from benchmarks.data import MASTER_BYTES, Stream
+from benchmarks.harness import Bench, Result
+from benchmarks.processes import Program, program
+from benchmarks.spark_join import App, AppPeer, Case
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+START_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    master: int = 1_000_000  # R_t
+    share: float = 10.0  # M, percent of R
+    batch: int = 500_000  # tuples of a micro-batch
+    batches: int = 6
+    warm_up: int = 3  # of them
+    executors: tuple[int, ...] = (1, 2)
+    algorithm: str = "elevatorjoin"
+    driver_memory: str = "1g"
+    executor_memory: str = "1g"
+
+
+SCALES = {"smallest": Settings(master=50_000, batch=20_000, batches=2, warm_up=1, algorithm="ssbj"), "small": Settings(),
+          "full": Settings(master=20_000_000, batch=2_000_000, batches=8)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    case = Case(bench.files, Stream(s.master), s.batch, s.batches, s.warm_up, s.driver_memory, "")
+    case.make()
+    memory = int(s.share / 100 * s.master * MASTER_BYTES)
+    peers = {f"{n} executor{'s' * (n > 1)}": OnCluster(App(case, s.algorithm, memory, n), s.executor_memory) for n in s.executors}
+    bench.compare("scale-out", f"R={s.master:,} M={s.share:g}% batch={s.batch:,}", peers, next(iter(peers)))
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    app: App
+    executor_memory: str
+
+    def __call__(self) -> ClusterPeer:
+        return ClusterPeer(self)
+
+
+class ClusterPeer(AppPeer):
+    """A master and a worker of one core for each executor; they live as long as the peer."""
+
+    def __init__(self, of: OnCluster):
+        self._stack, self._programs = ExitStack(), list[Program]()
+        url = self._start(of)
+        case = replace(of.app.case, master=f"{url} --conf spark.executor.cores=1 --conf spark.cores.max={of.app.partitions} "
+                                           f"--executor-memory {of.executor_memory}")
+        super().__init__(replace(of.app, case=case))
+
+    def finish(self) -> Result:
+        result = super().finish()
+        self._stack.close()
+        result.rss_peak += sum(p.memory_peak for p in self._programs)
+        return result
+
+    def _start(self, of: OnCluster) -> str:
+        count = of.app.partitions
+        home = of.app.case.files.runs / f"cluster-{count}"
+        home.mkdir(parents=True, exist_ok=True)
+        port, web, *others = free_ports(2 + count)
+        url = f"spark://127.0.0.1:{port}"
+        environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
+                       "SPARK_LOCAL_DIRS": str(home / "scratch"), "SPARK_WORKER_DIR": str(home / "work")}
+        master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", web]
+        worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory",
+                  of.executor_memory, "--webui-port"]
+        for command in (master, *([*worker, other, url] for other in others)):
+            self._programs.append(self._stack.enter_context(
+                program([SPARK_CLASS, *map(str, command)], home / "log", environment)))
+        self._programs[0].until(lambda: alive_workers(web) == count, START_SECONDS)
+        return url
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+def alive_workers(port: int) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page:
+            return json.load(page)["aliveworkers"]
+    except (OSError, ValueError):  # not up yet
+        return 0

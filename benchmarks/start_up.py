@@ -1,0 +1,111 @@
+"""What the app costs without tuples: an empty micro-batch, and a restart with a million tuples waiting.
+
+Empty micro-batches: from commit to commit of Parquet files without rows; tuples/s are batches/s. Restart: the app was killed once
+its first micro-batch had been committed and its tuples wait; it starts again on its checkpoint with one tuple more. Measured from
+the process's start to the commit of that one, beside the same start with nothing waiting: the difference is what state costs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Stream
+from benchmarks.harness import Bench, Sample
+from benchmarks.processes import answer_of, commits, program
+from benchmarks.spark_join import APP, App, AppPeer, Case, ProgramPeer, Spark, SparkPeer, arguments, places
+
+
+@dataclass(frozen=True)
+class Settings:
+    master: int = 1_000_000  # R_t
+    share: float = 60.0  # M, percent of R
+    waiting: int = 1_000_000  # tuples given before the crash
+    batches: int = 15  # empty ones
+    warm_up: int = 5  # of them
+    driver_memory: str = "2g"
+    cores: int = 2
+
+
+SCALES = {"smallest": Settings(master=50_000, waiting=20_000, batches=4, warm_up=2), "small": Settings(),
+          "full": Settings(master=20_000_000, share=10.0, batches=50, warm_up=20)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    memory, master = int(s.share / 100 * s.master * MASTER_BYTES), f"local[{s.cores},4]"
+    empty = Case(bench.files, Stream(s.master), 0, s.batches, s.warm_up, s.driver_memory, master)
+    empty.make()
+    bench.compare("start", "empty micro-batch", {
+        "spark": Empty(Spark(empty, "as is")), "semistream, delta": Empty(App(empty, "ssbj", memory)),
+        "semistream, sql": Empty(App(empty, "ssbj", memory, sink="sql"))}, "spark")
+    case = replace(empty, batch=s.waiting, batches=1)
+    bench.compare("start", f"restart, {s.waiting:,} tuples given before", {
+        "one waits": Restart(replace(case, batch=1), memory), "all wait": Restart(case, memory)}, "one waits")
+
+
+@dataclass(frozen=True)
+class Empty:
+    """A peer whose micro-batches, and not their tuples, are counted."""
+
+    of: App | Spark
+
+    def __call__(self) -> ProgramPeer:
+        peer: ProgramPeer = AppPeer(self.of) if isinstance(self.of, App) else SparkPeer(self.of)
+        plain = peer._run
+
+        def counted() -> Sample:
+            sample = plain()
+            count = peer.case.batches - peer.case.warm_up
+            return replace(sample, tuples=count, extra={"ms a batch": 1000 * sample.seconds / count})
+
+        peer._run = counted  # type: ignore[method-assign]
+        return peer
+
+
+@dataclass(frozen=True)
+class Restart:
+    case: Case
+    memory: int
+
+    def __call__(self) -> RestartPeer:
+        return RestartPeer(self)
+
+
+class RestartPeer(ProgramPeer):
+    def __init__(self, of: Restart):
+        super().__init__(of.case, f"restart {of.case.batch}", of.memory)
+        self.expected = self.case.stream.expected(self.case.batch + 1)
+
+    def _run(self) -> Sample:
+        case, home = self.case, self.home
+        tuples, query = home / "stream", home / "checkpoint" / "query"
+        shutil.copytree(case.tuples, tuples)
+        settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples, "ssbj", self.memory)
+        command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1", "--drain-after", "0"]
+        environment = case.environment(home) | places(home)
+        with program([*command, "--trigger", "1 second"], home / "log", environment) as first:
+            first.until(lambda: 0 in commits(query))
+            first.kill()
+        with sqlite3.connect(home / "warehouse.db") as ledger:
+            waiting = ledger.execute("SELECT sum(waiting) FROM load_batches").fetchone()[0]
+        pq.write_table(self._one_more(), home / "one.parquet")
+        (home / "one.parquet").rename(tuples / "one.parquet")
+        with program(command, home / "log", environment) as second:
+            seconds = second.until(lambda: 1 in commits(query))
+            second.end()
+        self.rss_peak = max(self.rss_peak, second.memory_peak)
+        return Sample(1, seconds, extra={"waited": waiting})
+
+    def _one_more(self):
+        import pyarrow as pa
+
+        return pa.Table.from_batches([self.case.stream.batch(self.case.batch, 1)])
+
+    def _answer(self) -> Answer:
+        return answer_of(DeltaTable(self.home / "output").file_uris())
