@@ -294,7 +294,7 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
     ("join --stream s.csv --master m.csv --on k --out no/o.csv", ["'out'", "directory"]),
     ("join --stream s.csv --master m.csv --on k --out s.csv", ["'out'", "file of its own"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm meshjoi", ["'algorithm'", "Did you mean 'meshjoin'"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --memory 1KB", ["'memory'"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm ssbj --memory 1KB", ["'memory'"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --memory lots", ["'memory'"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --columns x", ["'columns'", "k, v"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --types k=money", ["'types'", "decimal"]),

@@ -227,8 +227,8 @@ class JoinSettings(Settings):
     """What a semi-stream join is told, whoever runs it."""
 
     algorithm: str = Field(
-        "ssbj", description="Join algorithm, a name of the registry (see `semistream algorithms`), or auto: the one that the "
-                            "cost models find fastest for the first tuples, at its best sizes")
+        AUTO, description="Join algorithm, a name of the registry (see `semistream algorithms`), or auto: the one that the cost "
+                          "models find fastest for the first tuples, at its best sizes")
     memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that one job's join may hold, shared by its partitions; "
                                                             "for instance 64MB")
     join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched ones too, with nulls")
@@ -242,8 +242,8 @@ class JoinSettings(Settings):
     @model_validator(mode="after")
     def _auto_chooses(self) -> Self:
         if self.auto and self.parameters:
-            raise ConfigError("parameters", "must not be given with the algorithm auto, which chooses them", self.parameters,
-                              "Name the algorithm, or leave them out.")
+            raise ConfigError("parameters", "must not be given with the algorithm auto, the default: it chooses them",
+                              self.parameters, "Name the algorithm, or leave them out.")
         return self
 
 

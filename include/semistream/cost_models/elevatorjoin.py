@@ -1,11 +1,12 @@
 """ELEVATORJOIN's cost model, in the papers' style.
 
     M = d v_R + h_R (v_R + v_E) + h_S v_S + 28 N
-    c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I
+    c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 
-One iteration is one stop. H_S is full, and its tuples are spread over the way that the elevator still has to go: a partition that
-comes next has the tuples of a whole sweep, one just left has none, and 2 h_S / N leave at a stop.
+One iteration is one stop. c_S looks up in the index where a miss belongs, a hit's c_S' does not. H_S is full, and its tuples
+are spread over the way that the elevator still has to go: a partition that comes next has the tuples of a whole sweep, one just
+left has none, and 2 h_S / N leave at a stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the values with
 p T v_S > 2 phi (m v_R + v_E) are in H_R; phi is the share that reading R has in the cost of a miss. One equation in T, solved by
@@ -31,9 +32,9 @@ def memory(d: float, v_r: float, h_r: float, v_cached: float, v_e: float, n: flo
 
 
 def c_loop(c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float, c_a: float, c_r: float, w_n: float,
-           c_n: float) -> float:
-    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S), seconds; c_R, c_N: c_H and c_O of H_R."""
-    return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s)
+           c_n: float, c_s_hit: float) -> float:
+    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds; c_R, c_N: c_H and c_O of H_R."""
+    return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s_hit)
 
 
 def is_cached(n: float, v_s: float, m: float, v_r: float, v_e: float, phi: float) -> bool:
@@ -97,7 +98,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, dis
     all_of_r = work.values * (work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes)
     if all_of_r <= pool * (1 - LEAST_H_S):
         s = costs.at(1, 1, work.master_tuples, "elevator")
-        each = s.c_r + s.c_n + s.c_s
+        each = s.c_r + s.c_n + costs.at(1, 1).c_s
         return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each,
                           {"disk buffer": cut.most_bytes, "H_R": all_of_r, "H_S": pool - all_of_r}, 0.0, work.master_tuples)
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
@@ -105,7 +106,8 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, dis
     w_n = w_s * x.hit / max(1 - x.hit, 1e-9)
     s = costs.at(x.h_s, cut.tuples, x.h_r, "elevator")
     matches = w_s * (1 - work.frequencies.absent / max(1 - x.hit, 1e-9))
-    plain = c_loop(s.c_io - s.c_p * unread(matches), cut.tuples, s.c_h, w_s, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n)
+    plain = c_loop(s.c_io - s.c_p * unread(matches), cut.tuples, s.c_h, w_s, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n,
+                   costs.at(1, 1).c_s)
     h_s = x.h_s * work.elevator_tuple_bytes + cut.number * PARTITION_BYTES
     return Prediction("elevatorjoin", sizes, w_n, w_s, plain + s.c_i, plain,
                       {"disk buffer": cut.most_bytes, "H_R": memory - cut.most_bytes - h_s, "H_S": h_s}, x.h_s, x.h_r)

@@ -289,7 +289,8 @@ class Partition:
     def read(self) -> list[pa.RecordBatch]:
         """Its payload, page by page."""
         if not self._pages:
-            self._pages = [as_stored(p, self._spec.fetched_schema) for p in self._spec.master.pages(self.number, self._spec.fetched)]
+            pages = self._spec.master.pages(self.number, self._spec.fetched)
+            self._pages = [as_stored(p, self._spec.fetched_schema) for p in pages]
         return self._pages
 
     @property

@@ -290,7 +290,7 @@ def _watch_parts(watch: Stopwatch, join: Any) -> None:
     watch.watch(phase.room, "find", "find", lambda codes, *_: len(codes))
     watch.watch(phase.room, "append", "append")
     watch.watch(join.master, "read_codes", "codes")
-    watch.watch(join.master, "read", "payload")
+    watch.watch(join.master, "pages", "payload")
 
 
 def _phase(join: Any) -> Any:
