@@ -29,7 +29,7 @@ class Settings:
     warm_up: float = 1.0
 
 
-SCALES = {"smallest": Settings(master=50_000, shares=(30.0,), algorithms=("ssbj", "meshjoin"), batch=20_000,
+SCALES = {"smallest": Settings(master=50_000, shares=(30.0,), algorithms=("ssbj", "sscj"), batch=20_000,
                                seconds=0.02, warm_up=0.1),
           "small": Settings(),
           "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), seconds=3.0, warm_up=60.0)}
