@@ -139,6 +139,8 @@ def test_tpch(bench, kind, places):
     assert data.relation.tuple_count == 1500 and data.frequencies.absent == pytest.approx(0)
     first, again = data.stream(0), data.stream(15_000)  # all the orders, then the first ones again
     assert first.next(100)["o_orderkey"] == again.next(100)["o_orderkey"]
+    if kind == "tpch":
+        return
     row = bench.run(Point("ssbj", 1500, 0.5, data=kind))
     assert row["error"] == "" and row["answer_rows"] == BATCH and row["answer_unmatched"] == 0
 

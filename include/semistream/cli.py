@@ -275,7 +275,11 @@ def _experiments(arguments: argparse.Namespace) -> int:
     settings, places = _settings(ExperimentSettings, arguments), Places.from_environment()
     command = shlex.join(["semistream", "experiments", *arguments.names, *settings.to_arguments()])
     for experiment in chosen(arguments.names):
-        result = run(experiment, settings, places, command, lambda line: print(line, file=sys.stderr, flush=True))
+        try:
+            result = run(experiment, settings, places, command, lambda line: print(line, file=sys.stderr, flush=True))
+        except KeyboardInterrupt:
+            print("Interrupted; what was measured is kept, and the same command goes on from there.", file=sys.stderr)
+            return 130
         if result.findings:
             screen.print(claims_table(experiment, result.findings))
         for line in result.wrong:
