@@ -18,11 +18,11 @@ TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # fields of a pha
     "read R": (("read_partition", "read_code", "payload", "read_payload"), ()),
     "look up in H_S": (("look_up",), ()),
     "output": (("output",), ("output_cache",)),
-    "append and remove": (("append", "remove"), ()),
+    "append, remove": (("append", "remove"), ()),
     "read the stream": (("read_stream",), ()),
     "look up in H_R": ((), ("look_up_cache",)),
-    "detect frequent tuples": ((), ("compare", "compare_match", "detection", "switch")),
-    "each iteration": (("iteration", "probe"), ()),
+    "detect frequent": ((), ("compare", "compare_match", "detection", "switch")),
+    "iteration itself": (("iteration", "probe"), ()),
 }
 
 
