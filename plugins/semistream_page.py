@@ -1,4 +1,4 @@
-"""Running loads, their ledger, the proofs of completeness with their reports, and a button that stops by draining."""
+"""Running loads, their ledger, the proofs of completeness and the tuning sweeps with their reports, and a button that drains."""
 
 from __future__ import annotations
 

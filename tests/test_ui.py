@@ -14,6 +14,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from airflow_server import wait_until
+from semistream import pipeline
+from semistream.config import Places
 from semistream.streaming.status import read_status
 from test_operator import rows_read, running
 
@@ -130,6 +132,25 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(airflow_server, 
     browser.switch_to.frame(find(browser, "iframe"))
     find(browser, "nav a").click()
     find(browser, "#apps")
+    browser.switch_to.default_content()
+
+
+def test_page_links_the_latest_tuning_report(airflow_server, browser, shot, provisioned):
+    """The report itself, of points that no app has measured."""
+    home = airflow_server.home
+    places, run = Places(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"]), "manual__2026-01-01"
+    form = {"job": str(provisioned.file), "memory": "500KB", "algorithms": ["meshjoin"], "grid": 1, "partitions": 1}
+    for point in pipeline.sweep_points(form, run, places):
+        pipeline.sweep_record(point, run, places)
+    pipeline.sweep_publish(run, places)
+    in_page(browser, airflow_server)
+    assert "manual__2026-01-01 small" in find(browser, "#tuning").text
+    shot("tuning")
+    link = find(browser, "#tuning a")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
+    link.click()
+    browser.switch_to.frame(find(browser, "iframe"))
+    assert "1 failed" in find(browser, "#outcome").text
     browser.switch_to.default_content()
 
 

@@ -19,7 +19,7 @@ from semistream.config import Places, Settings
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs, unmatched
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs, tuning_runs, unmatched
 
 TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good", "failed": "bad", "killed": "bad"}
 
@@ -135,9 +135,10 @@ def overview(places: Places) -> dict[str, Any]:
     """What the UI page shows: apps by their status files, the ledger and the verifications by the warehouse."""
     shown: dict[str, Any] = {"apps": [_app(places.checkpoints / name) for name in app_names(places.checkpoints)]}
     try:
-        return shown | {"ledger": ledger(places), "quality": quality(places), "error": ""}
+        return shown | {"ledger": ledger(places), "quality": quality(places), "tuning": sweeps(places), "error": ""}
     except SQLAlchemyError as e:
-        return shown | {"ledger": [], "quality": [], "error": f"The warehouse does not answer: {str(e).splitlines()[0]}"}
+        error = f"The warehouse does not answer: {str(e).splitlines()[0]}"
+        return shown | {"ledger": [], "quality": [], "tuning": [], "error": error}
 
 
 def _app(checkpoint: Path) -> dict[str, Any]:
@@ -182,13 +183,33 @@ def quality(places: Places, app: str | None = None, limit: int = 20) -> list[dic
     latest = select(quality_runs).where(q.app == app if app else true()).order_by(q.id.desc()).limit(limit)
     with _connection(places) as connection:
         rows = [dict(row) for row in connection.execute(latest).mappings()]
-    reports = places.reports.resolve()
     for row in rows:
-        report = Path(row["report"]).resolve()
         row["batches"] = f"{row['from_batch'] or 0} to {row['to_batch']}" if row["to_batch"] is not None else ""
         row |= {"failed": json.loads(row["failed"]), "started_at": _minute(row["started_at"]), "path": row["report"],
-                "report": str(report.relative_to(reports)) if report.is_relative_to(reports) and report.is_file() else ""}
+                "report": _report(Path(row["report"]), places)}
     return rows
+
+
+def sweeps(places: Places, limit: int = 5) -> list[dict[str, Any]]:
+    """The latest tuning sweeps, newest first, with what they recommend; ``report`` is relative to the reports' directory."""
+    t = tuning_runs.c
+    latest = select(t.sweep, func.max(t.job).label("job"), func.max(t.recorded_at).label("recorded_at"),
+                    func.count().label("points"), func.sum(case((t.state == "failed", 1), else_=0)).label("failed")) \
+        .group_by(t.sweep).order_by(func.max(t.recorded_at).desc()).limit(limit)
+    best = select(t.sweep, t.memory, t.algorithm, t.rate).where(t.recommended == 1).order_by(t.memory)
+    with _connection(places) as connection:
+        rows = [dict(row) for row in connection.execute(latest).mappings()]
+        recommended = connection.execute(best.where(t.sweep.in_([row["sweep"] for row in rows]))).all()
+    return [{**row, "recorded_at": _minute(row["recorded_at"]), "job": row["job"] and Path(row["job"]).stem,
+             "best": [f"{_megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
+                      for sweep, memory, algorithm, rate in recommended if sweep == row["sweep"]],
+             "report": _report(places.reports / "tuning" / f"{row['sweep']}.html", places)} for row in rows]
+
+
+def _report(file: Path, places: Places) -> str:
+    """Where a report is below the reports' directory; empty when it is no longer kept."""
+    reports, file = places.reports.resolve(), file.resolve()
+    return str(file.relative_to(reports)) if file.is_relative_to(reports) and file.is_file() else ""
 
 
 @contextmanager
