@@ -228,7 +228,7 @@ def test_ratios_compare_the_same_settings():
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 def test_every_experiment_is_laid_out(experiment, places, costs):
-    asked = Bench(places, places.home / "data", experiment.least, costs=costs)
+    asked = Bench(places, places.home / "data", experiment.least, costs=costs, tuples=(400_000,), percent=(5.0, 10.0))
     points = experiment.points(asked, experiment.algorithms)
     assert {p.algorithm for p in points} == set(experiment.algorithms) and len(points) == len(set(points))
     assert all(p.algorithm in REGISTRY and p.memory > 0 and (p.tuples >= 100_000 or p.data == "flights") for p in points)

@@ -84,17 +84,18 @@ class Claim:
     unit: str = "times"
     explain: bool = False  # tell from the cost model how a ratio comes about
     note: str = ""
+    aim: bool = False  # ours, no paper's
 
     def verdict(self, number: Number | None) -> str:
         if number is None or math.isnan(number.value):
             return "not measured"
         low, high = number.value - number.interval, number.value + number.interval
         if self.low <= number.value <= self.high:
-            return "reproduced"
+            return "met" if self.aim else "reproduced"
         if low <= self.high and high >= self.low:
             return "within the interval"
         if self.worse is None:
-            return "not reproduced"
+            return "not met" if self.aim else "not reproduced"
         if number.value > self.high and self.high > self.worse:
             return "more than claimed"
         return "same direction, less" if low > self.worse else "not reproduced"

@@ -102,6 +102,8 @@ def judge(experiment: Experiment, bench: Bench, points: Sequence[Point], rows: S
     findings = []
     for claim in experiment.claims:
         number = claim.find(rows)
+        if number is None and claim.aim:  # of an algorithm that was not asked for
+            continue
         why = explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number and number.rows else []
         findings.append(Finding(claim, number, claim.verdict(number), why))
     return findings
