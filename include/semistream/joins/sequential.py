@@ -25,7 +25,7 @@ from semistream.master import MasterRelation
 def choose_disk_tuples(memory: int, master: MasterRelation) -> int:
     """The b, in whole pages, of the highest service rate of MESHJOIN's cost model for M bytes."""
     page = max(master.with_partition(1).partition_tuples, 1)
-    v_r = max(master.tuple_bytes, 1.0)
+    v_r = max(master.tuple_bytes, 1.0) * master.buffers
     best = meshjoin.best_disk_tuples(memory, v_r)
     pages = [n * page for n in (int(best // page), int(best // page) + 1) if n and 2 * n * page * v_r <= memory]
     return min(min(pages, key=lambda b: meshjoin.seconds_per_tuple(b, memory, v_r), default=page), max(master.tuple_count, 1))

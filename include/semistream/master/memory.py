@@ -44,6 +44,8 @@ class MemoryRelation:
             self._ranges[:, 0] = np.minimum.reduceat(places, self._firsts)
             self._ranges[:, 1] = np.maximum.reduceat(places, self._firsts) + 1
 
+    buffers = 1
+
     def with_partition(self, tuples: int) -> MemoryRelation:
         other = copy.copy(self)
         other._cut(tuples)

@@ -221,7 +221,7 @@ class SnapshotRelation:
 
     def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None,
                  direct: bool = False):
-        self.directory, self.direct = Path(directory), direct
+        self.directory, self.direct, self.buffers = Path(directory), direct, 2 if direct else 1
         self.manifest = Manifest.read(self.directory)
         self.name, self.version = self.manifest.name, self.manifest.version
         self.keys, self.schema = self.manifest.keys, self.manifest.schema
@@ -363,7 +363,7 @@ class SnapshotRelation:
         self._page_partition = np.repeat(np.arange(self.partition_count, dtype=np.int32), np.diff(edges))
         self.partition_tuples = int(np.diff(ends[edges]).max())
         most = int(np.diff(np.concatenate([[0], np.cumsum(self._page_bytes)])[edges]).max())
-        self.partition_bytes = 2 * most if self.direct else most
+        self.partition_bytes = self.buffers * most
 
     def _segments(self, partition: int) -> Iterator[tuple[int, int, int]]:
         """(place of the bucket, first page in it, last + 1) of the buckets that a partition runs over."""

@@ -44,6 +44,8 @@ class SqlRelation:
         self.bytes_read = 0
         self._cut(partition_tuples)
 
+    buffers = 1
+
     def with_partition(self, tuples: int) -> SqlRelation:
         """The same table in partitions of that many tuples."""
         other = copy.copy(self)

@@ -31,7 +31,7 @@ def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[
                                                                                  for f in held.schema) else 0.0
     schema, v_r = StreamTuples(spec).held, cached_bytes(spec)
     return Workload(
-        master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0),
+        master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
         stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
         elevator_tuple_bytes=PartitionRoom.tuple_bytes(schema, strings),
         cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=8 + v_r,
