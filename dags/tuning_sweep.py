@@ -22,9 +22,11 @@ PARAMS = form(
      "Grid": ("algorithms", "memory", "partitions", "grid", "calibrate")},
     job={"default": "tpch", "examples": list(Job.shipped)},
     stream={"type": "string", "default": ""}, snapshot={"type": "string", "default": ""},
+    on={"description": 'Join columns of your own sample as JSON, {"stream column": "master column"}'},
     columns={"type": "string", "default": ""},
     algorithms={"type": "array", "default": [], "items": {"type": "string", "enum": list(REGISTRY)}, "examples": list(REGISTRY),
-                "values_display": {a.name: a.title for a in REGISTRY.values()}},
+                "values_display": {a.name: a.title for a in REGISTRY.values()},
+                "description": "Those to compare; none chosen: all that can join with the master data"},
     memory={"type": "string", "default": "4MB", "minLength": 1},
     calibrate={"default": True},
 )
