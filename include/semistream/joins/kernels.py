@@ -334,6 +334,18 @@ def var_slide(starts, lengths, heap, slots, at):
 
 
 @njit(cache=True)
+def var_close(starts, lengths, heap, at, moved):
+    """Move values that lie in this order (heap addresses ascending) down to heap[at:]; moved[i] is where. Returns the end."""
+    for i in range(len(starts)):
+        a = starts[i]
+        moved[i] = at
+        for j in range(a, a + lengths[i]):
+            heap[at] = heap[j]
+            at += 1
+    return at
+
+
+@njit(cache=True)
 def var_shift(starts, live, shift, size):
     """Follow a rotation of the heap."""
     for i in range(live):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from semistream.joins import kernels, partition_kernels
+from semistream.joins import partition_kernels
 from semistream.joins.partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.parts import OUTPUT_ROWS, TupleStore, mapped, portions, release
 
@@ -150,13 +150,7 @@ class PartitionRoom:
         at, lanes, step = 0, self.store.variable, max(self.heap_at // 16, 4096)
         for low in range(0, self.heap_at, step):
             inside = [np.flatnonzero(live & (x.starts[:len(live)] >= low) & (x.starts[:len(live)] < low + step)) for x in lanes]
-            starts = np.concatenate([x.starts[s] for x, s in zip(lanes, inside, strict=True)])
-            slots, lane = np.concatenate(inside), np.repeat(np.arange(len(lanes)), [len(s) for s in inside])
-            order = np.argsort(starts, kind="stable")
-            for run in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1):
-                if len(run):
-                    x = lanes[lane[run[0]]]
-                    at = kernels.var_slide(x.starts, x.lengths, self.store.heap, slots[run], at)
+            at = self.store.close_gaps(inside, at)
         self.heap_at = at
 
 

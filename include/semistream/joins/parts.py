@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -213,6 +213,22 @@ class TupleStore:
                 validity = pa.py_buffer(np.packbits(nulls[:, i // 8] & (1 << i % 8) == 0, bitorder="little"))
             out.append(lane.get(slots, validity, self.heap) if isinstance(lane, VariableLane) else lane.get(slots, validity))
         return out
+
+    def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
+        """Move the variable-length values of these slots, for each such column, down to heap[at:], in the order of their addresses.
+        Returns the end."""
+        lanes = self.variable
+        starts = np.concatenate([x.starts[s] for x, s in zip(lanes, slots, strict=True)])
+        lengths = np.concatenate([x.lengths[s] for x, s in zip(lanes, slots, strict=True)])
+        order = np.argsort(starts, kind="stable")
+        moved = np.empty_like(starts)
+        at = kernels.var_close(starts[order], lengths[order], self.heap, at, moved)
+        starts[order] = moved
+        first = 0
+        for x, s in zip(lanes, slots, strict=True):
+            x.starts[s] = starts[first:first + len(s)]
+            first += len(s)
+        return at
 
     def arrays(self) -> Iterator[np.ndarray]:
         """Every per-slot array."""
@@ -469,14 +485,7 @@ class Cache:
         if not lanes or not left:
             self.heap_at = 0 if lanes else self.heap_at
             return
-        starts = np.concatenate([x.starts[:left] for x in lanes])
-        lane_of = np.repeat(np.arange(len(lanes)), left)
-        order = np.argsort(starts, kind="stable")
-        edges = np.flatnonzero(np.diff(lane_of[order])) + 1
-        for run in np.split(order, edges):
-            lane = lanes[lane_of[run[0]]]
-            at = kernels.var_slide(lane.starts, lane.lengths, self.store.heap, run % left, at)
-        self.heap_at = at
+        self.heap_at = self.store.close_gaps([np.arange(left)] * len(lanes), at)
 
 
 def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:
