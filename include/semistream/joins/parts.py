@@ -215,7 +215,7 @@ class TupleStore:
         return out
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
-        """Move the variable-length values of these slots, for each such column, down to heap[at:], in the order of their addresses.
+        """Move these slots' variable-length values, for each such column, down to heap[at:], in the order of their addresses.
         Returns the end."""
         lanes = self.variable
         starts = np.concatenate([x.starts[s] for x, s in zip(lanes, slots, strict=True)])
