@@ -22,7 +22,7 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE) ->
     end = time.monotonic() + seconds
     while not (result := true()):
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.5)
+        time.sleep(0.2)
     return result
 
 
@@ -30,7 +30,10 @@ class AirflowServer:
     def __init__(self, home: Path, port: int):
         self.home, self.url = home, f"http://localhost:{port}"
         self.environment = {**os.environ, "SEMISTREAM_HOME": str(home), "AIRFLOW__API__PORT": str(port),
-                            "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
+                            "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}",
+                            # how soon a new triggerer takes over from one that was killed; 30 s and 5 s by default
+                            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+                            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2"}
 
     def up(self) -> str:
         return self._local("up")

@@ -67,7 +67,7 @@ class SmallLoad:
         self.files += 1
 
     def settings(self, **values: Any) -> LoadSettings:
-        return LoadSettings.load({"job": "sales", "partitions": 2, "memory": "200KB", "max_files": 1,
+        return LoadSettings.load({"job": "sales", "algorithm": "elevatorjoin", "partitions": 2, "memory": "200KB", "max_files": 1,
                                   "parameters": {"disk_tuples": 128}, **values})
 
     def yaml(self) -> Path:

@@ -152,7 +152,7 @@ def test_settings_survive_the_command_line(tmp_path):
     import argparse
 
     settings = LoadSettings.load({"job": "jobs/sales.yaml", "trigger": "5s", "sink": "delta", "source_options": {"a": "b=c"},
-                                  "memory": "1MB", "parameters": {"disk_tuples": 128}})
+                                  "memory": "1MB", "algorithm": "ssbj", "parameters": {"disk_tuples": 128}})
     parser = argparse.ArgumentParser()
     LoadSettings.add_arguments(parser)
     again = LoadSettings.from_arguments(parser.parse_args(settings.to_arguments()))

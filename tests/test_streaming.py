@@ -170,7 +170,7 @@ def test_changed_settings_are_taken_up_after_a_drain(spark, sqlite_load):
         load.run(spark, **values)
     load.check()
     counts = load.query("SELECT batch, max(algorithm), count(*) FROM load_batches WHERE drain = 0 GROUP BY batch ORDER BY batch")
-    assert counts == [(0, "meshjoin", 2), (1, "ssbj", 3), (2, "ssbj", 1)]
+    assert counts == [(0, "meshjoin", 2), (1, "ssbj", 3), (2, "elevatorjoin", 1)]
 
 
 def test_zipf_source(spark, tmp_path):

@@ -64,7 +64,7 @@ def test_auto_is_chosen_within_a_second(spark, load):
 
 @pytest.mark.parametrize("values", [{"parameters": {"disk_tuples": 128}}, {"algorithm": "AUTO", "parameters": ["disk_tuples=1"]}])
 def test_auto_takes_no_parameters(values):
-    with pytest.raises(ConfigError, match="auto, which chooses them"):
+    with pytest.raises(ConfigError, match="auto, the default: it chooses them"):
         JoinSettings.load({"algorithm": "auto"} | values)
 
 

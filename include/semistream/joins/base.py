@@ -25,7 +25,7 @@ from semistream.keys import JoinKeys, canonical
 from semistream.master import MasterRelation
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
-SCATTERED = 8  # fewer than one row in so many is taken page by page, rather than from the pages put together
+SCATTERED = 2  # fewer than one row in so many is taken page by page, rather than from the pages put together
 MAGIC = b"semistream state 1\n"
 
 
