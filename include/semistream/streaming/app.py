@@ -20,9 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
-from semistream import keys
 from semistream.config import Job, Places
 from semistream.durable import write_json
 from semistream.errors import ConfigError, StateError
@@ -48,6 +47,10 @@ SESSION = {
     "spark.sql.adaptive.enabled": "false",  # partitions keep their numbers, also when they are empty
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",  # no stack trace for every column expression
+    # Its rename is as atomic, and the default's starts two processes for each.
+    "spark.sql.streaming.checkpointFileManagerClass":
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 }
 
 
@@ -108,6 +111,7 @@ class Load:
         self._pending: tuple[int, int] | None = None  # begun, and not yet committed
         self.states: dict[int, str] = {}
         self.plan: Plan
+        self._partition: Column  # of the plan: the number of the partition that a stream tuple belongs to
         self.costs = known_costs(places.home)
         self._chosen = False  # by the cost models, from tuples of this run or by the run that left some waiting
         self._progressed = time.monotonic()
@@ -276,9 +280,7 @@ class Load:
         if df is None:
             df = self.spark.range(0, count, 1, count)
         else:
-            of, buckets = work.plan.stream_keys(work.stream)
-            number = keys.bucket_expression(of.stream, of.types, buckets) % count
-            df = df.withColumn("__partition", number).repartitionById(count, "__partition").drop("__partition")
+            df = df.repartitionById(count, self._partition)
         result = df.mapInArrow(work.task(), SUMMARY)
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -341,7 +343,7 @@ class Load:
         join = plan.open(self.stream, 0)
         n = len(self.stream)
         fields = list(join.output_schema)
-        plan.stream_keys(self.stream)
+        self._partition = plan.partition_expression(self.stream)
         retrying(lambda: self.sink.prepare(pa.schema(fields[:n]), pa.schema(fields[n:]), self.job.stream.id), self.settings.retry)
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)

@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from semistream import keys
 from semistream.config import parse_bytes
 from semistream.errors import ConfigError
 from semistream.master import Manifest, current_version
@@ -40,9 +39,7 @@ def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, 
     stream = stream_schema(df)
     join = plan.open(stream, 0)
     join.master.close()
-    of, buckets = plan.stream_keys(stream)
-    number = keys.bucket_expression(of.stream, of.types, buckets) % count
-    placed = df.withColumn("__partition", number).repartitionById(count, "__partition").drop("__partition")
+    placed = df.repartitionById(count, plan.partition_expression(stream))
     return placed.mapInArrow(_task(plan, stream), from_arrow_schema(join.output_schema))
 
 

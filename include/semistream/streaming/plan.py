@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,12 @@ from semistream.cost_models import Costs
 from semistream.durable import write_json
 from semistream.errors import StateError
 from semistream.joins import SemiStreamJoin, open_join
-from semistream.keys import JoinKeys, buckets, resolve_keys
+from semistream.keys import JoinKeys, bucket_expression, buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
 from semistream.warehouse.tables import surrogate_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,11 @@ class Plan:
         manifest = Manifest.read(Path(self.snapshot))
         of_master = {m: s for s, m in self.on}
         return resolve_keys(stream, manifest.schema, [(of_master[m], m) for m in manifest.key_columns]), manifest.bucket_count
+
+    def partition_expression(self, stream: pa.Schema) -> Column:
+        """The partition that a stream tuple belongs to, as a Spark column expression."""
+        of, count = self.stream_keys(stream)
+        return bucket_expression(of.stream, of.types, count) % self.partitions
 
 
 @dataclass(frozen=True)
