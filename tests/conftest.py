@@ -19,6 +19,14 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that share a Spark session or an Airflow server go to the same one of the two processes."""
+    for item in items:
+        group = next((name for name in ("airflow", "spark") if any(f.startswith(name) for f in item.fixturenames)), None)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 class MariaDB:
     """A private MariaDB server: own data directory, socket and port."""
 
