@@ -16,9 +16,12 @@ import pytest
 
 # For the many JVMs that the tests start: nothing here runs long enough for the second compiler to pay.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# PySpark takes a main module without a file, as a process of pytest-xdist has, for its own doctests, and exits.
+vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Tests that share a Spark session or an Airflow server go to the same one of the two processes."""
     for item in items:

@@ -66,7 +66,7 @@ for dag in {DAGS!r}:
 assert not seen, seen
 assert not {{"great_expectations", "pyspark", "numba", "scipy", "matplotlib", "deltalake"}} & set(sys.modules)
 """)
-    subprocess.run([sys.executable, script], check=True)
+    subprocess.run([sys.executable, "-B", script], check=True)
 
 
 def test_library_does_not_import_airflow():

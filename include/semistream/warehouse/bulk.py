@@ -1,7 +1,8 @@
 """Arrow into and out of the warehouse in bulk, inside the caller's transaction.
 
 MySQL: LOAD DATA LOCAL INFILE, or INSERT of many rows where the server forbids it. SQLite: ``executemany`` over columns that were
-converted whole. (ADBC's SQLite ingestion is 2x faster, but opens its own connection: rows and ledger would be two transactions.)
+converted whole. (ADBC's ingestion is twice as fast, but it is a second copy of SQLite in the process, and the copy that closes
+the file lets go of the other's locks: https://sqlite.org/howtocorrupt.html, 2.2.1.)
 """
 
 from __future__ import annotations
