@@ -190,3 +190,16 @@ def check(processes, log):
     assert all(p.poll() is None for p in processes), log.read_text()[-3000:]
 
 
+
+
+def test_the_users_spark_configuration_wins_over_the_defaults():
+    from semistream.streaming.session import DEFAULTS
+
+    names = list(DEFAULTS)
+    program = (f"from semistream.streaming.session import open_session\nspark = open_session('x')\n"
+               f"print([spark.sparkContext.getConf().get(n) for n in {names!r}])")
+    own = {"spark.master": "local[1]", "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem"}
+    arguments = " ".join(f"--conf {name}={value}" for name, value in own.items())
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
+                         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"})
+    assert run.stdout.splitlines()[-1] == str([own.get(name, DEFAULTS[name]) for name in names])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 # Where the user's configuration says nothing else.
@@ -20,6 +20,7 @@ DEFAULTS = {
 def open_session(app: str) -> SparkSession:
     """On the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf name; on this machine where none does."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    SparkContext._ensure_initialized()  # a SparkConf knows what was given only once there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
     for name, value in DEFAULTS.items():
         if not given.contains(name):
