@@ -1,12 +1,15 @@
 import datetime as dt
 import os
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from semistream.errors import ConfigError, StateError
+from semistream.joins import open_join
 from semistream.keys import buckets, master_keys
 from semistream.master import current_manifest, current_version, open_snapshot, pin, publish_snapshot
 from semistream.master import publish as publishing
@@ -133,6 +136,27 @@ def test_direct_reads_give_the_same(tmp_path):
             assert (cached.read_codes(i) == direct.read_codes(i)).all()
             for columns in (["wide", "m_sk"], ["m_sk"]):
                 assert cached.read(i, columns).equals(direct.read(i, columns))
+
+
+@pytest.mark.parametrize("columns", [["m_sk"], ["m_sk", "wide"]])
+@pytest.mark.parametrize("algorithm", ["meshjoin", "elevatorjoin"])
+def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns):
+    def read_from_files():
+        return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])
+
+    table, names = master("int")
+    publish(table.append_column("wide", pa.array(["x" * 500] * N)), names, tmp_path, bucket_count=2)
+    relation = open_snapshot(tmp_path, direct=True)
+    stream = table.select(names)
+    join = open_join(algorithm, memory=1_000_000, stream=stream.schema, master=relation, on=[(names[0], names[0])],
+                     columns=columns)
+    before = read_from_files()
+    for _ in range(4):
+        for chunk in stream.to_batches(max_chunksize=500):
+            list(join.process(chunk))
+    list(join.drain())
+    assert join.stats.bytes_read > 0
+    assert read_from_files() - before < 1.2 * join.stats.bytes_read + join.spec.memory
 
 
 def test_hashed_keys_that_collide_are_still_unique(tmp_path, monkeypatch):

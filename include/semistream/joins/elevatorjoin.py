@@ -222,9 +222,9 @@ class Elevatorjoin(SemiStreamJoin):
         matched, disk_tuples = np.zeros(len(visit.slots), bool), 0
         for number in range(at, visit.reach):
             begun = time.perf_counter()
-            partition = Partition(self.spec, number)
             if number == at:
-                self.master.prefetch(max(self.room.next(at + 1), 0))
+                self.master.prefetch(self.room.upcoming(at, self.master.buffers), self.spec.fetched)
+            partition = Partition(self.spec, number)
             found, counts, total = self.room.find(partition.codes, visit)
             if total:
                 partition.read()

@@ -104,6 +104,14 @@ class PartitionRoom:
         """The first partition from `position` on for which tuples wait, or -1."""
         return partition_kernels.next_waiting(self.waiting, position)
 
+    def upcoming(self, partition: int, number: int) -> list[int]:
+        """This partition and those for which tuples wait behind it, so many in all, around the end of R."""
+        out = [partition]
+        while len(out) < number:
+            behind = self.next(out[-1] + 1)
+            out.append(behind if behind >= 0 else max(self.next(0), 0))
+        return out
+
     def visit(self, partition: int) -> Visit:
         return Visit(self, partition)
 

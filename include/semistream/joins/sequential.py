@@ -208,8 +208,9 @@ class MeshPhase:
         number, piece = divmod(self.position, self.slices)
         read = 0
         if self._partition is None or self._partition.number != number:
+            ahead = [(number + i) % self.master.partition_count for i in range(self.master.buffers)]
+            self.master.prefetch(ahead, self.spec.fetched)
             self._partition = Partition(self.spec, number)
-            self.master.prefetch((number + 1) % self.master.partition_count)
             read = len(self._partition.codes)
         count = len(self._partition.codes)
         f = yield from self.probe(self._partition, count * piece // self.slices, count * (piece + 1) // self.slices)

@@ -64,7 +64,7 @@ class MemoryRelation:
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         return [self.read(partition, columns)]
 
-    def prefetch(self, partition: int) -> None:
+    def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
         pass
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ class MasterRelation(Protocol):
     unique: bool  # whether no two tuples have the same key
     sequential: bool  # whether reading partitions 0, 1, 2 … in order is the only cheap way (no index)
     buffers: int  # partitions that are held at a time: 2 where one is read ahead
-    partition_bytes: int  # the most bytes that one partition takes, key codes and all columns
+    partition_bytes: int  # the most bytes that they take, key codes and all columns
     bytes_read: int  # so far
 
     def with_partition(self, tuples: int) -> MasterRelation:
@@ -47,8 +47,9 @@ class MasterRelation(Protocol):
         """The same in pieces as they were read, at least one."""
         ...
 
-    def prefetch(self, partition: int) -> None:
-        """A hint that this partition is the next to be read. A relation that acts on it counts both in ``partition_bytes``."""
+    def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
+        """A hint that these columns of these partitions are read next, in this order, ``buffers`` of them at most; others that
+        were read ahead are dropped. Give it before the first of them is read."""
         ...
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:

@@ -268,15 +268,17 @@ class SnapshotRelation:
                  for page in (self._some_columns(*segment, columns) if few else self._all_columns(*segment, columns))]
         return pages or [pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))]
 
-    def prefetch(self, partition: int) -> None:
-        """Where reads are direct, read this partition in the background; else the system reads ahead by itself."""
+    def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
+        """Where reads are direct, read these in the background; else the system reads ahead by itself."""
         if not self.direct:
             return
+        suffixes = ("codes",) if not columns or self._few(columns) else ("codes", "arrow")
         if self._reading is None:
             self._reading = ThreadPoolExecutor(1)
-        self._ahead = {r: self._ahead.get(r) or self._reading.submit(self._read, *r) for r in self._requests(partition)}
+        wanted = [self._request(s, x) for p in partitions[:self.buffers] for x in suffixes for s in self._segments(p)]
+        self._ahead = {r: self._ahead.get(r) or self._reading.submit(self._read, *r) for r in wanted}
 
-    def _few(self, columns: list[str]) -> bool:
+    def _few(self, columns: Sequence[str]) -> bool:
         """Whether the columns are so few that reading them one by one is less than reading whole pages."""
         def width(names: Sequence[str]) -> int:
             types = [self.schema.field(n).type for n in names]
@@ -390,11 +392,6 @@ class SnapshotRelation:
             return self.buckets[bucket], suffix, 8 * (end - start), 8 * start
         offsets = self._offsets[bucket]
         return self.buckets[bucket], suffix, int(offsets[last] - offsets[first]), int(offsets[first])
-
-    def _requests(self, partition: int) -> Iterator[tuple[int, str, int, int]]:
-        for suffix in ("codes", "arrow"):
-            for segment in self._segments(partition):
-                yield self._request(segment, suffix)
 
     def _pread(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
         """So many bytes of a bucket's file; those that were read ahead, if they are."""

@@ -78,7 +78,7 @@ class SqlRelation:
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         return [self.read(partition, columns)]
 
-    def prefetch(self, partition: int) -> None:
+    def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
         pass
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
