@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 import time
@@ -210,6 +211,23 @@ class TestModels:
         a, b = (predict(name, work, share * 300_000 * 120, c, **sizes) for c in (PAPER_LIKE, slow))
         assert b.mu * factor == pytest.approx(a.mu, rel=1e-9)
 
+    @pytest.mark.parametrize("name", ["meshjoin", "rmeshjoin", "cmeshjoin", "ssj", "ssbj", "elevatorjoin"])
+    def test_the_disk_works_beside_the_processor_where_the_next_partition_is_read_ahead(self, name):
+        def costs(each):
+            waiting = {p: dataclasses.replace(getattr(PAPER_LIKE, p), wait_partition=0.0, wait_tuple=each)
+                       for p in ("scan", "index", "elevator")}
+            return dataclasses.replace(PAPER_LIKE, **waiting)
+
+        work, ahead = workload(), workload(reads_ahead=True)
+        sizes = tune(name, work, 6e6, PAPER_LIKE).sizes | ({"disk_share": 0.5} if name == "elevatorjoin" else {})
+        share = sizes.get("slices", 1)
+        loop = lambda work, each: MODELS[name].predict(work, 6e6, costs(each), **sizes).c_loop  # noqa: E731
+        free, d = loop(work, 0), work.partitions(sizes["disk_tuples"]).tuples
+        quick, slow = 0.1 * free / d, 10 * free / d
+        assert loop(ahead, 0) == pytest.approx(free)
+        assert loop(ahead, quick) == pytest.approx(free) and loop(work, quick) == pytest.approx(free + d * quick / share)
+        assert loop(ahead, slow) == pytest.approx(d * slow / share)
+
     def test_limits(self):
         work, m = workload(), 6e6
         plain = predict("meshjoin", work, m, PAPER_LIKE, disk_tuples=8192)
@@ -331,6 +349,10 @@ def test_calibration(master, tmp_path):
         costs.save(tmp_path / name)
         again = Costs.load(tmp_path / name)
         assert (again.scan, again.index, again.at(1, 1)) == (costs.scan, costs.index, costs.at(1, 1))
+    past_the_cache = open_snapshot(master.directory.parent, direct=True)
+    direct = calibrate(stream_of(np.arange(1, 257)), past_the_cache, [("key", "key")], memory=500_000, seconds=0.01)
+    assert direct.at(50_000, 4_096).c_w > 0
+    assert direct.at(50_000, 4_096).c_io > direct.at(50_000, 4_096).c_w
     (tmp_path / "bad.yaml").write_text("scan: 1")
     with pytest.raises(ConfigError, match="costs"):
         Costs.load(tmp_path / "bad.yaml")

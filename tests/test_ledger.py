@@ -78,6 +78,16 @@ def test_waiting_tuples_go_from_batch_to_batch(tasks):
     tasks.check()
 
 
+def test_a_batch_without_tuples_keeps_the_state(tasks):
+    before = [e["state_file"] for e in tasks.run(900)]
+    assert [e["state_file"] for e in tasks.run(0)] == before
+    with task.forgetting():
+        after = [e["state_file"] for e in tasks.run(600)]
+    assert not set(after) & set(before)
+    tasks.run()
+    tasks.check()
+
+
 def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
     tasks.run(500)
     chunks = tasks.chunks(600)

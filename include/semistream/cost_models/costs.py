@@ -18,10 +18,11 @@ from semistream.errors import ConfigError
 
 
 class Symbols(NamedTuple):
-    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_r, c_n, c_i, c_m, c_d and c_2 are ours."""
+    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_w, c_r, c_n, c_i, c_m, c_d and c_2 are ours."""
 
     c_io: float  # c_IO(b): read one disk buffer, all of it
     c_p: float  # the part of it that is read only where something matched: all columns but the key codes
+    c_w: float  # the part of it that the processor waits for the disk
     c_h: float  # look one disk tuple up in H_S
     c_r: float  # look one stream tuple up in H_R (the papers' c_H too)
     c_o: float  # output one tuple found through H_S
@@ -48,12 +49,14 @@ class PhaseCosts:
     remove: tuple[float, ...]  # c_E
     append: tuple[float, ...]  # c_A
     read_stream: float  # c_S
-    read_partition: float  # c_IO(b) = read_partition + b (read_code + read_payload)
+    read_partition: float  # c_IO(b) = read_partition + b (read_code + read_payload) + wait_partition + b wait_tuple
     read_code: float
     payload: float  # the part of read_partition that the payload takes
     read_payload: float
     iteration: float  # c_I
     probe: float  # the part of it that finding, output and removal take
+    wait_partition: float = 0.0
+    wait_tuple: float = 0.0
 
 
 PHASES = ("scan", "index", "elevator")
@@ -82,8 +85,9 @@ class Costs:
         c_h, c_o, c_e, c_a = (_interpolate(tuples, p.tables, v) for v in (p.look_up, p.output, p.remove, p.append))
         c_r, c_n = (_interpolate(cached, self.tables, v) for v in (self.look_up_cache, self.output_cache))
         c_p = p.payload + disk_tuples * p.read_payload
-        c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p
-        return Symbols(c_io, c_p, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration,
+        c_w = p.wait_partition + disk_tuples * p.wait_tuple
+        c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p + c_w
+        return Symbols(c_io, c_p, c_w, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration,
                        self.compare_match, self.detection, p.probe)
 
     @classmethod
@@ -106,9 +110,10 @@ class Costs:
     def load(cls, path: str | Path) -> Costs:
         """Raises ConfigError when the file is missing or is none of these."""
         try:
-            values = _tuples(yaml.safe_load(Path(path).read_text()))
+            read = json.loads if str(path).endswith(".json") else yaml.safe_load  # YAML takes JSON's 1e-9 for a word
+            values = _tuples(read(Path(path).read_text()))
             return cls(**values | {p: PhaseCosts(**values[p]) for p in PHASES})
-        except (OSError, TypeError, KeyError, AttributeError, yaml.YAMLError) as e:
+        except (OSError, TypeError, ValueError, KeyError, AttributeError, yaml.YAMLError) as e:
             raise ConfigError("costs", "must be a file that `calibrate` wrote", str(path), f"Calibrate anew: {e}") from None
 
 
@@ -153,6 +158,7 @@ class Workload:
     page_tuples: float = 1.0  # partitions are whole pages of so many tuples
     fan_out: float = 1.0  # master tuples per join value
     batch_tuples: float = math.inf  # stream tuples that come at a time
+    reads_ahead: bool = False  # whether the next partition is read while one is probed
     cut: Callable[[int], Cut] | None = None  # how R really is cut, where it is there
 
     @property
@@ -170,6 +176,10 @@ class Workload:
     def smooth(self) -> Workload:
         """The same with R cut anywhere, so that an optimiser sees no steps."""
         return replace(self, cut=None)
+
+    def beside(self, c_loop: float, c_w: float) -> float:
+        """c_loop where the disk works while the processor does: the longer of both (*reading ahead*)."""
+        return max(c_loop - c_w, c_w) if self.reads_ahead else c_loop
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ left has none, and 2 h_S / N leave at a stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the values with
 p T v_S > 2 phi (m v_R + v_E) are in H_R; phi is the share that reading R has in the cost of a miss. One equation in T, solved by
-bisection.
+bisection. *Reading ahead* is that of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
                 hit = work.frequencies.top(keys)
             misses = max(t * (1 - hit), 1e-9)
             s = costs.at(misses / 2, cut_tuples, keys * work.fan_out, "elevator")
-            disk = number * (s.c_io + cut_tuples * s.c_h)
-            phi = disk_share or disk / (disk + misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i)
+            others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
+            disk = work.beside(number * (s.c_io + cut_tuples * s.c_h) + others, number * s.c_w) - others
+            phi = disk_share or disk / (disk + others)
         left = pool - keys * each - pool / SWITCH_SHARE
         if min(left / v_s, useful) == useful:  # what H_S has no use for goes to H_R
             keys = min(max(keys, (pool - useful * v_s) / each), most / each, work.frequencies.count)
@@ -109,5 +110,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, dis
     plain = c_loop(s.c_io - s.c_p * unread(matches), cut.tuples, s.c_h, w_s, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n,
                    costs.at(1, 1).c_s)
     h_s = x.h_s * work.elevator_tuple_bytes + cut.number * PARTITION_BYTES
-    return Prediction("elevatorjoin", sizes, w_n, w_s, plain + s.c_i, plain,
+    return Prediction("elevatorjoin", sizes, w_n, w_s, work.beside(plain + s.c_i, s.c_w), plain,
                       {"disk buffer": cut.most_bytes, "H_R": memory - cut.most_bytes - h_s, "H_S": h_s}, x.h_s, x.h_r)

@@ -11,7 +11,7 @@ Corrections, beside the printed equations:
   beside its tuples; candidates for switching take a fiftieth of M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
 - *look-up of the misses*: Eq. 2 lacks w_S c_H, as SSJ's does.
 - *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in the switching cycle only.
-- *iteration*, *late materialisation*, *largest chunk*: those of MESHJOIN.
+- *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -107,4 +107,4 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, swi
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_b, 0.0, s.c_s, s.c_o, w_s, s.c_e, s.c_a) + w_n * (s.c_s + s.c_r + s.c_n)
     matches = w_s * (1 - work.frequencies.absent / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
-    return Prediction("ssbj", sizes, w_n, w_s, corrected, printed, parts, w_s * cut.number, x.h_r)
+    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s.c_w), printed, parts, w_s * cut.number, x.h_r)

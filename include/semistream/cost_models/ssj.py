@@ -10,7 +10,7 @@ Corrections, beside the printed equations:
 - *key bytes*: a cached tuple also takes a place in H_R's table, and newcomers gather in a buffer an eighth as large.
 - *partial chunk*: the disk phase also starts when the stream buffer is empty, with a chunk that is not full.
 - *detection*: finding the frequent ones among a partition's tuples costs c_D and c_M per match, beside d c_F.
-- *iteration*, *late materialisation*, *largest chunk*: those of MESHJOIN.
+- *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     s = costs.at(w_s * cut.number, cut.tuples, cache_tuples)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w_s, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
     matches = w_s * (1 - work.frequencies.absent / (1 - hit))
-    return Prediction(algorithm, sizes, w_n, w_s, printed + w_s * s.c_r + s.c_i + s.c_d + w_s * s.c_m - s.c_p * unread(matches),
-                      printed,
+    corrected = printed + w_s * s.c_r + s.c_i + s.c_d + w_s * s.c_m - s.c_p * unread(matches)
+    return Prediction(algorithm, sizes, w_n, w_s, work.beside(corrected, s.c_w), printed,
                       {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}, w_s * cut.number, cache_tuples)
 
 

@@ -76,11 +76,13 @@ class Work:
         with Spool(join, self) as spool:
             refused = self._run(join, batches, spool)
             entry = self._entry(partition, join, before, refused)
-            state = Path(self.checkpoint) / "state" / entry["state_file"]
-            join.snapshot().write(state)
+            name = entry["state_file"]
+            state = Path(self.checkpoint) / "state" / name
+            if name != self.states.get(partition):
+                join.snapshot().write(state)
             entry = self.sink.load(entry, spool)
-        if entry["state_file"] == state.name:
-            self._hold(partition, state.name, join)
+        if entry["state_file"] == name:
+            self._hold(partition, name, join)
         else:  # another attempt was first
             state.unlink(missing_ok=True)
             join.master.close()
@@ -146,7 +148,14 @@ class Work:
             "waiting": now["waiting"], "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
             "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0, "memory_budget": self.plan.memory,
             "memory_peak": now["memory_peak"], "memory": now["memory"], "rejected": rejected,
-            "state_file": f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"}
+            "state_file": self._state_file(partition, entry["rows_read"])}
+
+    def _state_file(self, partition: int, rows_read: int) -> str:
+        """A new name; that of the state before where no tuple has come, and nothing has changed."""
+        before = self.states.get(partition)
+        if before and not rows_read and not self.drain:
+            return before
+        return f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"
 
 
 class Spool:

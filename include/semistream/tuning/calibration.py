@@ -3,6 +3,8 @@
 The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer and H_S sizes gives c_IO, c_H,
 c_O, c_E, c_S, c_A and the cost of an iteration itself; the shared front stage gives the look-up and output costs of H_R. The
 model cost = fixed + tuples * c(table size) is then fitted to each part by non-negative least squares of the relative errors.
+Of reading, the operator's own processor time is measured in it, and apart from it what a read takes: the rest is waiting for the
+disk, which an operator that reads ahead does not do.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ CHUNK = 65_536  # stream tuples given at a time
 CHUNKS = 12  # different ones
 DETECTION_TUPLES = 600_000
 PROBED = 16_384  # stream tuples looked up in H_R at a time
+HITS = 0.7  # share of them that is found there, as is usual: dividing a batch costs too
 CANDIDATES = 2_000  # values among which c_B looks up
 
 
@@ -66,9 +69,9 @@ class Stopwatch:
         """Time a method of one object from now on; of a generator, what happens inside it."""
         plain = getattr(owner, method)
 
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **names: Any) -> Any:
             started = self.clock()
-            out = plain(*arguments)
+            out = plain(*arguments, **names)
             self.add(part, started, tuples(*arguments))
             return self._steps(out, part) if isinstance(out, Iterator) else out
 
@@ -206,13 +209,16 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
         (runs, "stream", ["w"], []))}
     fixed = {part: f.fixed for part, f in fits.items()}
     each, every = fits["find"].steep  # disk tuple's look-up; match's, a step along its key's chain
+    code, payload = fits["codes"], fits["payload"]
+    busy = (code.fixed + payload.fixed, code.flat[0] + payload.flat[0])
+    waits = _measure_waits(settings[0], algorithm != "hybridjoin", *busy)
     costs = PhaseCosts(
         tuple(tables), look_up=tuple(c + fits["output"].flat[0] for c in each),
         output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))), remove=fits["remove"].steep[0],
         append=fits["append"].steep[0], read_stream=fits["stream"].flat[0], read_partition=fixed["codes"] + fixed["payload"],
         read_code=fits["codes"].flat[0], payload=fixed["payload"], read_payload=fits["payload"].flat[0],
         iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
-        probe=fixed["find"] + fixed["output"] + fixed["remove"])
+        probe=fixed["find"] + fixed["output"] + fixed["remove"], wait_partition=waits.fixed, wait_tuple=waits.flat[0])
     return costs, {part: {"fixed": f.fixed, "error": f.error} for part, f in fits.items()}
 
 
@@ -237,7 +243,7 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
     join = _filled_to(setting, algorithm, table, disk_tuples)
     if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:
         return {"w": 0.0}
-    watch, before = Stopwatch(clock), (0, 0, 0.0)
+    watch, reading, before = Stopwatch(clock), Stopwatch(time.thread_time), (0, 0, 0.0)
     pieces, paces = _pieces(setting.chunks, 16_384), [setting.pace()]
     paced = clock()
     warm, least = False, getattr(getattr(join, "mesh", None), "chunks", 5)
@@ -251,9 +257,10 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             paced = clock()
         if not warm and join.stats.iteration_count > least and join.stats.rows_read - join.stats.waiting > table // 3:
             warm = True
-            _watch_parts(watch, join)
+            _watch_parts(watch, reading, join)
             gc.collect()
             watch.reset()
+            reading.reset()
             paces.clear()
             paces.append(setting.pace())
             before = (join.stats.iteration_count, join.stats.rows_read, clock())
@@ -261,7 +268,8 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
     slow = float(np.median(paces))
     s = {part: t / total / slow for part, t in watch.seconds.items()}
     return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total,
-            **{part: s[part] for part in ("codes", "payload", "find", "remove", "append")},
+            **{part: t / total / slow for part, t in reading.seconds.items()},
+            **{part: s[part] for part in ("find", "remove", "append")},
             "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
             "stream": s["process"] - s["iterate"] - s["append"]}
 
@@ -283,14 +291,33 @@ def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -
     return join
 
 
-def _watch_parts(watch: Stopwatch, join: Any) -> None:
+def _watch_parts(watch: Stopwatch, reading: Stopwatch, join: Any) -> None:
     phase = _phase(join)
     watch.watch(phase, "iterate", "iterate")
     watch.watch(phase, "expire" if hasattr(phase, "expire") else "finish", "remove")
     watch.watch(phase.room, "find", "find", lambda codes, *_: len(codes))
     watch.watch(phase.room, "append", "append")
-    watch.watch(join.master, "read_codes", "codes")
-    watch.watch(join.master, "pages", "payload")
+    for method, part in (("read_codes", "codes"), ("pages", "payload")):
+        reading.watch(join.master, method, part)
+        watch.watch(join.master, method, part)
+
+
+def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float) -> Fit:
+    """Seconds that reading a partition of R takes longer than the operator's processor time for it, fixed + d each."""
+    runs, random = [], np.random.default_rng(2)
+    for disk_tuples in DISK_BUFFERS:
+        join = setting.open("meshjoin", disk_tuples, 1 << 40)
+        numbers = np.arange(join.master.partition_count)
+        d, seconds = setting.master.tuple_count / join.master.partition_count, []
+        for number in itertools.cycle(numbers if sequential else random.permutation(numbers)):
+            started = setting.clock()
+            Partition(join.spec, int(number)).read()
+            seconds.append(setting.clock() - started)
+            if len(seconds) >= 5 and sum(seconds) > setting.seconds / 2:
+                break
+        join.master.close()
+        runs.append({"wait": float(np.mean(seconds)) / setting.pace() - fixed - d * each, "table": 0.0, "disk_tuples": d})
+    return _fit(runs, "wait", ["disk_tuples"], [], [0.0])
 
 
 def _phase(join: Any) -> Any:
@@ -335,18 +362,19 @@ def _measure_cache(setting: Setting, tables: Sequence[float]) -> tuple[tuple[flo
     for table in tables:
         cache, cached = _filled(join, int(table))
         random = np.random.default_rng(1)
-        seconds: dict[str, list[float]] = {"hits": [], "misses": []}
+        seconds: dict[str, list[float]] = {"both": [], "misses": []}
         for i in range(2 * len(chunks)):
             batch = chunks[i % len(chunks)].slice(PROBED * (i % 2), PROBED)
             absent = codes[i % len(chunks)][:PROBED] ^ np.int64(1 << 61)
-            for kind, keys in (("hits", random.choice(cached, PROBED)), ("misses", absent)):
+            some = np.where(random.random(PROBED) < HITS, random.choice(cached, PROBED), absent)
+            for kind, keys in (("both", some), ("misses", absent)):
                 started = clock()
                 for _ in probe_front(join, cache, batch, keys):
                     pass
                 seconds[kind].append((clock() - started) / PROBED / setting.pace())
-        miss, hit = (float(np.median(seconds[kind][1:])) for kind in ("misses", "hits"))
+        miss, both = (float(np.median(seconds[kind][1:])) for kind in ("misses", "both"))
         look_up.append(miss)
-        output.append(max(hit - miss, 0.0))
+        output.append(max(both - miss, 0.0) / HITS)
     return tuple(look_up), tuple(output)
 
 

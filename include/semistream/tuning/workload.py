@@ -36,7 +36,8 @@ def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[
         elevator_tuple_bytes=PartitionRoom.tuple_bytes(schema, strings),
         cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=8 + v_r,
         frequencies=frequencies or observe(spec, sample), page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
-        fan_out=1.0, batch_tuples=batch_tuples, cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
+        fan_out=1.0, batch_tuples=batch_tuples, reads_ahead=master.buffers > 1,
+        cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
 
 def join_spec(stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]],
