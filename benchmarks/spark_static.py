@@ -1,12 +1,21 @@
-"""Spark's own stream-static join as a program: reads S as micro-batches of one file, joins each with R, writes Parquet."""
+"""Spark's own stream-static join as a program: reads S as micro-batches of one file, joins each with R, writes Parquet.
+
+"nothing" is what the app's micro-batches cost without the app: its session, its job of two stages with Python in the second, no
+join and no output.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+from semistream.streaming.app import SESSION
+from semistream.streaming.session import open_session
 
 VARIANTS = {
     "as is": lambda stream, static: stream.join(static, "key"),
@@ -16,18 +25,36 @@ VARIANTS = {
 }
 
 
+NOTHING = "nothing"
+
+
+def run_nothing(stream: DataFrame, _: int) -> None:
+    def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([sum(b.num_rows for b in batches)])], ["rows"])
+
+    stream.repartition(stream.sparkSession.sparkContext.defaultParallelism).mapInArrow(nothing, "rows BIGINT").collect()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("variant", choices=VARIANTS)
+    parser.add_argument("variant", choices=[*VARIANTS, NOTHING])
     for name in ("master", "stream", "output", "checkpoint"):
         parser.add_argument(name, type=Path)
     a = parser.parse_args()
-    spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
+    if a.variant == NOTHING:
+        spark = open_session(NOTHING)
+        for name, value in SESSION.items():
+            spark.conf.set(name, value)
+    else:
+        spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
     schema = spark.read.parquet(str(a.stream)).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(a.stream))
-    joined = VARIANTS[a.variant](stream, spark.read.parquet(str(a.master)))
-    query = (joined.writeStream.format("parquet").option("path", str(a.output)).option("checkpointLocation", str(a.checkpoint))
-             .trigger(availableNow=True).start())
+    if a.variant == NOTHING:
+        writer = stream.writeStream.foreachBatch(run_nothing)
+    else:
+        joined = VARIANTS[a.variant](stream, spark.read.parquet(str(a.master)))
+        writer = joined.writeStream.format("parquet").option("path", str(a.output))
+    query = writer.option("checkpointLocation", str(a.checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
     spark.stop()
 

@@ -211,7 +211,7 @@ class TestModels:
         a, b = (predict(name, work, share * 300_000 * 120, c, **sizes) for c in (PAPER_LIKE, slow))
         assert b.mu * factor == pytest.approx(a.mu, rel=1e-9)
 
-    @pytest.mark.parametrize("name", ["meshjoin", "rmeshjoin", "cmeshjoin", "ssj", "ssbj", "elevatorjoin"])
+    @pytest.mark.parametrize("name", MODELS)
     def test_the_disk_works_beside_the_processor_where_the_next_partition_is_read_ahead(self, name):
         def costs(each):
             waiting = {p: dataclasses.replace(getattr(PAPER_LIKE, p), wait_partition=0.0, wait_tuple=each)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semistream.errors import ConfigError, StateError
-from semistream.joins import open_join
+from semistream.joins import REGISTRY, open_join
 from semistream.keys import buckets, master_keys
 from semistream.master import current_manifest, current_version, open_snapshot, pin, publish_snapshot
 from semistream.master import publish as publishing
@@ -139,7 +139,7 @@ def test_direct_reads_give_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [["m_sk"], ["m_sk", "wide"]])
-@pytest.mark.parametrize("algorithm", ["meshjoin", "elevatorjoin"])
+@pytest.mark.parametrize("algorithm", REGISTRY)
 def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns):
     def read_from_files():
         return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])

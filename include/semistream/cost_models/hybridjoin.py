@@ -9,7 +9,7 @@ Corrections, beside the printed equations:
   oldest of all. Between two reads pass 1 / P arrivals until its next tuple comes and then A until that is the oldest, the same
   A for all. So a read finishes 1 + P A tuples, an arrival causes sum P / (1 + P A) reads, and A is what makes sum P A (1 + P A
   / 2) / (1 + P A) tuples wait, which is h_S.
-- *iteration*: c_I, as in MESHJOIN.
+- *iteration*: c_I, as in MESHJOIN; *reading ahead*: of the partition of the oldest tuple that this read does not finish.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> 
     s = costs.at(h_s, cut.tuples, phase="index")
     printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     absent = w * (1 - present) / max(present, 1e-9)  # unmatched at once, by the index
-    return Prediction("hybridjoin", sizes, 0.0, w + absent, printed + s.c_i + absent * s.c_s, printed,
+    return Prediction("hybridjoin", sizes, 0.0, w + absent, work.beside(printed + s.c_i + absent * s.c_s, s.c_w), printed,
                       {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, h_s)

@@ -2,8 +2,8 @@
 
 Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module* (2013), "[1]" below.
 
-Corrections: *look-up of the misses*, *key bytes* and *detection* as in SSJ, *w in the steady state* and *iteration* as in
-HYBRIDJOIN, over what the stream looks like behind the cache.
+Corrections: *look-up of the misses*, *key bytes* and *detection* as in SSJ, *w in the steady state*, *iteration* and *reading
+ahead* as in HYBRIDJOIN, over what the stream looks like behind the cache.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     w_n = w_s * hit / (1 - hit)
     s = costs.at(h_s, cut.tuples, cache_tuples, "index")
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
-    return Prediction("sscj", sizes, w_n, w_s, printed + w_s * s.c_r + (w_s - w) * s.c_s + s.c_i + s.c_d + w * s.c_m, printed,
-                      parts, h_s, cache_tuples)
+    corrected = printed + w_s * s.c_r + (w_s - w) * s.c_s + s.c_i + s.c_d + w * s.c_m
+    return Prediction("sscj", sizes, w_n, w_s, work.beside(corrected, s.c_w), printed, parts, h_s, cache_tuples)

@@ -10,6 +10,7 @@ One iteration is one block read. w_N follows from the share of the stream that t
 made after T = h_S / 8 arrivals and reads the blocks for which at least c tuples wait. A block of probability P gains P T tuples
 from plan to plan; where that is less than c, it is read with c + P T / 2 of them, and (c + P T) / 2 wait on average; otherwise
 both are P T. c is what makes h_S wait. A plan looks at every waiting tuple to free an eighth of them.
+*Reading ahead* is that of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -73,5 +74,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     w_s = w * (1 - hit) / max(present, 1e-9)
     w_n = w_s * hit / (1 - hit)
     plain = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n)
-    return Prediction("ssij", sizes, w_n, w_s, plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8, plain, parts,
-                      h_s, h_r)
+    corrected = plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8
+    return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s.c_w), plain, parts, h_s, h_r)

@@ -11,7 +11,7 @@ Corrections, beside the printed equations:
 - *observed residents*: the non-swappable part has the keys that were most frequent in the first full H_S, not the most probable
   ones.
 - *second probe*: the non-swappable part is probed each iteration, at an iteration's costs for finding and removing.
-- *iteration*: c_I, as in MESHJOIN.
+- *iteration*: c_I, as in MESHJOIN; *reading ahead* as in HYBRIDJOIN.
 """
 
 from __future__ import annotations
@@ -92,4 +92,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, res
     absent = w_s * (1 - present) / present
     s = costs.at(h_s, cut.tuples, phase="index")
     printed = c_loop(s.c_io, d_n, cut.tuples, s.c_h, w_n + w_s, s.c_o, s.c_e, s.c_s, s.c_a)
-    return Prediction(algorithm, sizes, w_n, w_s + absent, printed + s.c_i + s.c_2 + absent * s.c_s, printed, parts, h_s, d_n)
+    corrected = work.beside(printed + s.c_i + s.c_2 + absent * s.c_s, s.c_w)
+    return Prediction(algorithm, sizes, w_n, w_s + absent, corrected, printed, parts, h_s, d_n)

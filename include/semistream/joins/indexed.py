@@ -114,11 +114,13 @@ class IndexedPhase:
                               self.spec.memory, "Give more memory.")
         return count
 
-    def iterate(self, span: Span | None = None, resident: Resident | None = None, expected: float = 0) -> Iterator[JoinOutput]:
+    def iterate(self, span: Span | None = None, following: Span | None = None, resident: Resident | None = None,
+                expected: float = 0) -> Iterator[JoinOutput]:
         """Read the oldest key's partitions, or `span`, and finish all stream tuples whose keys' partitions are among them.
 
-        resident: probed first. When the oldest key turns out to be absent, or fewer than `expected` tuples were met, all absent
-        keys that would have been in these partitions are looked for: each would cost the same read again.
+        following: what will be read next, if it is known; else it is thought to be the next oldest key's. resident: probed first.
+        When the oldest key turns out to be absent, or fewer than `expected` tuples were met, all absent keys that would have been
+        in these partitions are looked for: each would cost the same read again.
         """
         started, read_before, room, stats = time.perf_counter(), self.master.bytes_read, self.room, self.join.stats
         removed, disk_tuples, met = 0, 0, []
@@ -127,6 +129,7 @@ class IndexedPhase:
             stats.cache_hits += yield from self.finish(leaders)
         if room.live or span:
             span = span or room.span(room.oldest)
+            self.master.prefetch([*range(*span), *range(*(following or room.following(*span)))], self.spec.fetched)
             for number in range(*span):
                 partition = Partition(self.spec, number)
                 leaders, counts = yield from self.probe(partition, span)

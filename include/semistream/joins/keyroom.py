@@ -84,6 +84,11 @@ class KeyRoom:
         """The partitions that may hold the key at this slot, (first, last + 1)."""
         return int(self.link[slot, room_kernels.FIRST]), int(self.link[slot, room_kernels.LAST])
 
+    def following(self, first: int, last: int) -> tuple[int, int]:
+        """The partitions that may hold the oldest key that is not in [first, last) only; an empty range where none waits."""
+        slot = room_kernels.outside(self.oldest, first, last, self.link)
+        return self.span(slot) if slot >= 0 else (0, 0)
+
     def find(self, codes: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(leader or -1, its key's tuples) per code, and the leaders that were found for the first time in this iteration.
 

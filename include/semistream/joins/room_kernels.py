@@ -155,6 +155,14 @@ def in_age_order(slot, one_batch, link, out):
 
 
 @njit(cache=True)
+def outside(slot, first, last, link):
+    """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1."""
+    while slot >= 0 and link[slot, FIRST] >= first and link[slot, LAST] <= last:
+        slot = link[slot, NEXT]
+    return slot
+
+
+@njit(cache=True)
 def frequent(link, q, least, histogram, out):
     """Leaders of at least `least` tuples: fills out as far as it reaches and histogram[min(n, len - 1)]. Returns how many."""
     n = 0

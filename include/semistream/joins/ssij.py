@@ -28,6 +28,7 @@ leave open, and deviations:
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -161,10 +162,9 @@ class Ssij(SemiStreamJoin):
         plan = self._plan(waiting)
         blocks.make_room(plan)
         oldest = room.span(room.oldest)
-        yield from self.indexed.iterate(oldest, expected=waiting[slice(*oldest)].sum())
-        for number in plan.tolist():
-            if not oldest[0] <= number < oldest[1]:
-                yield from self.indexed.iterate((number, number + 1), expected=waiting[number])
+        spans = [oldest, *((n, n + 1) for n in plan.tolist() if not oldest[0] <= n < oldest[1])]
+        for span, following in itertools.zip_longest(spans, spans[1:]):
+            yield from self.indexed.iterate(span, following, expected=waiting[slice(*span)].sum())
         blocks.publish()
         blocks.utility *= FADE
 

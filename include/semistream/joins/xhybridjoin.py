@@ -26,6 +26,7 @@ Deviations, and why:
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -149,9 +150,9 @@ class XHybridjoin(SemiStreamJoin):
         keys = self.indexed.room.most_frequent(self.d_n)
         collector = Collector(self.spec, keys, self.arena.components["non-swappable part"])
         self.indexed.on_partition = collector.see
-        numbers = dict.fromkeys(i for a, b in self.master.partitions_of(keys) for i in range(a, b))
-        for number in numbers:
-            yield from self.indexed.iterate((number, number + 1))
+        spans = [(i, i + 1) for i in dict.fromkeys(i for a, b in self.master.partitions_of(keys) for i in range(a, b))]
+        for span, following in itertools.zip_longest(spans, spans[1:]):
+            yield from self.indexed.iterate(span, following)
         self.indexed.on_partition = None
         self.resident = collector.result()
 
