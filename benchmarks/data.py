@@ -26,6 +26,7 @@ from semistream.workloads.zipf import ZipfKeys
 
 WORDS = 13
 MASTER_BYTES = 120
+ROW_GROUPS = 4  # of a file of S
 ON = [("key", "key")]
 STREAM = pa.schema([("key", pa.int64()), ("id", pa.int64()), ("quantity", pa.int32())])
 OPAQUE = pa.schema([("key", pa.int64()), ("payload", pa.binary(8 * WORDS))])
@@ -177,13 +178,14 @@ class Files:
         return self.made(f"master-{tuples}-{_form(schema)}.parquet", make)
 
     def stream_parquet(self, stream: Stream, files: int, rows: int) -> Path:
-        """Directory of S as Parquet files."""
+        """Directory of S as Parquet files, each with row groups for several tasks."""
         def make(at: Path) -> None:
             at.mkdir()
             for number in range(files):
-                pq.write_table(pa.Table.from_batches([stream.batch(number * rows, rows)]), at / f"part-{number:05d}.parquet")
+                pq.write_table(pa.Table.from_batches([stream.batch(number * rows, rows)]), at / f"part-{number:05d}.parquet",
+                               row_group_size=max(rows // ROW_GROUPS, 1))
 
-        return self.made(f"stream-{stream.master}-{stream.skew:g}-{files}x{rows}.parquet", make)
+        return self.made(f"stream-{stream.master}-{stream.skew:g}-{files}x{rows}-{ROW_GROUPS}.parquet", make)
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
         """What ``make`` puts at a path; whole, or not at all."""

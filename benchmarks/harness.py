@@ -117,16 +117,17 @@ class Bench:
         """Write one row, at once."""
         row = {"benchmark": benchmark, "scale": self.scale, "case": case, "peer": peer, **values}
         if not any(r["benchmark"] == benchmark for r in self.rows):
-            self._path(benchmark, "jsonl").unlink(missing_ok=True)
+            self.path(benchmark, "jsonl").unlink(missing_ok=True)
         self.rows.append(row)
-        with open(self._path(benchmark, "jsonl"), "a") as file:
+        with open(self.path(benchmark, "jsonl"), "a") as file:
             file.write(json.dumps(row | self.about | {"load": os.getloadavg()[0], "at": time.strftime("%FT%TZ", time.gmtime())})
                        + "\n")
         mine = [r for r in self.rows if r["benchmark"] == benchmark]
-        self._path(benchmark, "txt").write_text("\n".join(table(mine, self.about)) + "\n")
+        self.path(benchmark, "txt").write_text("\n".join(table(mine, self.about)) + "\n")
         print(line(row), flush=True)
 
-    def _path(self, benchmark: str, suffix: str) -> Path:
+    def path(self, benchmark: str, suffix: str) -> Path:
+        """Where a benchmark's results go."""
         self.output.mkdir(parents=True, exist_ok=True)
         return self.output / f"{benchmark}-{self.scale}.{suffix}"
 

@@ -1,19 +1,25 @@
 """Service rate over M, from a thousandth of R to all of it, of every algorithm, beside a hash join with all of R in memory.
 
 In process, one thread; R on disk, read past the page cache; Zipf 1; joined rows are written out as Arrow. Sizes are those that
-the cost models find best.
+the cost models find best. The curve is drawn in memory-SCALE.svg.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
+from matplotlib import rc_context
+from matplotlib.ticker import FuncFormatter
 
 from benchmarks.data import MASTER_BYTES, OPAQUE, Stream
 from benchmarks.harness import Bench
 from benchmarks.operators import HASH_JOIN, Operator
+from semistream.durable import write_text
 from semistream.joins import REGISTRY
+from semistream.tuning.report import COLOURS, STYLE, figure_of, svg
 
 PROCESS_BYTES = 400_000_000  # of a peer's process beside M
 
@@ -29,7 +35,7 @@ class Settings:
     warm_up: float = 1.0
 
 
-SCALES = {"smallest": Settings(master=50_000, shares=(30.0,), algorithms=("ssbj", "sscj"), batch=20_000,
+SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"), batch=20_000,
                                seconds=0.02, warm_up=0.1),
           "small": Settings(),
           "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), seconds=3.0, warm_up=60.0)}
@@ -45,6 +51,26 @@ def run(bench: Bench, s: Settings) -> None:
         for group in together(list(s.algorithms), memory, s.master):
             bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}",
                           {name: make[name] for name in (HASH_JOIN, *group)}, HASH_JOIN)
+    if len(s.shares) > 1:
+        write_text(bench.path("memory", "svg"), curve(bench.rows, s.master))
+
+
+def curve(rows: Sequence[Mapping[str, Any]], master: int) -> str:
+    """The ratio to the hash join over M, a line an algorithm, as SVG."""
+    with rc_context(STYLE):
+        figure, axes = figure_of(7.2, 4.0)
+        for name, colour in zip(REGISTRY, [*COLOURS, "black"], strict=False):
+            points = sorted((100 * r["memory_budget"] / MASTER_BYTES / master, r["ratio"]) for r in rows
+                            if r["benchmark"] == "memory" and r["peer"] == name and r.get("ratio"))
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=REGISTRY[name].title)
+        axes.axhline(1, color="grey", linestyle=":")
+        axes.set(xscale="log", yscale="log", xlabel=f"M, % of R of {master:,} tuples", ylabel="service rate, of the hash join's",
+                 title="What bounded memory costs: 1 is a hash join with all of R in memory")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        return svg(figure)
 
 
 def together(names: list[str], memory: int, master: int) -> list[list[str]]:

@@ -32,6 +32,8 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
             assert row["memory_peak"] <= row["memory_budget"]
         table = (tmp_path / "results" / f"{name}-smallest.txt").read_text()
         assert all(row["peer"] in table and row["checksum"] in table for row in rows)
+    curve = (tmp_path / "results" / "memory-smallest.svg").read_text()
+    assert curve.startswith("<svg") and ">SSBJ<" in curve and ">SSCJ<" in curve
 
 
 def test_checksum_is_that_of_the_join_in_any_order_and_form():

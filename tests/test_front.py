@@ -9,7 +9,8 @@ import pytest
 import oracle
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY, open_join
-from semistream.joins.front import FrequentTuples, choose_h_r
+from semistream.joins.front import FrequentTuples, choose_h_r, tuples_of
+from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
 
 ON = [("k", "k")]
@@ -43,6 +44,21 @@ def feed(join, chunks):
 def cached(join):
     cache = join.front.cache
     return dict(zip(cache.ekey[:cache.entries].tolist(), cache.ecount[:cache.entries].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("sequential", [False, True])
+def test_the_tuples_of_some_keys_are_found_in_any_order(copies, sequential, tmp_path):
+    table = products(2_000, copies).take(pa.array(np.random.default_rng(1).permutation(2_000 * copies)))
+    publish_snapshot(table.to_batches(), table.schema, tmp_path, "m", ["k"], bucket_count=16, page_tuples=32)
+    for relation in (MemoryRelation("r", table, ["k"], 50), open_snapshot(tmp_path, partition_tuples=700)):
+        relation.sequential = sequential
+        spec = open_join("ssbj", memory=1_000_000, stream=chunk([]).schema, master=relation, on=ON).spec
+        keys = np.array([1_999, 7, 3, 1_000, 5_000, 0])
+        found = [(int(keys[i]), row) for partition, rows, index in tuples_of(spec, keys)
+                 for i, row in zip(index, partition.take(rows).to_pylist(), strict=True)]
+        assert Counter((k, r["v"]) for k, r in found) == Counter(
+            (k, v) for k, v in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True) if k in keys)
 
 
 def hot(rng, values, chunks, size=500, share=0.8):

@@ -115,6 +115,32 @@ def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
         assert (join.stats.cache_hits - hits > 200) == (skew == 1)
 
 
+def test_elevatorjoin_lets_no_more_wait_than_pay_to_keep(tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.joins.elevatorjoin.LEAST_KEPT", 100)
+    table = pa.table({"k": pa.array(range(50_000), pa.int64()), "v": pa.array(range(50_000), pa.int64())})
+    master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
+    keys, waiting, cached, got = rng.integers(0, 50_000, (30, 4_000)), {}, {}, {}
+    for seconds in (1e-6, 0.5, 0.0):  # that keeping a snapshot takes; 0: none is kept
+        join = open_join("elevatorjoin", memory=600_000, stream=STREAM, master=master, on=[("k", "k")],
+                         parameters={"disk_tuples": 512, "disk_share": 1.0})
+        rows = []
+        for batch in keys:
+            rows += [r for o in join.process(chunk(0, *batch)) for r in o.joined.to_pylist()]
+            if seconds:
+                state = join.snapshot()
+                join.kept(seconds)
+        waiting[seconds], cached[seconds] = join.stats.waiting, join.cached
+        again = open_join("elevatorjoin", memory=600_000, stream=STREAM, master=master, on=[("k", "k")],
+                          parameters={"disk_tuples": 512, "disk_share": 1.0})
+        again.restore(state if seconds else join.snapshot())
+        assert again.affordable == join.affordable or not seconds
+        rows += [r for o in again.drain() for r in o.joined.to_pylist()]
+        got[seconds] = sorted(r["k"] for r in rows)
+    assert waiting[0.5] < waiting[0.0] / 2 and waiting[1e-6] > 0.9 * waiting[0.0]
+    assert cached[0.5] > cached[0.0]
+    assert got[0.5] == got[0.0] == got[1e-6] == sorted(keys.ravel().tolist())
+
+
 def test_x_hybridjoin(master):
     # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable part will be 30 10.
     #                                       H_S and Q, oldest first                non-swappable    read     leave

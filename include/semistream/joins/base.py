@@ -199,6 +199,9 @@ class SemiStreamJoin(ABC):
         self._go_on(state)
         self._account()
 
+    def kept(self, seconds: float) -> None:  # noqa: B027
+        """To be told how long it took to keep a snapshot; an operator may let fewer tuples wait, so that the next takes less."""
+
     @abstractmethod
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         """Take in tuples in stored types whose keys are not null."""

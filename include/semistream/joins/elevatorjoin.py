@@ -26,12 +26,21 @@ Why it is fast:
 - It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one (hysteresis 2), so that what
   has been hot once does not stay.
 
+- It lets no more tuples wait than pay. Where its state is kept from time to time, as a load does after every micro-batch, each
+  waiting tuple costs c_W again and again. With B misses from snapshot to snapshot, the sweeps cost (B / 2 h_S) C and the snapshot
+  h_S c_W. The least of both together is at
+
+      h_S = sqrt(B C / (2 c_W)),
+
+  and the rest of the memory is H_R's. Tuples then leave the sooner, too.
+
 Where all of R fits into H_R, each visited partition is cached whole: it becomes a join in main memory (SSBJ's Theorem 3).
 A join value whose master tuples lie in several partitions is joined, and never cached.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -45,13 +54,14 @@ from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, KeyTable, cached_bytes, has_strings, partitions_with, probe_front
+from semistream.joins.front import PROBE_ROWS, cached_bytes, has_strings, probe_front, tuples_of
 from semistream.joins.partitionroom import PARTITION_BYTES, PartitionRoom, Visit
 from semistream.joins.parts import OUTPUT_ROWS, Cache, TupleStore, is_variable, variable_bytes
 from semistream.joins.sequential import StreamTuples, fit_disk_buffer
 
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
+LEAST_KEPT = 10_000  # waiting tuples, from which on the time to keep them tells what one costs
 SLACK_SHARE = 32  # H_R is compacted when this part of it is to go
 
 
@@ -100,6 +110,10 @@ class Elevatorjoin(SemiStreamJoin):
         self._room: PartitionRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self._hits_before = 0
+        self.affordable = math.inf  # h_S, by what it costs to keep
+        self._sweep_seconds = self.master.partition_count * (
+            meshjoin.ITERATION_COST + self.master.partition_tuples * meshjoin.TUPLE_COST)
+        self._missed = 0  # tuples that entered H_S since the last snapshot
         self.arena.reserve("H_R", 0)
 
     @property
@@ -137,9 +151,10 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def _useful(self) -> int:
-        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples'."""
+        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples', or the tuples
+        cost more to keep than the sweeps that they save."""
         h_s = meshjoin.largest_chunk(self.master.partition_tuples) * max(self.master.partition_count, 1) / 2
-        h_s = self.parameters.waiting_tuples or h_s
+        h_s = self.parameters.waiting_tuples or min(h_s, self.affordable)
         return int(h_s * self.v_s) + PARTITION_BYTES * self.room.partitions
 
     def _divide(self) -> None:
@@ -153,6 +168,16 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("H_R", used)
         self.arena.reserve("H_S", self.room.resize(h_s))
         self.arena.reserve("H_R", max(min(self.pool - h_s, self.arena.free + used), used))
+
+    def kept(self, seconds: float) -> None:
+        """Let as many tuples wait as are worth keeping, from now on."""
+        waiting, missed, self._missed = self._waiting(), self._missed, 0
+        if waiting < LEAST_KEPT or not missed:
+            return
+        affordable = math.sqrt(missed * self._sweep_seconds * waiting / (2 * seconds))
+        if not 0.8 < affordable / self.affordable < 1.25:
+            self.affordable = affordable
+            self._divide()
 
     # The outer loop
 
@@ -181,6 +206,7 @@ class Elevatorjoin(SemiStreamJoin):
             now = time.perf_counter()
             n = self._admit(held, codes, rows[at:], spans[at:], sizes[at:], now)
             at += n
+            self._missed += n
             self.stats.waited_seconds += n * (now - arrived)
             self._miss_seconds += time.perf_counter() - started
             if at == len(rows):
@@ -290,7 +316,7 @@ class Elevatorjoin(SemiStreamJoin):
     def _price(self) -> float:
         """phi, or nothing while there is memory that H_S has no use for."""
         spare = self.pool - self.cache.used - self.room.size > self.pool // SWITCH_SHARE
-        return 0.0 if spare and self.room.size >= self._useful else self.phi
+        return 0.0 if spare and self.room.size > self._useful - self.room.block_bytes else self.phi
 
     def _switch(self, visit: Visit, partition: Partition, counts: np.ndarray) -> None:
         """Load the values that satisfy the inequality into the switching buffer, the best first, as far as it has room."""
@@ -358,6 +384,8 @@ class Elevatorjoin(SemiStreamJoin):
         spent = self._disk_seconds + self._miss_seconds
         if not self.parameters.disk_share and spent > 0:
             self.phi = (self.phi + self._disk_seconds / spent) / 2 if self.sweeps > 1 else self._disk_seconds / spent
+        if self._disk_seconds:
+            self._sweep_seconds = self._disk_seconds
         self._disk_seconds = self._miss_seconds = 0.0
         n = self.cache.entries
         if n and not self.whole:
@@ -376,7 +404,8 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """The waiting tuples by partition; of H_R and the switching buffer the join values: their tuples are in R."""
-        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.phi, "variable": self.variable}
+        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.phi, "variable": self.variable,
+                  "affordable": self.affordable}
         if not self._room:
             return {}, values
         values |= {"width": self.room.width, "blocks": self.room.blocks, "heap": self.room.heap_capacity}
@@ -393,7 +422,7 @@ class Elevatorjoin(SemiStreamJoin):
             return
         values, table = state.values, state.tables["waiting"]
         self.position, self.sweeps, self.phi = values["position"], values["sweeps"], values["phi"]
-        self.variable = values["variable"]
+        self.variable, self.affordable = values["variable"], values["affordable"]
         self._build(None, values["width"])
         self.arena.reserve("H_R", 0)
         self.arena.reserve("H_S", self.room.divide(values["blocks"], values["heap"]))
@@ -408,19 +437,11 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _fetch(self, keys: np.ndarray, frequencies: np.ndarray) -> None:
         """Load the master tuples of these join values again, through the index."""
-        spans = self.master.partitions_of(keys)
-        find, loaded = KeyTable(keys).find, np.zeros(len(keys), np.int32)
-        budget = self.arena.free
+        budget, complete = self.arena.free, np.ones(len(keys), bool)
         self.arena.reserve("H_R", budget)
-        complete = np.ones(len(keys), bool)
-        for partition in partitions_with(self.spec, keys[spans[:, 0] < spans[:, 1]]):
-            index = find(partition.codes)
-            rows = np.flatnonzero(index >= 0)
-            if len(rows):
-                if self.cache.load(partition.payload, rows, index[rows], budget - len(keys) * Cache.ENTRY):
-                    kernels.count_by(index[rows], loaded)
-                else:
-                    complete[index[rows]] = False
+        for partition, rows, index in tuples_of(self.spec, keys):
+            if not self.cache.load(partition.take(rows), np.arange(len(rows)), index, budget - len(keys) * Cache.ENTRY):
+                complete[index] = False
         self.cache.publish(keys, frequencies)
         if not complete.all():
             self.cache.keep(complete)

@@ -21,6 +21,7 @@ Deviations, and why:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
@@ -90,6 +91,41 @@ def partitions_with(spec: JoinSpec, keys: np.ndarray) -> Iterator[Partition]:
         numbers = np.unique(np.concatenate([np.arange(a, b) for a, b in ranges]))
     for number in numbers:
         yield Partition(spec, int(number))
+
+
+def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[Partition, np.ndarray, np.ndarray]]:
+    """R's tuples with these key codes: (partition, their rows in it, ascending, and the index of each one's key)."""
+    if spec.master.sequential:
+        find = KeyTable(keys).find
+        for partition in partitions_with(spec, keys):
+            index = find(partition.codes)
+            rows = np.flatnonzero(index >= 0)
+            yield partition, rows, index[rows]
+        return
+    spans = spec.master.partitions_of(keys)
+    value, nth = expand(spans[:, 1] - spans[:, 0])
+    number = spans[value, 0] + nth
+    order = np.lexsort((keys[value], number))
+    value, number = value[order], number[order]
+    cuts = np.flatnonzero(np.diff(number, prepend=-1, append=-1))
+    for a, b in itertools.pairwise(cuts):
+        partition, mine = Partition(spec, int(number[a])), value[a:b]
+        codes = partition.codes
+        sorter = None if (codes[1:] >= codes[:-1]).all() else np.argsort(codes, kind="stable")
+        first, last = (np.searchsorted(codes, keys[mine], side, sorter=sorter) for side in ("left", "right"))
+        which, nth = expand(last - first)
+        rows, index = first[which] + nth, mine[which]
+        if sorter is not None:
+            rows = sorter[rows]
+            order = np.argsort(rows)
+            rows, index = rows[order], index[order]
+        yield partition, rows, index
+
+
+def expand(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For counts [2, 0, 1]: ([0, 0, 2], [0, 1, 0]), which one and the how manieth of it."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def has_strings(schema: pa.Schema) -> bool:
@@ -280,12 +316,10 @@ class FrequentTuples:
         order = np.argsort(-(frequencies / np.maximum(tuples, 1)), kind="stable")
         order = order[np.cumsum(tuples[order]) <= self.h_r]
         keys, tuples, frequencies = keys[order], tuples[order], frequencies[order]
-        values_of, loaded = KeyTable(keys), np.zeros(len(keys), np.int32)
-        for partition in partitions_with(self.join.spec, keys):
-            index = values_of.find(partition.codes)
-            rows = np.flatnonzero(index >= 0)
-            if len(rows) and self.cache.load(partition.payload, rows, index[rows], self.size - len(keys) * Cache.ENTRY):
-                kernels.count_by(index[rows], loaded)
+        loaded, budget = np.zeros(len(keys), np.int32), self.size - len(keys) * Cache.ENTRY
+        for partition, rows, index in tuples_of(self.join.spec, keys):
+            if len(rows) and self.cache.load(partition.take(rows), np.arange(len(rows)), index, budget):
+                kernels.count_by(index.astype(np.int32), loaded)
         self.cache.publish(keys, frequencies)
         if (loaded != tuples).any():
             self.cache.keep(loaded == tuples)

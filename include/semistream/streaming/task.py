@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -79,7 +80,9 @@ class Work:
             name = entry["state_file"]
             state = Path(self.checkpoint) / "state" / name
             if name != self.states.get(partition):
+                started = time.perf_counter()
                 join.snapshot().write(state)
+                join.kept(time.perf_counter() - started)
             entry = self.sink.load(entry, spool)
         if entry["state_file"] == name:
             self._hold(partition, name, join)
