@@ -388,7 +388,7 @@ class Elevatorjoin(SemiStreamJoin):
             self._sweep_seconds = self._disk_seconds
         self._disk_seconds = self._miss_seconds = 0.0
         n = self.cache.entries
-        if n and not self.whole:
+        if n and self._price and not self.whole:  # not while there is memory to spare
             keep = 2 * self._worth(self.cache.efreq[:n], self.cache.ecount[:n]) > 1
             gone = int((~keep).sum()) * Cache.ENTRY + int(self.cache.ecount[:n][~keep].sum()) * self.v_r
             if gone * SLACK_SHARE > self.cache.used:
