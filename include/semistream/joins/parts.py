@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,7 @@ from semistream.errors import ConfigError
 from semistream.joins import kernels
 
 OUTPUT_ROWS = 131_072  # the most rows of one joined batch, save where one tuple alone has more matches
-_MAP_NORESERVE, _MADV_DONTNEED, _PAGE = 0x4000, 4, mmap.PAGESIZE  # Linux; the first two are not in Python 3.11
+_MAP_NORESERVE, _PAGE = 0x4000, mmap.PAGESIZE  # Linux; the first is not in Python 3.11
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -47,11 +49,37 @@ class Arena:
         self.peak = max(self.peak, self.used)
 
 
+class Region(mmap.mmap):
+    """Memory like an anonymous mapping's, with a file handle by which another process can have it."""
+
+    wanted = False  # whether new arrays lie in regions: a process that gives its operators away sets it
+    handle: int
+
+    def __new__(cls, size: int, handle: int = -1) -> Region:
+        if handle < 0:
+            handle = os.memfd_create("semistream")
+            os.truncate(handle, size)
+        region = super().__new__(cls, handle, size, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
+        region.handle = handle
+        return region
+
+    def __del__(self) -> None:
+        os.close(self.handle)
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Region | None:
+        """The region that an array lies in."""
+        base: Any = array
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        return base if isinstance(base, cls) else None
+
+
 def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
     """A zeroed array whose pages become resident when first written."""
     dtype = np.dtype(dtype)
-    region = mmap.mmap(-1, max(count, 1) * width * dtype.itemsize,
-                       flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    size = max(count, 1) * width * dtype.itemsize
+    region = Region(size) if Region.wanted else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     array = np.frombuffer(region, dtype, count * width)
     return array.reshape(count, width) if width > 1 else array
 
@@ -61,7 +89,8 @@ def release(array: np.ndarray, first: int) -> None:
     start = -(-(array.ctypes.data + first * array.strides[0]) // _PAGE) * _PAGE
     end = array.ctypes.data + array.nbytes
     if end > start:
-        _libc.madvise(start, (end - start) // _PAGE * _PAGE, _MADV_DONTNEED)
+        advice = mmap.MADV_REMOVE if Region.of(array) else mmap.MADV_DONTNEED
+        _libc.madvise(start, (end - start) // _PAGE * _PAGE, advice)
 
 
 def is_variable(kind: pa.DataType) -> bool:

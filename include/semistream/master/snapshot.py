@@ -314,6 +314,14 @@ class SnapshotRelation:
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(handle)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is open."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_files", "_readers", "_reading", "_ahead")}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self._open_handles()
+        self.__dict__ |= values
+
     def close(self) -> None:
         if self._reading is not None:
             self._reading.shutdown()

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from semistream.errors import StateError
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
+from semistream.streaming.handover import Holder, prepare
 from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import Sink
 from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
@@ -29,9 +30,7 @@ RAW = "_corrupt_record"
 SUMMARY = "summary STRING"  # what a task returns: one row, the JSON of its ledger row
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read", "bytes_read", "seconds")
 
-# The operator that this worker process ran last, under what it is the continuation of. Workers are reused, so that the next
-# micro-batch need not read the state back; nothing depends on it. One only: each may hold M/P bytes.
-_held: tuple[tuple[str, int, str], SemiStreamJoin] | None = None
+holder = Holder()  # workers are reused, so that the next micro-batch need not read the state back
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,7 @@ class Work:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
+            prepare()
             context = TaskContext.get()
             assert context is not None
             entry = work.load(context.partitionId(), batches)
@@ -85,7 +85,7 @@ class Work:
                 join.kept(time.perf_counter() - started)
             entry = self.sink.load(entry, spool)
         if entry["state_file"] == name:
-            self._hold(partition, name, join)
+            holder.hold((self.checkpoint, partition, name), join)
         else:  # another attempt was first
             state.unlink(missing_ok=True)
             join.master.close()
@@ -93,22 +93,15 @@ class Work:
 
     def _operator(self, partition: int) -> SemiStreamJoin:
         """The operator as it stood after the batch before: the one at hand, or a new one that takes up the state."""
-        global _held
-        held, _held = _held, None
         before = self.states.get(partition, "")
+        held = holder.take((self.checkpoint, partition, before)) if before else None
         if held is not None:
-            if before and held[0] == (self.checkpoint, partition, before):
-                return held[1]
-            held[1].master.close()
-            del held  # its memory, before the next one takes its own
+            return held
+        holder.forget()  # its memory, before the next one takes its own
         join = self.plan.open(self.stream, partition)
         if before:
             join.restore(JoinState.read(Path(self.checkpoint) / "state" / before))
         return join
-
-    def _hold(self, partition: int, state: str, join: SemiStreamJoin) -> None:
-        global _held
-        _held = ((self.checkpoint, partition, state), join)
 
     def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], spool: Spool) -> Counter[str]:
         """Feed the operator; gives the number of tuples that it was not given, by reason."""
@@ -259,9 +252,8 @@ def _plain(value: Any) -> str:
 @contextmanager
 def forgetting() -> Iterator[None]:
     """Without the operator that this process may still hold, before and after."""
-    global _held
-    _held = None
+    holder.forget()
     try:
         yield
     finally:
-        _held = None
+        holder.forget()
