@@ -10,7 +10,8 @@ left has none, and 2 h_S / N leave at a stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the values with
 p T v_S > 2 phi (m v_R + v_E) are in H_R; phi is the share that reading R has in the cost of a miss. One equation in T, solved by
-bisection. *Reading ahead* is that of MESHJOIN.
+bisection. *Reading ahead* is that of MESHJOIN. A load, whose state is kept after every micro-batch, may let fewer
+tuples wait (``joins/elevatorjoin.py``); that is not in the model.
 """
 
 from __future__ import annotations

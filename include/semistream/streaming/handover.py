@@ -83,10 +83,13 @@ class Holder:
         """Wait for who wants the operator, and give it away."""
         try:
             asking, _ = listening.accept()
-        except OSError:
+            while not _mine(asking):
+                asking.close()
+                asking, _ = listening.accept()
+        except OSError:  # it was let go
             return
         with asking, self._lock:
-            if not _mine(asking) or self._held is None or self._held[0] != key:
+            if self._held is None or self._held[0] != key:
                 return
             join = self._held[1]
             self._let_go()
@@ -122,6 +125,8 @@ def receive(key: Key) -> SemiStreamJoin | None:
         handles: list[int] = []
         try:
             other.connect(_address(key))
+            if not _mine(other):  # a pickle of somebody else's is not to be loaded
+                return None
             size, count = HEAD.unpack(_exactly(other, HEAD.size))
             while len(handles) < count:
                 more = socket.recv_fds(other, 1, HANDLES)[1]
