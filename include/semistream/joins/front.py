@@ -34,7 +34,7 @@ from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, Partition, SemiStreamJoin
 from semistream.joins.parts import Cache, is_variable, variable_bytes
 
-PROBE_ROWS = 65_536
+PROBE_ROWS = 65_536  # stream tuples per step of the cache phase
 SWITCH_SHARE = 8  # the switching buffer is this part of H_R; evictions of more than it in one period are too many
 
 
