@@ -1,4 +1,5 @@
 import csv
+import functools
 import gzip
 import io
 import itertools
@@ -381,7 +382,8 @@ def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
     write(tmp_path / "out.parquet", "an earlier result")
     command = [sys.executable, "-m", "semistream.cli", "join", "--stream", "in", "--master", "m.csv", "--on", "k",
                "--out", "out.parquet", "--unmatched", "bad.csv", "--stats", "stats.json", "--memory", "200KB"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".out.parquet.*")):
         assert process.poll() is None and time.monotonic() < deadline
