@@ -14,9 +14,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from semistream.streaming.app import SESSION
-from semistream.streaming.session import open_session
-
 VARIANTS = {
     "as is": lambda stream, static: stream.join(static, "key"),
     "broadcast S": lambda stream, static: static.join(F.broadcast(stream), "key"),
@@ -42,6 +39,9 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     a = parser.parse_args()
     if a.variant == NOTHING:
+        from semistream.streaming.app import SESSION  # not in the others: Spark alone does not import the app
+        from semistream.streaming.session import open_session
+
         spark = open_session(NOTHING)
         for name, value in SESSION.items():
             spark.conf.set(name, value)

@@ -1,6 +1,7 @@
 import datetime as dt
 import os
 import re
+import threading
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, open_join
 from semistream.keys import buckets, master_keys
-from semistream.master import current_manifest, current_version, open_snapshot, pin, publish_snapshot
+from semistream.master import SnapshotRelation, current_manifest, current_version, open_snapshot, pin, publish_snapshot
 from semistream.master import publish as publishing
 
 RNG = np.random.default_rng(7)
@@ -140,7 +141,14 @@ def test_direct_reads_give_the_same(tmp_path):
 
 @pytest.mark.parametrize("columns", [["m_sk"], ["m_sk", "wide"]])
 @pytest.mark.parametrize("algorithm", REGISTRY)
-def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns):
+def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns, monkeypatch):
+    here, read = [], SnapshotRelation._read
+
+    def watched(*arguments):
+        here.append(threading.current_thread() is threading.main_thread())
+        return read(*arguments)
+
+    monkeypatch.setattr(SnapshotRelation, "_read", watched)
     def read_from_files():
         return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])
 
@@ -155,7 +163,7 @@ def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns):
         for chunk in stream.to_batches(max_chunksize=500):
             list(join.process(chunk))
     list(join.drain())
-    assert join.stats.bytes_read > 0
+    assert join.stats.bytes_read > 0 and sum(here) < len(here) / 4, "who reads ahead, reads in the background"
     assert read_from_files() - before < 1.2 * join.stats.bytes_read + join.spec.memory
 
 

@@ -25,7 +25,6 @@ Why it is fast:
   the disk costs nothing any repeated value is cached.
 - It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one (hysteresis 2), so that what
   has been hot once does not stay.
-
 - It lets no more tuples wait than pay. Where its state is kept from time to time, as a load does after every micro-batch, each
   waiting tuple costs c_W again and again. With B misses from snapshot to snapshot, the sweeps cost (B / 2 h_S) C and the snapshot
   h_S c_W. The least of both together is at
@@ -422,7 +421,7 @@ class Elevatorjoin(SemiStreamJoin):
             return
         values, table = state.values, state.tables["waiting"]
         self.position, self.sweeps, self.phi = values["position"], values["sweeps"], values["phi"]
-        self.variable, self.affordable = values["variable"], values["affordable"]
+        self.variable, self.affordable = values["variable"], values.get("affordable", math.inf)  # not in older states
         self._build(None, values["width"])
         self.arena.reserve("H_R", 0)
         self.arena.reserve("H_S", self.room.divide(values["blocks"], values["heap"]))

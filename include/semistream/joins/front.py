@@ -123,7 +123,7 @@ def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[Partition, np.
 
 
 def expand(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For counts [2, 0, 1]: ([0, 0, 2], [0, 1, 0]), which one and the how manieth of it."""
+    """Each index as often as its count, and the number of each repetition; for counts [2, 0, 1]: ([0, 0, 2], [0, 1, 0])."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 

@@ -1,7 +1,8 @@
 """The parts that the joins are composed of: arena, tuple store, H_S with Q, H_R, output.
 
-Every array is an anonymous mapping of the most that it may ever hold; a page costs memory from its first use on, and is given
-back when its part shrinks. What the parts may use together is the arena's budget M.
+Every array is a mapping of its own, of the most that it may ever hold: anonymous, or a `Region` that another process can have. A
+page costs memory from its first use on, and is given back when its part shrinks. What the parts may use together is the arena's
+budget M.
 """
 
 from __future__ import annotations

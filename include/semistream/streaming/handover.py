@@ -32,7 +32,8 @@ MOST_FILES = 65_536
 
 
 class Holder:
-    """The operator that this process ran last. One only: each may hold M/P bytes."""
+    """The operator that this process ran last. One only, as each may hold M/P bytes; while another runs here, it stays for the
+    neighbour that is given its partition: a machine never has more than it had."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
