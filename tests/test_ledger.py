@@ -1,6 +1,10 @@
 """Whoever commits a partition first has loaded it: the ledger, and the task that every Spark partition runs."""
 
+import json
+import os
+import signal
 import threading
+import time
 from collections import Counter
 from contextlib import nullcontext
 
@@ -75,6 +79,36 @@ def test_waiting_tuples_go_from_batch_to_batch(tasks):
     waited = [sum(e["waiting"] for e in tasks.run(rows)) for rows in (500, 900, 0, 700)]
     assert all(waited)
     assert sum(e["waiting"] for e in tasks.run()) == 0
+    tasks.check()
+
+
+def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeypatch):
+    """Another process runs the first micro-batch of a partition, this one the next."""
+    tasks = Tasks(tmp_path, f"sqlite:///{tmp_path / 'w.db'}")
+    chunks, (reading, writing) = tasks.chunks(900), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            task.prepare()
+            entries = [tasks.work(0).load(p, iter([c])) for p, c in reversed(list(enumerate(chunks)))]
+            os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
+            time.sleep(60)
+        finally:
+            os._exit(9)
+    try:
+        with os.fdopen(reading) as file:
+            entries = json.loads(file.readline())
+        assert entries[1]["waiting"]
+        tasks.committed(entries)
+        tasks.batch = 0
+        with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
+            patch.setattr(task.JoinState, "read", lambda path: pytest.fail("the state was read"))
+            tasks.work(1).load(0, iter([chunks[0].slice(0, 0)]))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        task.holder.forget()
+    tasks.run()
     tasks.check()
 
 
