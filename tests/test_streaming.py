@@ -1,6 +1,8 @@
 """The streaming app in this process: sources, sinks, drains, stops, restarts."""
 
 import json
+from collections import Counter
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +12,7 @@ from sqlalchemy import text
 from loads import SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
+from semistream.streaming import app, columnar
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 
@@ -357,5 +360,57 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
     (offsets / ".0.942d2945-4d52-4d38-b119-49142442e6db.tmp").write_text("v1")
     (offsets.parent / "metadata").write_text('{"id":"fd1ae345-')
     sqlite_load.add_file(200)
+    sqlite_load.run(spark)
+    sqlite_load.check()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_load, monkeypatch, partitions):
+    """Of every partition the same numbers, tuples without a key left out: those may be any partition's."""
+    for rows in (3000, 0, 2000):
+        sqlite_load.add_file(rows)
+    asked = []
+    monkeypatch.setattr(app, "can_read", lambda *a: asked.append(columnar.can_read(*a)) or asked[-1])
+    sqlite_load.run(spark, app="tasks", partitions=partitions, algorithm="ssbj", parameters={})
+    monkeypatch.setattr(app, "can_read", lambda *_: False)
+    sqlite_load.run(spark, app="spark", partitions=partitions, algorithm="ssbj", parameters={})
+    assert asked == [True] * 3
+    rows = [Counter(sqlite_load.query(f"SELECT batch, drain, partition, matched FROM load_batches b WHERE app = '{name}'"))
+            for name in ("tasks", "spark")]
+    assert rows[0] == rows[1] and rows[0].total() >= 3 * partitions
+    facts = [Counter(sqlite_load.query(f"SELECT batch, partition, id, sku, name FROM fact_sales WHERE app = '{name}'"))
+             for name in ("tasks", "spark")]
+    same(*facts)
+    lost = [Counter(sqlite_load.query(f"SELECT stream_id, tuple, reason FROM unmatched WHERE app = '{name}'"))
+            for name in ("tasks", "spark")]
+    same(*lost)
+
+
+def test_parquet_of_other_types_or_places_is_left_to_spark(tmp_path):
+    stream = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    rows = {"id": [1, 2], "at": [datetime(2024, 1, 1, tzinfo=UTC)] * 2, "more": ["a", "b"]}
+
+    def written(name, schema):
+        path = tmp_path / name
+        pq.write_table(pa.table({n: rows[n] for n in schema.names}, schema), path)
+        return str(path)
+
+    good = written("good", pa.schema([*reversed(stream), pa.field("more", pa.string())]))
+    assert columnar.can_read([good, good], stream, 4)
+    for other in (written("narrow", pa.schema([("id", pa.int32()), stream.field("at")])),
+                  written("local", pa.schema([stream.field("id"), ("at", pa.timestamp("us"))])),
+                  written("lacks", pa.schema([stream.field("id")])),
+                  written("legacy", stream.with_metadata({"org.apache.spark.legacyDateTime": ""})),
+                  f"hdfs://{good}", str(tmp_path / "none"), __file__):
+        assert not columnar.can_read([good, other], stream, 4)
+    assert not columnar.can_read([], stream, 4)
+    assert not columnar.can_read([good], stream, columnar.MOST_PARTITIONS + 1)
+
+
+def test_narrower_columns_of_later_files_are_widened_by_spark(spark, sqlite_load):
+    sqlite_load.add_file(500)
+    table = sqlite_load.sales(300)
+    narrow = table.set_column(2, "amount", table["amount"].cast(pa.float32()))
+    pq.write_table(narrow, sqlite_load.stream_directory / "part-1.parquet")
     sqlite_load.run(spark)
     sqlite_load.check()

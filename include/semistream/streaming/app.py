@@ -2,6 +2,7 @@
 
 A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose key lies in the buckets of R
 that operator p owns; ``mapInArrow`` joins and loads it and returns one summary row. Rows cross into Python once, never back.
+Parquet files the tasks read themselves (``columnar``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from semistream.errors import ConfigError, StateError
 from semistream.joins.registry import find_algorithm
 from semistream.master import Manifest, current_version, pin
 from semistream.streaming import sources
+from semistream.streaming.columnar import can_read
 from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import DeltaSink, Sink, SqlSink
@@ -208,7 +210,7 @@ class Load:
             raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
                              f"Restore the warehouse or the checkpoint, or begin again with another app name and checkpoint.")
         self._change_plan(df)
-        self._begin(Progress(batch, 0, self.plan, self.states))
+        self._begin(Progress(batch, 0, self.plan, self.states, self._files(batch)))
         self._finish(df)
 
     def _change_plan(self, df: DataFrame) -> None:
@@ -236,6 +238,13 @@ class Load:
         table = rows.limit(SAMPLE).toArrow().cast(self.stream).combine_chunks()
         return table.to_batches()[0] if table.num_rows else nothing(self.stream)
 
+    def _files(self, batch: int) -> tuple[str, ...]:
+        """Those of a micro-batch, if its tasks can read them without Spark."""
+        if self.job.stream.format != "parquet":
+            return ()
+        files = tuple(self.log.offsets(batch).get("files", ()))
+        return files if can_read(files, self.stream, self.plan.partitions) else ()
+
     def _drain(self) -> None:
         """Finish what waits. The border is held."""
         if self.last is None or not self.totals.waiting:
@@ -253,7 +262,7 @@ class Load:
         """Join, load and commit what ``progress`` notes; a drain (df None) has no input."""
         at = self.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint), self.stream, self.job.stream.id,
-                    self.sink)
+                    self.sink, at.files)
         entries = self._run(work, df)
         self.sink.commit({"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
                           "fact_table": self.job.fact_table, "sink": self.settings.sink, "partitions": at.plan.partitions,
@@ -277,7 +286,7 @@ class Load:
     def _run(self, work: Work, df: DataFrame | None) -> list[dict[str, Any]]:
         """The Spark job of a batch: the ledger rows of all partitions."""
         count = work.plan.partitions
-        if df is None:
+        if df is None or work.files:
             df = self.spark.range(0, count, 1, count)
         else:
             df = df.repartitionById(count, self._partition)

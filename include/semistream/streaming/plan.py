@@ -112,13 +112,15 @@ class Progress:
 
     It is written before any task starts. Whatever is noted here is finished, with this plan and from these states, before
     anything else is begun; so a task that outlives its driver does the same work as its successor, and the ledger keeps one.
-    states: join state files after the batch before, by partition; none where nothing is taken over.
+    states: join state files after the batch before, by partition; none where nothing is taken over. files: of the micro-batch,
+    which the tasks read themselves; none where Spark brings the tuples.
     """
 
     batch: int
     drain: int
     plan: Plan
     states: dict[int, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
@@ -127,7 +129,7 @@ class Progress:
         try:
             values = json.loads(path.read_text())
             return cls(values["batch"], values["drain"], Plan.from_json(values["plan"]),
-                       {int(p): f for p, f in values["states"].items()})
+                       {int(p): f for p, f in values["states"].items()}, tuple(values.get("files", ())))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as e:

@@ -112,7 +112,7 @@ class DeltaSink:
         joined = with_load(spool.joined(), entry)
         data = None
         if joined.num_rows:
-            pq.write_table(joined, f"{path}/{name}", filesystem=files, compression="zstd",
+            pq.write_table(joined, f"{path}/{name}", filesystem=files, compression="snappy",
                            use_dictionary=_with_dictionary(joined))
             data = {"path": name, "size": files.get_file_info(f"{path}/{name}").size, "rows": joined.num_rows}
         rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from semistream.errors import StateError
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
+from semistream.streaming.columnar import read_partition
 from semistream.streaming.handover import Holder, prepare
 from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import Sink
@@ -37,7 +38,8 @@ holder = Holder()  # workers are reused, so that the next micro-batch need not r
 class Work:
     """One micro-batch, or the drain after it, as every task of it is told.
 
-    checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples, ``_corrupt_record`` left out.
+    checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples, ``_corrupt_record`` left out;
+    files: of the micro-batch, which the tasks read themselves; none where Spark brings the tuples.
     """
 
     app: str
@@ -49,6 +51,7 @@ class Work:
     stream: pa.Schema
     stream_id: tuple[str, ...]
     sink: Sink = field(repr=False)  # it knows the warehouse's password
+    files: tuple[str, ...] = ()
 
     def task(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         """The function for ``mapInArrow``."""
@@ -75,7 +78,7 @@ class Work:
         join = self._operator(partition)
         before = deepcopy(join.stats.as_dict())
         with Spool(join, self) as spool:
-            refused = self._run(join, batches, spool)
+            refused = self._run(join, self._tuples(partition, batches), spool)
             entry = self._entry(partition, join, before, refused)
             name = entry["state_file"]
             state = Path(self.checkpoint) / "state" / name
@@ -90,6 +93,14 @@ class Work:
             state.unlink(missing_ok=True)
             join.master.close()
         return entry
+
+    def _tuples(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not self.drain and not self.files:
+            yield from batches
+            return
+        for _ in batches:  # they are there only to have partitions
+            pass
+        yield from read_partition(self.files, self.plan, self.stream, partition)
 
     def _operator(self, partition: int) -> SemiStreamJoin:
         """The operator as it stood after the batch before: the one at hand, or a new one that takes up the state."""
@@ -107,8 +118,6 @@ class Work:
         """Feed the operator; gives the number of tuples that it was not given, by reason."""
         refused: Counter[str] = Counter()
         for batch in batches:
-            if self.drain:  # its job has rows only to have partitions
-                continue
             batch, rejected = split_unparsable(batch)
             if rejected is not None:
                 refused[UNPARSABLE] += rejected.num_rows
