@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from semistream.errors import ConfigError
 from semistream.warehouse import bulk, tables
@@ -56,6 +56,23 @@ def test_duplicates_and_bent_values_are_errors_not_warnings(warehouse, dimension
     twice = pa.Table.from_pylist([ROWS[0], ROWS[0]], SCHEMA)
     with pytest.raises((bulk.BulkError, IntegrityError)), warehouse.begin() as connection:
         bulk.bulk_insert(connection, dimension, twice)
+    with warehouse.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(dimension)) == 0
+
+
+def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dimension, monkeypatch):
+    """Neither waits for the other: many rows are still to be made, or to be taken in."""
+    many = pa.table({"k": pa.array([str(i) for i in range(100_000)]), "s": pa.repeat("text" * 50, 100_000)})
+    with pytest.raises(DBAPIError), warehouse.begin() as connection:
+        bulk.bulk_insert(connection, dimension, many.rename_columns(["k", "no such column"]))
+
+    def fails(column):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), warehouse.begin() as connection:
+        made = iter([lambda c: c] * 6)  # the first 60,000 rows
+        monkeypatch.setattr(bulk, "_plain", lambda column: next(made, fails)(column))
+        bulk.bulk_insert(connection, dimension, many)
     with warehouse.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(dimension)) == 0
 

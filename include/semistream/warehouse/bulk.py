@@ -8,8 +8,9 @@ the file lets go of the other's locks: https://sqlite.org/howtocorrupt.html, 2.2
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -191,12 +192,9 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
     binary = [pa.types.is_binary(t) for t in data.schema.types]
     targets = [f"@c{i}" if b else c for i, (c, b) in enumerate(zip(columns, binary, strict=True))]
     sets = [f"{c} = UNHEX(@c{i})" for i, (c, b) in enumerate(zip(columns, binary, strict=True)) if b]
-    with tempfile.NamedTemporaryFile(dir=_scratch(), prefix="semistream-") as file:
-        for start in range(0, data.num_rows, ROWS):
-            file.write(_lines(data.slice(start, ROWS)))
-        file.flush()
+    with _piped(_lines(data.slice(start, ROWS)) for start in range(0, data.num_rows, ROWS)) as path:
         result = connection.exec_driver_sql(
-            f"LOAD DATA LOCAL INFILE '{file.name}' {'REPLACE ' if replace else ''}INTO TABLE {name} CHARACTER SET utf8mb4 "
+            f"LOAD DATA LOCAL INFILE '{path}' {'REPLACE ' if replace else ''}INTO TABLE {name} CHARACTER SET utf8mb4 "
             f"({', '.join(targets)})" + (f" SET {', '.join(sets)}" if sets else ""))
     # LOCAL makes the server skip or bend rows that it would refuse elsewhere, with a warning each.
     warnings = connection.exec_driver_sql("SHOW WARNINGS LIMIT 3").all()
@@ -205,8 +203,27 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
                                                                                                              for w in warnings))
 
 
-def _scratch() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+@contextmanager
+def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
+    """The path of a file with these bytes, of which each piece is made while the server takes in the one before.
+
+    It can be read once. An error in making a piece is raised at the end, in place of what came of it.
+    """
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with open(writer, "wb", buffering=0) as file, suppress(BrokenPipeError):  # the statement failed, and says why
+            for piece in pieces:
+                while piece:
+                    piece = piece[file.write(piece):]
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        try:
+            yield f"/dev/fd/{reader}"
+        finally:
+            os.close(reader)
+            written.result()
 
 
 def _lines(data: pa.Table) -> memoryview:
