@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from benchmarks.data import Answer
 from benchmarks.harness import ROOT
 
-LOOK = 0.5  # s between looks at the memory
+LOOK = 3.0  # s between looks at the memory: one walks the page tables of all processes, and stops them for that long
 
 
 @dataclass

@@ -8,6 +8,7 @@ finished, those that wait left out. "end to end" is all tuples over all seconds,
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import sys
@@ -98,6 +99,7 @@ class ProgramPeer:
     def measure(self) -> Sample:
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
+        os.sync()  # what the peer before wrote
         sample = self._run()
         answer = self._answer()
         if self.answer in (Answer(), self.expected):  # a wrong one stays
