@@ -97,8 +97,13 @@ class Bench:
                     failed[name] = str(e)
             samples: dict[str, list[Sample]] = {name: [] for name in open_peers}
             for _ in range(self.runs):
-                for name, peer in open_peers.items():
-                    samples[name].append(peer.call("measure"))
+                for name, peer in list(open_peers.items()):
+                    try:
+                        samples[name].append(peer.call("measure"))
+                    except Unavailable as e:
+                        failed[name] = str(e)
+                        open_peers.pop(name).close()
+                        del samples[name]
             results = {name: peer.call("finish") for name, peer in open_peers.items()}
         finally:
             for peer in open_peers.values():

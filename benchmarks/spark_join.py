@@ -9,6 +9,7 @@ finished, those that wait left out. "end to end" is all tuples over all seconds,
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import sys
@@ -19,7 +20,7 @@ import yaml
 from deltalake import DeltaTable
 
 from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Files, Stream
-from benchmarks.harness import ROOT, Bench, Result, Sample
+from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable
 from benchmarks.processes import answer_of, commits, forget, program, spark_environment
 
 APP = ROOT / "spark_apps" / "semi_stream_join.py"
@@ -139,7 +140,13 @@ class SparkPeer(ProgramPeer):
         command: list[str | Path] = [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master, self.case.tuples,
                    self.home / "output", self.home / "query"]
         with program(command, self.home / "log", self.case.environment(self.home)) as running:
-            seconds = running.end()
+            try:
+                seconds = running.end()
+            except RuntimeError as e:
+                found = re.search("Not enough memory to build and broadcast|OutOfMemoryError", str(e))
+                if found is None:
+                    raise
+                raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         return self._sample(seconds, commits(self.home / "query"), self.case.batch * (self.case.batches - self.case.warm_up))
 
