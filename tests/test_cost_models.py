@@ -330,6 +330,12 @@ class TestChoice:
                          parameters=skewed.parameters)
         assert join.arena.used <= 500_000
 
+    def test_of_even_ones_takes_the_one_that_is_there_soonest(self, master):
+        everything = choose(stream_of(ZipfKeys(R_T, 1.0, seed=5).draw(0, 50_000)), master, 50_000_000, [("key", "key")])
+        rates = {p.algorithm: p.mu for p in everything.ranking}
+        assert everything.algorithm == "elevatorjoin"
+        assert min(rates["ssbj"], rates["elevatorjoin"]) > 0.95 * everything.ranking[0].mu
+
     def test_finds_absent_keys(self, master):
         keys = np.where(np.arange(20_000) % 2, ZipfKeys(R_T, 0.5).draw(0, 20_000), 10 ** 9 + np.arange(20_000))
         assert describe(stream_of(keys), master, [("key", "key")]).frequencies.absent == pytest.approx(0.5, abs=0.1)

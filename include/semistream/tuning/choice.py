@@ -18,6 +18,8 @@ from semistream.tuning.search import tune_all
 from semistream.tuning.workload import describe
 
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
+EVEN = 0.05  # service rates this close are the same to the models
+SOONEST = "elevatorjoin"  # at its rate after one pass over R, and again when the keys drift; the others' caches fill over many
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def usable(master: MasterRelation) -> list[str]:
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequence[tuple[str, str]],
            columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL, frequencies: Frequencies | None = None,
            algorithms: Iterable[str] | None = None) -> Choice:
-    """The algorithm and parameters of the highest predicted service rate, and why.
+    """The algorithm and parameters of the highest predicted service rate, and why; of those that are even, the soonest there.
 
     sample: stream tuples, the more the better (some 100,000 of the first micro-batches); frequencies: in the place of the
     sample's. Raises ConfigError when M is too small for every one.
@@ -55,13 +57,15 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
     ranking = tuple(tune_all(work, memory, costs, names))
     if not ranking:
         raise ConfigError("memory", f"must be enough for one of {', '.join(names)}", int(memory), "Give more memory.")
-    return Choice(ranking[0].algorithm, ranking[0].parameters, _reason(ranking, memory, master, work.frequencies, costs), ranking)
+    best = next((p for p in ranking if p.algorithm == SOONEST and p.mu >= (1 - EVEN) * ranking[0].mu), ranking[0])
+    return Choice(best.algorithm, best.parameters, _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
 
 
-def _reason(ranking: Sequence[Prediction], memory: int, master: MasterRelation, frequencies: Frequencies, costs: Costs) -> str:
-    best, share = ranking[0], ranking[0].w_n / max(ranking[0].w, 1e-12)
-    others = ", ".join(f"{p.algorithm} {p.mu:,.0f}" for p in ranking[1:4])
+def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation, frequencies: Frequencies,
+            costs: Costs) -> str:
+    share = best.w_n / max(best.w, 1e-12)
+    others = ", ".join(f"{p.algorithm} {p.mu:,.0f}" for p in [p for p in ranking if p is not best][:3])
     return (f"{best.algorithm}: {best.mu:,.0f} tuples/s expected with M = {memory:,} bytes over "
             f"{master.tuple_count:,} master tuples, "
             f"{share:.0%} of the stream through the cache; keys {frequencies.name}"
-            + (f"; after it {others}" if others else "") + f"; costs of {costs.machine}")
+            + (f"; others {others}" if others else "") + f"; costs of {costs.machine}")
