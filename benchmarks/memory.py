@@ -33,6 +33,7 @@ class Settings:
     batch: int = 65_536
     seconds: float = 0.15
     warm_up: float = 1.0
+    hash_join: bool = True  # beside them; its R must fit into this machine's memory
 
 
 SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"), batch=20_000,
@@ -44,14 +45,15 @@ SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("
 def run(bench: Bench, s: Settings) -> None:
     stream = Stream(s.master, s.skew)
     bench.files.snapshot(s.master, OPAQUE)
+    beside = (HASH_JOIN,) if s.hash_join else ()
     for share in s.shares:
         memory = int(share / 100 * s.master * MASTER_BYTES)
         make = {name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
-                for name in (HASH_JOIN, *s.algorithms)}
-        for group in together(list(s.algorithms), memory, s.master):
+                for name in (*beside, *s.algorithms)}
+        for group in together(list(s.algorithms), memory, s.master if s.hash_join else 0):
             bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}",
-                          {name: make[name] for name in (HASH_JOIN, *group)}, HASH_JOIN)
-    if len(s.shares) > 1:
+                          {name: make[name] for name in (*beside, *group)}, HASH_JOIN)
+    if len(s.shares) > 1 and s.hash_join:
         write_text(bench.path("memory", "svg"), curve(bench.rows, s.master))
 
 
