@@ -80,24 +80,14 @@ def probe_front(join: SemiStreamJoin, cache: Cache, block: pa.RecordBatch,
     return np.flatnonzero(entries < 0)
 
 
-def partitions_with(spec: JoinSpec, keys: np.ndarray) -> Iterator[Partition]:
-    """The disk partitions that may hold tuples of these keys: by the index if R has one, else all."""
+def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[Partition, np.ndarray, np.ndarray]]:
+    """R's tuples with these key codes: (partition, their rows in it, ascending, and the index of each one's key)."""
     if not len(keys):
         return
     if spec.master.sequential:
-        numbers = np.arange(spec.master.partition_count)
-    else:
-        ranges = np.unique(spec.master.partitions_of(keys), axis=0)
-        numbers = np.unique(np.concatenate([np.arange(a, b) for a, b in ranges]))
-    for number in numbers:
-        yield Partition(spec, int(number))
-
-
-def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[Partition, np.ndarray, np.ndarray]]:
-    """R's tuples with these key codes: (partition, their rows in it, ascending, and the index of each one's key)."""
-    if spec.master.sequential:
         find = KeyTable(keys).find
-        for partition in partitions_with(spec, keys):
+        for number in range(spec.master.partition_count):
+            partition = Partition(spec, number)
             index = find(partition.codes)
             rows = np.flatnonzero(index >= 0)
             yield partition, rows, index[rows]

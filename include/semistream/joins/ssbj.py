@@ -37,7 +37,7 @@ from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, KeyTable, cached_bytes, has_strings, partitions_with, probe_front
+from semistream.joins.front import PROBE_ROWS, KeyTable, cached_bytes, has_strings, probe_front, tuples_of
 from semistream.joins.parts import Cache, TupleStore, variable_bytes
 from semistream.joins.sequential import MeshPhase, fit_disk_buffer
 
@@ -234,19 +234,22 @@ class Ssbj(SemiStreamJoin):
         if self.rc % 3 == INCREMENTING:
             kernels.count_by(index, c.s_count)
         else:
-            self._load(partition, index)
+            rows = np.flatnonzero(index >= 0)
+            self._load(partition, rows, index[rows])
 
-    def _load(self, partition: Partition, index: np.ndarray) -> None:
-        """Load the candidates' tuples; where their strings are longer than the average, those of the best candidates."""
-        rows = np.flatnonzero(index >= 0)
+    def _load(self, partition: Partition, rows: np.ndarray, index: np.ndarray) -> None:
+        """Load the candidates' tuples; where their strings are longer than the average, those of the best candidates.
+
+        index: of each row's candidate.
+        """
         if not len(rows):
             return
         budget = self.arena.components["H_R"] - len(self.candidates.keys) * Cache.ENTRY
-        rows = rows[np.argsort(index[rows], kind="stable")]
-        size = np.cumsum(variable_bytes(partition.payload)[rows] + self.cache.slot)
-        rows = rows[:np.searchsorted(size, budget - self.cache.used, side="right")]
-        if len(rows) and self.cache.load(partition.payload, rows, index[rows], budget):
-            kernels.count_by(index[rows], self.candidates.loaded)
+        best = np.argsort(index, kind="stable")
+        size = np.cumsum(variable_bytes(partition.payload)[rows[best]] + self.cache.slot)
+        best = best[:np.searchsorted(size, budget - self.cache.used, side="right")]
+        if len(best) and self.cache.load(partition.payload, rows[best], index[best], budget):
+            kernels.count_by(index[best], self.candidates.loaded)
 
     def _phase_out(self) -> None:
         """Lines 9-13: the switching buffer becomes a part of H_R, and w is adapted."""
@@ -324,8 +327,8 @@ class Ssbj(SemiStreamJoin):
     def _fetch(self, values: Candidates) -> None:
         """Load all master tuples of these join values, through the index if R has one."""
         self.candidates = values
-        for partition in partitions_with(self.spec, values.keys):
-            self._load(partition, values.find(partition.codes))
+        for partition, rows, index in tuples_of(self.spec, values.keys):
+            self._load(partition, rows, index)
 
 
 def _numpy(table: pa.Table, column: str) -> np.ndarray:

@@ -39,7 +39,7 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.cost_models.meshjoin import ITERATION_COST, STREAM_COST, TUPLE_COST
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import KeyTable, cached_bytes, partitions_with
+from semistream.joins.front import KeyTable, cached_bytes, tuples_of
 from semistream.joins.indexed import IndexedPhase, Resident
 from semistream.joins.keyroom import KeyRoom
 from semistream.joins.sequential import StreamTuples, fit_disk_buffer
@@ -96,16 +96,21 @@ class Collector:
     def see(self, partition: Partition, _: np.ndarray | None = None) -> None:
         owners = self.table.find(partition.codes)
         rows = np.flatnonzero(owners >= 0)
-        rows = rows[~self.dropped[owners[rows]]]
+        self.add(partition, rows, owners[rows])
+
+    def add(self, partition: Partition, rows: np.ndarray, owners: np.ndarray) -> None:
+        """owners: index of each row's key."""
+        wanted = ~self.dropped[owners]
+        rows, owners = rows[wanted], owners[wanted]
         if not len(rows):
             return
         piece = partition.take(rows)
         if piece.nbytes + 8 * len(rows) > self.free:
-            self.dropped[owners[rows]] = True
+            self.dropped[owners] = True
             return
         self.free -= piece.nbytes + 8 * len(rows)
         self.codes.append(partition.codes[rows])
-        self.owners.append(owners[rows])
+        self.owners.append(owners)
         self.pieces.append(piece)
 
     def result(self) -> Resident:
@@ -171,6 +176,6 @@ class XHybridjoin(SemiStreamJoin):
         if "resident" in state.tables:
             keys = state.tables["resident"]["key"].to_numpy()
             collector = Collector(self.spec, keys, self.arena.components["non-swappable part"])
-            for partition in partitions_with(self.spec, keys):
-                collector.see(partition)
+            for found in tuples_of(self.spec, keys):
+                collector.add(*found)
             self.resident = collector.result()

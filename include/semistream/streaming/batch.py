@@ -18,7 +18,7 @@ from semistream.streaming.sources import stream_schema
 
 
 def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, str]] | Sequence[str] | str, *,
-                   columns: Sequence[str] | None = None, algorithm: str = "ssbj", memory: int | str = "64MB",
+                   columns: Sequence[str] | None = None, algorithm: str = "elevatorjoin", memory: int | str = "64MB",
                    join_type: str = "inner", parameters: dict[str, Any] | None = None, partitions: int = 0) -> DataFrame:
     """``df`` with the master's columns, joined in at most ``memory`` bytes in all, of which each partition has its share.
 
