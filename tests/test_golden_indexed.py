@@ -119,7 +119,7 @@ def test_elevatorjoin_lets_no_more_wait_than_pay_to_keep(tmp_path, monkeypatch):
     monkeypatch.setattr("semistream.joins.elevatorjoin.LEAST_KEPT", 100)
     table = pa.table({"k": pa.array(range(50_000), pa.int64()), "v": pa.array(range(50_000), pa.int64())})
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
-    keys, waiting, cached, got = rng.integers(0, 50_000, (30, 4_000)), {}, {}, {}
+    keys, waiting, cached, got = rng.integers(0, 50_000, (12, 2_500)), {}, {}, {}
     for seconds in (1e-6, 0.5, 0.0):  # that keeping a snapshot takes; 0: none is kept
         join = open_join("elevatorjoin", memory=600_000, stream=STREAM, master=master, on=[("k", "k")],
                          parameters={"disk_tuples": 512, "disk_share": 1.0})

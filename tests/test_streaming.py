@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from loads import SmallLoad, same, until
+from loads import ON, SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.streaming import app, columnar
+from semistream.streaming.plan import Plan
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 
@@ -405,6 +406,21 @@ def test_parquet_of_other_types_or_places_is_left_to_spark(tmp_path):
         assert not columnar.can_read([good, other], stream, 4)
     assert not columnar.can_read([], stream, 4)
     assert not columnar.can_read([good], stream, columnar.MOST_PARTITIONS + 1)
+
+
+def test_wide_tuples_are_decoded_fewer_at_a_time(sqlite_load, tmp_path, monkeypatch):
+    monkeypatch.setattr(columnar, "BYTES", 100_000)
+    version = next((sqlite_load.places.snapshots / "part").glob("v*"))
+    plan = Plan("ssbj", 1_000_000, "inner", {}, ON, None, 2, str(version))
+    stream = pa.schema([("sku", pa.string()), ("text", pa.string())])
+    keys, texts = [f"c{i}" if i % 10 else None for i in range(1000)], [f"{i:1000}" for i in range(1000)]
+    rows = pa.table({"sku": keys, "text": texts}, stream)
+    pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
+    pieces = [list(columnar.read_partition([str(tmp_path / "wide.parquet")], plan, stream, p)) for p in (0, 1)]
+    assert max(piece.nbytes for of in pieces for piece in of) < 100_000 and min(map(len, pieces)) >= 10
+    read = [pa.Table.from_batches(of) for of in pieces]
+    same(Counter(pa.concat_tables(read)["text"].to_pylist()), Counter(rows["text"].to_pylist()))
+    assert read[0]["sku"].null_count == 100 and read[1]["sku"].null_count == 0
 
 
 def test_narrower_columns_of_later_files_are_widened_by_spark(spark, sqlite_load):

@@ -16,7 +16,8 @@ from semistream.keys import buckets
 from semistream.streaming.plan import Plan
 
 MOST_PARTITIONS = 16  # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
-ROWS = 262_144  # decoded at a time
+ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most
+BUFFER = 1_000_000  # bytes of a column's file that are read at a time
 LEGACY = b"org.apache.spark.legacy"  # dates of another calendar, which only Spark understands
 
 
@@ -31,7 +32,7 @@ def can_read(files: Sequence[str], stream: pa.Schema, partitions: int) -> bool:
 
 
 def _same(found: pa.Schema, stream: pa.Schema) -> bool:
-    return (all(found.get_all_field_indices(f.name) and found.field(f.name).type == f.type for f in stream)
+    return (all(len(found.get_all_field_indices(f.name)) == 1 and found.field(f.name).type == f.type for f in stream)
             and not any(name.startswith(LEGACY) for name in found.metadata or ()))
 
 
@@ -42,9 +43,16 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
     """
     of, count = plan.stream_keys(stream)
     for file in files:
-        with pq.ParquetFile(file) as tuples:
-            for rows in tuples.iter_batches(ROWS, columns=stream.names, use_threads=False):
+        with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
+            for rows in tuples.iter_batches(_rows(tuples.metadata), columns=stream.names, use_threads=False):
                 batch = pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
                 codes, valid = of.stream_codes(batch)
                 mine = np.where(valid, buckets(codes, of.exact, count) % plan.partitions, 0) == partition
-                yield batch.filter(pa.array(mine))
+                if mine.any():
+                    yield batch.filter(pa.array(mine))
+
+
+def _rows(of: pq.FileMetaData) -> int:
+    """Rows to decode at a time."""
+    size = sum(of.row_group(i).total_byte_size for i in range(of.num_row_groups))
+    return max(min(ROWS, BYTES * of.num_rows // max(size, 1)), 1)
