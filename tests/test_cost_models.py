@@ -52,9 +52,12 @@ def stream_of(keys):
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
-    root = tmp_path_factory.mktemp("snapshots") / "master"
-    payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(104), R_T, [None, pa.py_buffer(bytes(104 * R_T))])
-    batch = pa.RecordBatch.from_arrays([pa.array(np.arange(1, R_T + 1)), payload], ["key", "payload"])
+    return published(tmp_path_factory.mktemp("snapshots") / "master", np.arange(1, R_T + 1))
+
+
+def published(root, keys):
+    payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(104), len(keys), [None, pa.py_buffer(bytes(104 * len(keys)))])
+    batch = pa.RecordBatch.from_arrays([pa.array(keys), payload], ["key", "payload"])
     publish_snapshot([batch], batch.schema, root, "master", ["key"], bucket_count=4, page_tuples=256)
     return open_snapshot(root)
 
@@ -169,6 +172,16 @@ class TestFrequencies:
     def test_what_was_not_seen_is_not_forgotten(self):
         f = Frequencies.observed(np.ones(1_000), 1_000_000)
         assert f.top(1_000) < 0.05 and f.count == pytest.approx(1_000_000)
+
+    def test_a_cache_takes_what_is_worth_its_bytes(self):
+        found, gone = Frequencies(np.array([0.2, 0.1, 0.05]), np.ones(3)), Frequencies(np.array([0.3, 0.02, 0.01]), np.ones(3))
+        both = dataclasses.replace(found, lost=gone)
+        assert both.absent == pytest.approx(0.65)
+        # between groups of one value each, the number of values is interpolated: 0.15 is half-way from 0.2 to 0.1
+        assert both.worth(0.0015, 100, 10, 1e9) == pytest.approx((1.5, 2.5, 0.25 + 0.325, 0.325, 175))
+        assert found.worth(0.0015, 100, 10, 1e9).lost == 0
+        little = both.worth(1e-9, 100, 10, 165)  # half of what all of them take
+        assert little == pytest.approx((1.5, 1.5, 0.25 + 0.31, 0.31, 165))
 
     def test_absent_tuples(self):
         f = Frequencies.observed(np.full(10, 90), 10, absent=100)
@@ -288,6 +301,29 @@ def test_memory_and_tuples_are_those_of_the_operator(name, master):
     w = (join.stats.rows_read - join.stats.waiting - before[0]) / iterations
     assert w == pytest.approx(p.w, rel=0.1)
     assert (join.stats.cache_hits - before[2]) / iterations == pytest.approx(p.w_n, rel=0.15, abs=2)
+
+
+def test_caches_of_values_that_r_lacks_are_as_large_as_they_get(tmp_path):
+    """Every other value of the stream is absent: what goes through ELEVATORJOIN's cache is what the model says."""
+    master = published(tmp_path / "master", np.arange(1, 2 * R_T, 2))
+    zipf = Frequencies.zipf(2 * R_T, 1.0)
+    half = dataclasses.replace(zipf, keys=zipf.keys / 2)
+    work = describe(stream_of([1, 2]), master, [("key", "key")], frequencies=dataclasses.replace(half, lost=half))
+    sizes = {"disk_tuples": 512, "disk_share": 0.5}
+    expected, without = (MODELS["elevatorjoin"].predict(w, 200_000, TYPICAL, **sizes)
+                         for w in (work, dataclasses.replace(work, frequencies=half)))
+    share = expected.w_n / expected.w
+    assert share > 1.3 * without.w_n / without.w
+    join = open_join("elevatorjoin", memory=200_000, stream=stream_of([1]).schema, master=master, on=[("key", "key")],
+                     parameters=sizes)
+    draw, at, before = ZipfKeys(2 * R_T, 1.0, seed=5), 0, 0
+    for _ in range(60):
+        before = join.stats.cache_hits
+        keys = draw.draw(at, 10_000)
+        at += len(keys)
+        for _ in join.process(stream_of(keys)):
+            pass
+    assert (join.stats.cache_hits - before) / 10_000 == pytest.approx(share, rel=0.2)
 
 
 class TestTuning:

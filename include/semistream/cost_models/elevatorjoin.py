@@ -9,9 +9,9 @@ are spread over the way that the elevator still has to go: a partition that come
 left has none, and 2 h_S / N leave at a stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the values with
-p T v_S > 2 phi (m v_R + v_E) are in H_R; phi is the share that reading R has in the cost of a miss. One equation in T, solved by
-bisection. *Reading ahead* is that of MESHJOIN. A load, whose state is kept after every micro-batch, may let fewer
-tuples wait (``joins/elevatorjoin.py``); that is not in the model.
+p T v_S > 2 phi (m v_R + v_E) are in H_R, m = 0 for one without master tuples; phi is the share that reading R has in the cost
+of a miss. One equation in T, solved by bisection. *Reading ahead* is that of MESHJOIN. A load, whose state is kept after every
+micro-batch, may let fewer tuples wait (``joins/elevatorjoin.py``); that is not in the model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Balance(NamedTuple):
 
     tuples: float  # T, stream tuples per sweep
     h_r: float  # master tuples in H_R
-    hit: float  # p_N
+    hit: float  # p_N, absent values too
+    lost: float  # of it, those
     h_r_bytes: float
     h_s: float  # tuples in H_S
     phi: float
@@ -66,22 +67,22 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
     empty = number * (width - 1) / 2  # half a block of each partition
 
     def at(t: float) -> Balance:
-        phi, keys, hit = 1.0, 0.0, 0.0
+        phi = 1.0
         for _ in range(6):
-            keys, hit = work.frequencies.above(2 * phi * each / (t * v_s))
-            if keys * each > most:
-                keys = most / each
-                hit = work.frequencies.top(keys)
-            misses = max(t * (1 - hit), 1e-9)
-            s = costs.at(misses / 2, cut_tuples, keys * work.fan_out, "elevator")
+            c = work.frequencies.worth(2 * phi / (t * v_s), each, work.cached_key_bytes, most)
+            misses = max(t * (1 - c.hit), 1e-9)
+            s = costs.at(misses / 2, cut_tuples, c.keys * work.fan_out, "elevator")
             others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
             disk = work.beside(number * (s.c_io + cut_tuples * s.c_h) + others, number * s.c_w) - others
             phi = disk_share or disk / (disk + others)
-        left = pool - keys * each - pool / SWITCH_SHARE
+        left = pool - c.bytes - pool / SWITCH_SHARE
+        keys, hit = c.keys, c.hit
         if min(left / v_s, useful) == useful:  # what H_S has no use for goes to H_R
-            keys = min(max(keys, (pool - useful * v_s) / each), most / each, work.frequencies.count)
-            hit = work.frequencies.top(keys)
-        return Balance(t, keys * work.fan_out, hit, keys * each, min(max(left / v_s - empty, 1.0), useful), phi)
+            others = c.bytes - c.keys * each
+            keys = min(max(keys, (pool - useful * v_s - others) / each), (most - others) / each, work.frequencies.count)
+            hit = work.frequencies.top(keys) + c.lost
+        return Balance(t, keys * work.fan_out, hit, c.lost, c.bytes + (keys - c.keys) * each,
+                       min(max(left / v_s - empty, 1.0), useful), phi)
 
     low, high = 0.0, math.log(max(pool / v_s, 2.0)) + 30.0
     for _ in range(40):
@@ -107,7 +108,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, dis
     w_s = 2 * x.h_s / cut.number
     w_n = w_s * x.hit / max(1 - x.hit, 1e-9)
     s = costs.at(x.h_s, cut.tuples, x.h_r, "elevator")
-    matches = w_s * (1 - work.frequencies.absent / max(1 - x.hit, 1e-9))
+    matches = w_s * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
     plain = c_loop(s.c_io - s.c_p * unread(matches), cut.tuples, s.c_h, w_s, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n,
                    costs.at(1, 1).c_s)
     h_s = x.h_s * work.elevator_tuple_bytes + cut.number * PARTITION_BYTES

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,16 +20,27 @@ _CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
 _SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups behind them
 
 
+class Cached(NamedTuple):
+    """What a cache holds that takes the values that are worth their bytes."""
+
+    keys: float  # values that have master tuples
+    absent: float  # values that have none, remembered so
+    hit: float  # share of the stream of both
+    lost: float  # of it, of the absent ones
+    bytes: float
+
+
 @dataclass(frozen=True, eq=False)
 class Frequencies:
     """p: probability of each value of a group, float64[g], falling; keys: values in the group, float64[g].
 
-    Their sum is 1, or less where some of the stream has no master tuple (``absent``).
+    Their sum is 1, or less where some of the stream has no master tuple (``absent``); lost: of those values, where it is known.
     """
 
     p: np.ndarray
     keys: np.ndarray
     name: str = ""
+    lost: Frequencies | None = None
 
     @classmethod
     def zipf(cls, keys: int, exponent: float) -> Frequencies:
@@ -92,6 +104,17 @@ class Frequencies:
         ends = np.cumsum(self.keys)
         h = float(np.interp(-probability, -self.p, ends)) if probability < self.p[0] else 0.0
         return h, self.top(h)
+
+    def worth(self, per_byte: float, each: float, v_e: float, room: float) -> Cached:
+        """The values that are more probable than `per_byte` for each byte that they take, in at most `room` bytes: `each` for one
+        with master tuples, v_e for one without."""
+        keys, hit = self.above(per_byte * each)
+        absent, lost = self.lost.above(per_byte * v_e) if self.lost else (0.0, 0.0)
+        taken = keys * each + absent * v_e
+        if taken > room:
+            keys, absent = keys * room / taken, absent * room / taken
+            hit, lost, taken = self.top(keys), self.lost.top(absent) if self.lost else 0.0, room
+        return Cached(keys, absent, hit + lost, lost, taken)
 
     def without(self, h: float) -> Frequencies:
         """What the stream looks like behind a cache of the h most frequent values."""

@@ -9,6 +9,7 @@ Corrections, beside the printed equations:
   bisection.
 - *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table included; a cached value takes v_E
   beside its tuples; candidates for switching take a fiftieth of M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
+- *absent values*: a value that has no master tuple is in H_R for the v_E that it takes, where p T v_S > sf v_E.
 - *look-up of the misses*: Eq. 2 lacks w_S c_H, as SSJ's does.
 - *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in the switching cycle only.
 - *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
@@ -61,7 +62,8 @@ class Balance(NamedTuple):
 
     tuples: float  # T, stream tuples per R-cycle
     h_r: float  # master tuples in H_R
-    hit: float  # p_N
+    hit: float  # p_N, absent values too
+    lost: float  # of it, those
     h_r_bytes: float
     h_s: float  # tuples in H_S
 
@@ -74,11 +76,8 @@ def balance(work: Workload, pool: float, partitions: float, disk_tuples: float, 
     least = max(pool * LEAST_H_S, v_s * partitions)
 
     def at(t: float) -> Balance:
-        keys, hit = work.frequencies.above(sf * each / (t * v_s))
-        if keys * each > pool - least:
-            keys = (pool - least) / each
-            hit = work.frequencies.top(keys)
-        return Balance(t, keys * work.fan_out, hit, keys * each, min((pool - keys * each) / v_s, most))
+        c = work.frequencies.worth(sf / (t * v_s), each, work.cached_key_bytes, pool - least)
+        return Balance(t, c.keys * work.fan_out, c.hit, c.lost, c.bytes, min((pool - c.bytes) / v_s, most))
 
     low, high = math.log(partitions), math.log(max(pool / v_s, 2.0)) + 30.0
     for _ in range(50):
@@ -105,6 +104,6 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, swi
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_b, 0.0, s.c_s, s.c_o, w_s, s.c_e, s.c_a) + w_n * (s.c_s + s.c_r + s.c_n)
-    matches = w_s * (1 - work.frequencies.absent / (1 - x.hit))
+    matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
     return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s.c_w), printed, parts, w_s * cut.number, x.h_r)

@@ -123,7 +123,8 @@ class Bench:
             frequencies = replace(work.frequencies, p=work.frequencies.p / factor, keys=work.frequencies.keys * factor)
         elif point.data == "zipf-many":
             plain = Frequencies.zipf(n, point.skew)
-            frequencies = replace(plain, keys=plain.keys * (1 - math.exp(-1)))
+            gone = math.exp(-1)
+            frequencies = replace(plain, keys=plain.keys * (1 - gone), lost=replace(plain, keys=plain.keys * gone))
         else:
             frequencies = Frequencies.zipf(n, point.skew)
         return replace(work, master_tuples=n, frequencies=frequencies), self.memory(point) * factor

@@ -104,8 +104,8 @@ def _zipf_many(tuples: int, skew: float, places: Places, directory: Path) -> Dat
     ranks = np.concatenate([[0], np.cumsum(zipf.keys)]).astype(np.int64)
     in_r = present[ZipfKeys(tuples, skew, seed=1, scattered=True).keys_of(np.arange(1, tuples + 1))]
     keys = np.add.reduceat(in_r.astype(np.float64), ranks[:-1])
-    found = keys > 0
-    frequencies = Frequencies(zipf.p[found], keys[found], f"{zipf.name}, {1 - present[1:].mean():.0%} of the keys absent")
+    frequencies = replace(_some(zipf, keys), lost=_some(zipf, zipf.keys - keys),
+                          name=f"{zipf.name}, {1 - present[1:].mean():.0%} of the keys absent")
     return Data(relation, [("key", "key")], lambda start: ZipfStream(tuples, skew, start), frequencies,
                 tuples / int(present.sum()))
 
@@ -217,6 +217,12 @@ class OrderStream:
 
 
 COLUMNS = ["flight_id", "tailnum", "month", "day", "dep_time", "arr_time", "carrier", "flight", "origin", "dest", "distance"]
+
+
+def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
+    """So many keys of each group."""
+    found = keys > 0
+    return Frequencies(of.p[found], keys[found])
 
 
 def _flights(tuples: int, skew: float, places: Places, directory: Path) -> Data:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +56,9 @@ def observe(spec: JoinSpec, sample: pa.RecordBatch) -> Frequencies:
     missing = _absent_share(spec.master, values, counts)
     counts = counts[np.random.default_rng(0).permutation(len(counts))]
     gone = int(np.searchsorted(np.cumsum(counts), missing * counts.sum(), side="right")) if missing else 0
-    return Frequencies.observed(counts[gone:], max(spec.master.tuple_count, 1), absent + int(counts[:gone].sum()))
+    here, lost = int(counts[gone:].sum()), int(counts[:gone].sum())
+    return replace(Frequencies.observed(counts[gone:], max(spec.master.tuple_count, 1), absent + lost),
+                   lost=Frequencies.observed(counts[:gone], gone, absent + here) if gone else None)
 
 
 def _absent_share(master: MasterRelation, values: np.ndarray, counts: np.ndarray) -> float:
