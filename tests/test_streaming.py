@@ -387,6 +387,29 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
     same(*lost)
 
 
+def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, monkeypatch):
+    """Tuples without a key are in another partition where Spark reads: one partition of five is left to be done again."""
+    sqlite_load.add_file(3000)
+    settings = {"partitions": 5, "join_type": "left", "algorithm": "ssbj", "parameters": {}, "memory": "2MB"}
+    commit = app.SqlSink.commit
+
+    def fails(*_):
+        raise OSError("the driver dies")
+
+    monkeypatch.setattr(app.SqlSink, "commit", fails)
+    with pytest.raises(Exception, match="the driver dies"):
+        sqlite_load.run(spark, **settings)
+    engine = connect(sqlite_load.places.warehouse_url)
+    with engine.begin() as connection:
+        for table in ("load_batches", "fact_sales", "unmatched"):
+            connection.execute(text(f"DELETE FROM {table} WHERE partition = 0"))
+    engine.dispose()
+    monkeypatch.setattr(app.SqlSink, "commit", commit)
+    monkeypatch.setattr(app, "can_read", lambda *_: False)
+    sqlite_load.run(spark, **settings)
+    sqlite_load.check("left")
+
+
 def test_parquet_of_other_types_or_places_is_left_to_spark(tmp_path):
     stream = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     rows = {"id": [1, 2], "at": [datetime(2024, 1, 1, tzinfo=UTC)] * 2, "more": ["a", "b"]}

@@ -78,8 +78,8 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
         left = pool - c.bytes - pool / SWITCH_SHARE
         keys, hit = c.keys, c.hit
         if min(left / v_s, useful) == useful:  # what H_S has no use for goes to H_R
-            others = c.bytes - c.keys * each
-            keys = min(max(keys, (pool - useful * v_s - others) / each), (most - others) / each, work.frequencies.count)
+            absent = c.bytes - c.keys * each
+            keys = min(max(keys, (pool - useful * v_s - absent) / each), (most - absent) / each, work.frequencies.count)
             hit = work.frequencies.top(keys) + c.lost
         return Balance(t, keys * work.fan_out, hit, c.lost, c.bytes + (keys - c.keys) * each,
                        min(max(left / v_s - empty, 1.0), useful), phi)
