@@ -81,6 +81,20 @@ def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path):
     assert "WRONG" in (tmp_path / "x-smallest.txt").read_text()
 
 
+class Starved(Loser):
+    """A peer whose memory does not do."""
+
+    def measure(self):
+        raise harness.Unavailable("no memory")
+
+
+def test_a_peer_that_cannot_go_on_is_a_row_and_the_others_go_on(tmp_path):
+    bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
+    bench.compare("x", "case", {"starved": Starved(3), "good": Loser(3)}, "good")
+    assert [(r["peer"], r.get("ratio"), r.get("note")) for r in bench.rows] == [
+        ("starved", None, "cannot run: no memory"), ("good", 1, "")]
+
+
 def test_list_tells_every_benchmark_and_unknown_names_are_errors(capsys):
     assert main(["--list"]) == 0
     listed = "\n" + capsys.readouterr().out

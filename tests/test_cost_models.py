@@ -2,6 +2,7 @@ import dataclasses
 import itertools
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ from semistream.errors import ConfigError
 from semistream.joins import REGISTRY, open_join
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.tuning import calibrate, choose, describe, predict, tune, tune_all
-from semistream.tuning.search import bounds
+from semistream.tuning.search import bounds, fastest
 from semistream.workloads.zipf import ZipfKeys
 
 R_T = 60_000
@@ -344,6 +345,15 @@ class TestTuning:
             started = time.process_time()
             assert run()
             assert time.process_time() - started < 1
+
+    def test_the_fastest_of_even_ones_is_there_soonest(self):
+        rates = {"ssbj": 100.0, "sscj": 99.0}
+
+        def first(own):
+            some = [SimpleNamespace(algorithm=a, mu=mu) for a, mu in [*rates.items(), ("elevatorjoin", 1.0), ("elevatorjoin", own)]]
+            return fastest(some, lambda p: p.mu)
+
+        assert (first(96.0).algorithm, first(96.0).mu, first(94.0).algorithm) == ("elevatorjoin", 96.0, "ssbj")
 
     def test_keeps_what_is_given(self):
         assert tune("ssj", workload(), 6e6, PAPER_LIKE, cache_tuples=500).sizes["cache_tuples"] == 500

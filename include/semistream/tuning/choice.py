@@ -14,12 +14,10 @@ from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Predicti
 from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
 from semistream.master import MasterRelation
-from semistream.tuning.search import tune_all
+from semistream.tuning.search import fastest, tune_all
 from semistream.tuning.workload import describe
 
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
-EVEN = 0.05  # service rates this close are the same to the models
-SOONEST = "elevatorjoin"  # at its rate after one pass over R, and again when the keys drift; the others' caches fill over many
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
     ranking = tuple(tune_all(work, memory, costs, names))
     if not ranking:
         raise ConfigError("memory", f"must be enough for one of {', '.join(names)}", int(memory), "Give more memory.")
-    best = next((p for p in ranking if p.algorithm == SOONEST and p.mu >= (1 - EVEN) * ranking[0].mu), ranking[0])
+    best = fastest(ranking, lambda p: p.mu)
     return Choice(best.algorithm, best.parameters, _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
 
 

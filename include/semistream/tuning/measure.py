@@ -13,7 +13,7 @@ from semistream.cost_models import Costs, Prediction
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.registry import REGISTRY, open_join
 from semistream.tuning.case import Case
-from semistream.tuning.search import bounds, predict, tune
+from semistream.tuning.search import bounds, fastest, predict, tune
 
 CHUNK = 16_384  # stream tuples given to an operator at a time
 TURNOVERS = 2  # of H_S, to warm up, and to be measured
@@ -121,12 +121,10 @@ def error(point: Point) -> float:
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:
     """For each budget the point of the highest rate: measured where any was, else predicted."""
+    known = [p for p in points if p.state != FAILED and (p.state != OPEN or p.predicted_rate)]
     found: dict[int, Point] = {}
-    for p in points:
-        if p.state == FAILED or (p.state == OPEN and not p.predicted_rate):
-            continue
-        key = (p.rate is not None, p.rate or p.predicted_rate)
-        other = found.get(p.memory)
-        if other is None or key > (other.rate is not None, other.rate or other.predicted_rate):
-            found[p.memory] = p
+    for memory in dict.fromkeys(p.memory for p in known):
+        mine = [p for p in known if p.memory == memory]
+        measured = [p for p in mine if p.rate is not None]
+        found[memory] = max(measured, key=lambda p: p.rate or 0.0) if measured else fastest(mine, lambda p: p.predicted_rate)
     return found
