@@ -347,11 +347,9 @@ class TestTuning:
             assert time.process_time() - started < 1
 
     def test_the_fastest_of_even_ones_is_there_soonest(self):
-        rates = {"ssbj": 100.0, "sscj": 99.0}
-
         def first(own):
-            some = [SimpleNamespace(algorithm=a, mu=mu) for a, mu in [*rates.items(), ("elevatorjoin", 1.0), ("elevatorjoin", own)]]
-            return fastest(some, lambda p: p.mu)
+            rates = [("ssbj", 100.0), ("sscj", 99.0), ("elevatorjoin", 1.0), ("elevatorjoin", own)]
+            return fastest([SimpleNamespace(algorithm=a, mu=mu) for a, mu in rates], lambda p: p.mu)
 
         assert (first(96.0).algorithm, first(96.0).mu, first(94.0).algorithm) == ("elevatorjoin", 96.0, "ssbj")
 
