@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from semistream import cli
 from semistream.files import JoinFiles, OutputFile, open_source
+from semistream.files import join as join_module
 from semistream.files.records import split_records
 from semistream.joins.registry import REGISTRY
 
@@ -393,6 +394,24 @@ def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
     assert process.returncode == 130 and "Interrupted" in err and "Traceback" not in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "m.csv", "out.parquet"]
     assert (tmp_path / "out.parquet").read_text() == "an earlier result"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_a_finaliser_swallows_is_heard_all_the_same(run, monkeypatch):
+    class Finalised:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    def swallowed(*arguments, **settings):
+        Finalised()
+        return opened(*arguments, **settings)
+
+    opened = join_module.open_join
+    monkeypatch.setattr(join_module, "open_join", swallowed)
+    write("s.csv", "k,a\n1,x\n")
+    write("m.csv", "k,v\n1,y\n")
+    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")
+    assert code == 130 and "Interrupted" in err and not Path("o.csv").exists()
 
 
 def test_a_failing_join_leaves_no_partial_output(run):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 from pydantic import Field
 from rich.console import Console
@@ -24,6 +24,7 @@ from semistream.config import Names, Pairs, Places, Settings, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
 
+P = ParamSpec("P")
 EPILOGS = {
     "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB --join-type left "
             "--out out.parquet --null-values NA",
@@ -68,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         commands[arguments.command].refuse(unknown)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    _interrupts.clear()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell has it for what runs in the background
+            signal.signal(number, _interrupt)
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         return arguments.run(arguments)
@@ -78,6 +82,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.", style="red")
         return 130
+
+
+_interrupts: list[int] = []  # signals that came
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    _interrupts.append(number)
+    raise KeyboardInterrupt
+
+
+def _interruptible(tell: Callable[P, None]) -> Callable[P, None]:
+    """What tells of progress also ends the command where a finaliser swallowed the KeyboardInterrupt."""
+    def told(*arguments: P.args, **named: P.kwargs) -> None:
+        if _interrupts:
+            raise KeyboardInterrupt
+        tell(*arguments, **named)
+
+    return told
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
@@ -274,9 +296,13 @@ def _experiments(arguments: argparse.Namespace) -> int:
         return 0
     settings, places = _settings(ExperimentSettings, arguments), Places.from_environment()
     command = shlex.join(["semistream", "experiments", *arguments.names, *settings.to_arguments()])
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     for experiment in chosen(arguments.names):
         try:
-            result = run(experiment, settings, places, command, lambda line: print(line, file=sys.stderr, flush=True))
+            result = run(experiment, settings, places, command, _interruptible(tell))
         except KeyboardInterrupt:
             print("Interrupted; what was measured is kept, and the same command goes on from there.", file=sys.stderr)
             return 130
@@ -354,7 +380,7 @@ def _unknown_app(name: str, checkpoints: Path) -> ConfigError:
 @contextmanager
 def _progress(shown: bool) -> Iterator[Progress]:
     if not shown:
-        yield silent
+        yield _interruptible(silent)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
@@ -365,7 +391,7 @@ def _progress(shown: bool) -> Iterator[Progress]:
                 tasks[what] = bar.add_task(what)
             bar.update(tasks[what], completed=done, total=total)
 
-        yield tell
+        yield _interruptible(tell)
 
 
 def _version() -> str:

@@ -112,6 +112,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
             progress("joining", stream.bytes_done, stream.bytes_total)
         for step in operator.drain():
             outputs.write(step)
+            progress("joining", stream.bytes_done, stream.bytes_total)
         _total(summary, operator, stream, time.perf_counter() - start)
         outputs.publish(summary)
     return summary
