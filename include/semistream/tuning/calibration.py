@@ -319,7 +319,8 @@ def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float
             if len(seconds) >= 5 and sum(seconds) > setting.seconds / 2:
                 break
         join.master.close()
-        runs.append({"wait": float(np.mean(seconds)) / float(np.median(paces)) - fixed - d * each, "table": 0.0, "disk_tuples": d})
+        took = float(np.mean(seconds)) / float(np.median(paces))
+        runs.append({"wait": took - fixed - d * each, "table": 0.0, "disk_tuples": d})
     return _fit(runs, "wait", ["disk_tuples"], [], [0.0])
 
 
