@@ -227,19 +227,21 @@ class TestModels:
 
     @pytest.mark.parametrize("name", MODELS)
     def test_the_disk_works_beside_the_processor_where_the_next_partition_is_read_ahead(self, name):
-        def costs(each):
-            waiting = {p: dataclasses.replace(getattr(PAPER_LIKE, p), wait_partition=0.0, wait_tuple=each)
+        def costs(each, left=0.0):
+            waiting = {p: dataclasses.replace(getattr(PAPER_LIKE, p), wait_partition=0.0, wait_tuple=each, left_tuple=left)
                        for p in ("scan", "index", "elevator")}
             return dataclasses.replace(PAPER_LIKE, **waiting)
 
         work, ahead = workload(), workload(reads_ahead=True)
         sizes = tune(name, work, 6e6, PAPER_LIKE).sizes | ({"disk_share": 0.5} if name == "elevatorjoin" else {})
         share = sizes.get("slices", 1)
-        loop = lambda work, each: MODELS[name].predict(work, 6e6, costs(each), **sizes).c_loop  # noqa: E731
+        loop = lambda work, *each: MODELS[name].predict(work, 6e6, costs(*each), **sizes).c_loop  # noqa: E731
         free, d = loop(work, 0), work.partitions(sizes["disk_tuples"]).tuples
         quick, slow = 0.1 * free / d, 10 * free / d
         assert loop(ahead, 0) == pytest.approx(free)
         assert loop(ahead, quick) == pytest.approx(free) and loop(work, quick) == pytest.approx(free + d * quick / share)
+        assert loop(ahead, quick, quick / 4) == pytest.approx(free + d * quick / 4 / share)
+        assert loop(ahead, quick, slow) == pytest.approx(loop(work, quick)), "no more is left than there is"
         assert loop(ahead, slow) == pytest.approx(d * slow / share)
 
     def test_limits(self):
@@ -402,8 +404,8 @@ def test_calibration(master, tmp_path):
         assert (again.scan, again.index, again.at(1, 1)) == (costs.scan, costs.index, costs.at(1, 1)) and again.switch == 1e-9
     past_the_cache = open_snapshot(master.directory.parent, direct=True)
     direct = calibrate(stream_of(np.arange(1, 257)), past_the_cache, [("key", "key")], memory=500_000, seconds=0.01)
-    assert direct.at(50_000, 4_096).c_w > 0
-    assert direct.at(50_000, 4_096).c_io > direct.at(50_000, 4_096).c_w
+    s = direct.at(50_000, 4_096)
+    assert s.c_io > s.c_w >= s.c_x > 0
     (tmp_path / "bad.yaml").write_text("scan: 1")
     with pytest.raises(ConfigError, match="costs"):
         Costs.load(tmp_path / "bad.yaml")

@@ -18,11 +18,13 @@ from semistream.errors import ConfigError
 
 
 class Symbols(NamedTuple):
-    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_w, c_r, c_n, c_i, c_m, c_d and c_2 are ours."""
+    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_w, c_x, c_r, c_n, c_i, c_m, c_d and c_2 are
+    ours."""
 
     c_io: float  # c_IO(b): read one disk buffer, all of it
     c_p: float  # the part of it that is read only where something matched: all columns but the key codes
     c_w: float  # the part of it that the processor waits for the disk
+    c_x: float  # the part of that which is left where the next partition is read ahead
     c_h: float  # look one disk tuple up in H_S
     c_r: float  # look one stream tuple up in H_R (the papers' c_H too)
     c_o: float  # output one tuple found through H_S
@@ -57,6 +59,8 @@ class PhaseCosts:
     probe: float  # the part of it that finding, output and removal take
     wait_partition: float = 0.0
     wait_tuple: float = 0.0
+    left_partition: float = 0.0  # c_X(b) = left_partition + b left_tuple
+    left_tuple: float = 0.0
 
 
 PHASES = ("scan", "index", "elevator")
@@ -87,7 +91,8 @@ class Costs:
         c_p = p.payload + disk_tuples * p.read_payload
         c_w = p.wait_partition + disk_tuples * p.wait_tuple
         c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p + c_w
-        return Symbols(c_io, c_p, c_w, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration,
+        c_x = min(p.left_partition + disk_tuples * p.left_tuple, c_w)
+        return Symbols(c_io, c_p, c_w, c_x, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration,
                        self.compare_match, self.detection, p.probe)
 
     @classmethod
@@ -177,9 +182,10 @@ class Workload:
         """The same with R cut anywhere, so that an optimiser sees no steps."""
         return replace(self, cut=None)
 
-    def beside(self, c_loop: float, c_w: float) -> float:
-        """c_loop where the disk works while the processor does: the longer of both (*reading ahead*)."""
-        return max(c_loop - c_w, c_w) if self.reads_ahead else c_loop
+    def beside(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
+        """c_loop where the disk works while the processor does: the longer of both (*reading ahead*). Of the shorter one, waiting
+        for the disk, c_x is left all the same: the reader needs the processor too, and the disk is not always in time."""
+        return max(c_loop - reads * (s.c_w - s.c_x), reads * s.c_w) if self.reads_ahead else c_loop
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
             misses = max(t * (1 - c.hit), 1e-9)
             s = costs.at(misses / 2, cut_tuples, c.keys * work.fan_out, "elevator")
             others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
-            disk = work.beside(number * (s.c_io + cut_tuples * s.c_h) + others, number * s.c_w) - others
+            disk = work.beside(number * (s.c_io + cut_tuples * s.c_h) + others, s, number) - others
             phi = disk_share or disk / (disk + others)
         left = pool - c.bytes - pool / SWITCH_SHARE
         keys, hit = c.keys, c.hit
@@ -112,5 +112,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, dis
     plain = c_loop(s.c_io - s.c_p * unread(matches), cut.tuples, s.c_h, w_s, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n,
                    costs.at(1, 1).c_s)
     h_s = x.h_s * work.elevator_tuple_bytes + cut.number * PARTITION_BYTES
-    return Prediction("elevatorjoin", sizes, w_n, w_s, work.beside(plain + s.c_i, s.c_w), plain,
+    return Prediction("elevatorjoin", sizes, w_n, w_s, work.beside(plain + s.c_i, s), plain,
                       {"disk buffer": cut.most_bytes, "H_R": memory - cut.most_bytes - h_s, "H_S": h_s}, x.h_s, x.h_r)

@@ -65,5 +65,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> 
     s = costs.at(h_s, cut.tuples, phase="index")
     printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     absent = w * (1 - present) / max(present, 1e-9)  # unmatched at once, by the index
-    return Prediction("hybridjoin", sizes, 0.0, w + absent, work.beside(printed + s.c_i + absent * s.c_s, s.c_w), printed,
+    return Prediction("hybridjoin", sizes, 0.0, w + absent, work.beside(printed + s.c_i + absent * s.c_s, s), printed,
                       {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, h_s)

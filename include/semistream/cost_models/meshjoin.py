@@ -7,7 +7,8 @@ Corrections, beside the printed equations:
 
 - *iteration*: an iteration has a cost c_I of its own; the papers' costs are all per tuple.
 - *reading ahead*: where R is read past the page cache, the next partition is read while one is probed. c_w, what the processor
-  waits for the disk in c_IO, is then not added to the rest; the longer of both counts.
+  waits for the disk in c_IO, is then not added to the rest, but for c_x, what is measured to be left of it; or it alone counts,
+  where it is longer than all the rest.
 - *late materialisation*: all columns but the key codes are read only where something matches.
 - *largest chunk*: w stays below what makes c_I a fifth of an iteration, so that no tuple waits for nothing.
 """
@@ -86,5 +87,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> 
     s = costs.at(w * cut.number, cut.tuples)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     matches = w * (1 - work.frequencies.absent)
-    return Prediction("meshjoin", sizes, 0.0, w, work.beside(printed + s.c_i - s.c_p * unread(matches), s.c_w), printed,
+    return Prediction("meshjoin", sizes, 0.0, w, work.beside(printed + s.c_i - s.c_p * unread(matches), s), printed,
                       {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, w * cut.number)

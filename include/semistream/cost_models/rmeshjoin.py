@@ -31,6 +31,6 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, sli
     s = costs.at(w * chunks, cut.tuples)
     printed = c_loop(s.c_io, cut.tuples, slices, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     matches = w * slices * (1 - work.frequencies.absent)
-    corrected = work.beside(printed + s.c_i - s.c_p * unread(matches) / slices, s.c_w / slices)
+    corrected = work.beside(printed + s.c_i - s.c_p * unread(matches) / slices, s, 1 / slices)
     return Prediction("rmeshjoin", sizes, 0.0, w, corrected, printed,
                       {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, w * chunks)

@@ -106,4 +106,4 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, swi
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_b, 0.0, s.c_s, s.c_o, w_s, s.c_e, s.c_a) + w_n * (s.c_s + s.c_r + s.c_n)
     matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
-    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s.c_w), printed, parts, w_s * cut.number, x.h_r)
+    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts, w_s * cut.number, x.h_r)

@@ -44,4 +44,4 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     s = costs.at(h_s, cut.tuples, cache_tuples, "index")
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
     corrected = printed + w_s * s.c_r + (w_s - w) * s.c_s + s.c_i + s.c_d + w * s.c_m
-    return Prediction("sscj", sizes, w_n, w_s, work.beside(corrected, s.c_w), printed, parts, h_s, cache_tuples)
+    return Prediction("sscj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts, h_s, cache_tuples)

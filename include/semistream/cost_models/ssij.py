@@ -75,4 +75,4 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     w_n = w_s * hit / (1 - hit)
     plain = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n)
     corrected = plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8
-    return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s.c_w), plain, parts, h_s, h_r)
+    return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s), plain, parts, h_s, h_r)

@@ -122,7 +122,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w_s, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
     matches = w_s * (1 - work.frequencies.absent / (1 - hit))
     corrected = printed + w_s * s.c_r + s.c_i + s.c_d + w_s * s.c_m - s.c_p * unread(matches)
-    return Prediction(algorithm, sizes, w_n, w_s, work.beside(corrected, s.c_w), printed,
+    return Prediction(algorithm, sizes, w_n, w_s, work.beside(corrected, s), printed,
                       {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}, w_s * cut.number, cache_tuples)
 
 

@@ -92,5 +92,5 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, res
     absent = w_s * (1 - present) / present
     s = costs.at(h_s, cut.tuples, phase="index")
     printed = c_loop(s.c_io, d_n, cut.tuples, s.c_h, w_n + w_s, s.c_o, s.c_e, s.c_s, s.c_a)
-    corrected = work.beside(printed + s.c_i + s.c_2 + absent * s.c_s, s.c_w)
+    corrected = work.beside(printed + s.c_i + s.c_2 + absent * s.c_s, s)
     return Prediction(algorithm, sizes, w_n, w_s + absent, corrected, printed, parts, h_s, d_n)

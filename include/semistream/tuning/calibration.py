@@ -4,7 +4,7 @@ The real operators run, with a stopwatch on each of their parts: a MESHJOIN at s
 c_O, c_E, c_S, c_A and the cost of an iteration itself; the shared front stage gives the look-up and output costs of H_R. The
 model cost = fixed + tuples * c(table size) is then fitted to each part by non-negative least squares of the relative errors.
 Of reading, the operator's own processor time is measured in it, and apart from it what a read takes: the rest is waiting for the
-disk, which an operator that reads ahead does not do.
+disk, which an operator that reads ahead does not do, but for what it is seen to wait.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
     fits = {part: _fit(some, part, flat, steep, tables) for some, part, flat, steep in (
         (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []), (runs, "find", [], ["disk_tuples", "w"]),
         (runs, "output", ["disk_tuples"], ["w"]), (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]),
-        (runs, "stream", ["w"], []))}
+        (runs, "stream", ["w"], []), (whole, "left", ["disk_tuples"], []))}
+    left = fits.pop("left")
     fixed = {part: f.fixed for part, f in fits.items()}
     each, every = fits["find"].steep  # disk tuple's look-up; match's, a step along its key's chain
     code, payload = fits["codes"], fits["payload"]
@@ -219,7 +220,8 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
         append=fits["append"].steep[0], read_stream=fits["stream"].flat[0], read_partition=fixed["codes"] + fixed["payload"],
         read_code=fits["codes"].flat[0], payload=fixed["payload"], read_payload=fits["payload"].flat[0],
         iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
-        probe=fixed["find"] + fixed["output"] + fixed["remove"], wait_partition=waits.fixed, wait_tuple=waits.flat[0])
+        probe=fixed["find"] + fixed["output"] + fixed["remove"], wait_partition=waits.fixed, wait_tuple=waits.flat[0],
+        left_partition=left.fixed, left_tuple=left.flat[0])
     return costs, {part: {"fixed": f.fixed, "error": f.error} for part, f in fits.items()}
 
 
@@ -272,6 +274,7 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             **{part: t / total / slow for part, t in reading.seconds.items()},
             **{part: s[part] for part in ("find", "remove", "append")},
             "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
+            "left": max(s["codes"] + s["payload"] - sum(reading.seconds.values()) / total / slow, 0.0),
             "stream": s["process"] - s["iterate"] - s["append"]}
 
 
