@@ -31,6 +31,7 @@ class Settings:
     waiting: int = 1_000_000  # tuples given before the crash
     batches: int = 15  # empty ones
     warm_up: int = 5  # of them
+    algorithm: str = "elevatorjoin"
     driver_memory: str = "2g"
     cores: int = 2
 
@@ -45,11 +46,12 @@ def run(bench: Bench, s: Settings) -> None:
     empty.make()
     bench.compare("start", "empty micro-batch", {
         "spark": Empty(Spark(empty, "as is")), "the app's job, empty": Empty(Spark(empty, NOTHING)),
-        "semistream, delta": Empty(App(empty, "ssbj", memory)),
-        "semistream, sql": Empty(App(empty, "ssbj", memory, sink="sql"))}, "spark")
+        "semistream, delta": Empty(App(empty, s.algorithm, memory)),
+        "semistream, sql": Empty(App(empty, s.algorithm, memory, sink="sql"))}, "spark")
     case = replace(empty, batch=s.waiting, batches=1)
     bench.compare("start", f"restart, {s.waiting:,} tuples given before", {
-        "one waits": Restart(replace(case, batch=1), memory), "all wait": Restart(case, memory)}, "one waits")
+        "one waits": Restart(replace(case, batch=1), s.algorithm, memory), "all wait": Restart(case, s.algorithm, memory)},
+        "one waits")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Empty:
 @dataclass(frozen=True)
 class Restart:
     case: Case
+    algorithm: str
     memory: int
 
     def __call__(self) -> RestartPeer:
@@ -83,13 +86,13 @@ class Restart:
 class RestartPeer(ProgramPeer):
     def __init__(self, of: Restart):
         super().__init__(of.case, f"restart {of.case.batch}", of.memory)
-        self.expected = self.case.stream.expected(self.case.batch + 1)
+        self.expected, self.algorithm = self.case.stream.expected(self.case.batch + 1), of.algorithm
 
     def _run(self) -> Sample:
         case, home = self.case, self.home
         tuples, query = home / "stream", home / "checkpoint" / "query"
         shutil.copytree(case.tuples, tuples)
-        settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples, "ssbj", self.memory)
+        settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples, self.algorithm, self.memory)
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1", "--drain-after", "0"]
         environment = case.environment(home) | places(home)
         with program([*command, "--trigger", "1 second"], home / "log", environment) as first:
