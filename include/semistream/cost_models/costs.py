@@ -56,7 +56,7 @@ class PhaseCosts:
     payload: float  # the part of read_partition that the payload takes
     read_payload: float
     iteration: float  # c_I
-    probe: float  # the part of it that finding, output and removal take
+    probe: float  # the part of it that finding and removal take; that of output is for pages read from the disk
     wait_partition: float = 0.0
     wait_tuple: float = 0.0
     left_partition: float = 0.0  # c_X(b) = left_partition + b left_tuple

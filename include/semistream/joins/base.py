@@ -170,7 +170,7 @@ class SemiStreamJoin(ABC):
     def __init__(self, spec: JoinSpec, parameters: Settings):
         self.spec, self.parameters, self.master = spec, parameters, spec.master
         self.arena = Arena(spec.memory)
-        self.stats = JoinStatistics()
+        self.stats, self._hits_before = JoinStatistics(), 0
         added = [pa.field(n, spec.fetched_schema.field(c).type) for c, n in zip(spec.columns, spec.names, strict=True)]
         self.output_schema = pa.schema([*spec.stream, *added])
         self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
@@ -265,20 +265,35 @@ class SemiStreamJoin(ABC):
             self.stats.output_rows += count
         return JoinOutput(joined, rejected)
 
-    def _same_keys(self, stream: list[pa.Array], master: list[pa.Array]) -> np.ndarray | None:
-        """Which pairs have equal keys and not only equal codes, bool[n]; None where codes are exact.
+    def _iterated(self, started: float, read_before: int, w_s: int, disk_tuples: int, r_cycles: int) -> None:
+        """Account for an outer loop that began at a time, when so many bytes of R had been read."""
+        s, read = self.stats, self.spec.master.bytes_read - read_before
+        s.iteration_count += 1
+        s.disk_tuples_read += disk_tuples
+        s.bytes_read += read
+        s.r_cycles = r_cycles
+        w_n, self._hits_before = s.cache_hits - self._hits_before, s.cache_hits
+        s.iterations.append(Iteration(w_n, w_s, disk_tuples, read, time.perf_counter() - started, self._waiting(),
+                                      getattr(self, "cached", 0), r_cycles))
 
-        stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``.
+    def _equal(self, stream: list[pa.Array], master: list[pa.Array],
+               tuples: np.ndarray) -> tuple[list[pa.Array], list[pa.Array], np.ndarray]:
+        """Of pairs with equal key codes those with equal keys: all of them where codes are exact.
+
+        stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``; tuples: which stream tuples.
         """
         keys = self.spec.keys
         if keys.exact:
-            return None
+            return stream, master, tuples
         same = np.ones(len(stream[0]), bool)
         for s, m, kind in zip(keys.stream, keys.master, keys.types, strict=True):
             left = canonical(stream[self.spec.stream.get_field_index(s)], kind)
             right = canonical(master[self.spec.fetched.index(m)], kind)
             same &= pc.equal(left, right).to_numpy(zero_copy_only=False)
-        return same
+        if same.all():
+            return stream, master, tuples
+        keep = pa.array(same)
+        return [c.filter(keep) for c in stream], [c.filter(keep) for c in master], tuples[same]
 
 
 class Partition:

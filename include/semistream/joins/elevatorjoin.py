@@ -52,7 +52,7 @@ from semistream.config import Settings
 from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import PROBE_ROWS, cached_bytes, has_strings, probe_front, tuples_of
 from semistream.joins.partitionroom import PARTITION_BYTES, PartitionRoom, Visit
 from semistream.joins.parts import OUTPUT_ROWS, Cache, TupleStore, is_variable, variable_bytes
@@ -108,7 +108,6 @@ class Elevatorjoin(SemiStreamJoin):
         self._disk_seconds = self._miss_seconds = 0.0
         self._room: PartitionRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
-        self._hits_before = 0
         self.affordable = math.inf  # h_S, by what it costs to keep
         self._sweep_seconds = self.master.partition_count * (
             meshjoin.ITERATION_COST + self.master.partition_tuples * meshjoin.TUPLE_COST)
@@ -238,7 +237,7 @@ class Elevatorjoin(SemiStreamJoin):
 
     def iterate(self) -> Iterator[JoinOutput]:
         """One iteration: the elevator's next stop, where all tuples that wait for that partition leave."""
-        started, read_before, stats = time.perf_counter(), self.master.bytes_read, self.stats
+        started, read_before = time.perf_counter(), self.master.bytes_read
         at = self.room.next(self.position)
         if at < 0:
             self._end_sweep()
@@ -263,13 +262,7 @@ class Elevatorjoin(SemiStreamJoin):
         now = time.perf_counter()
         self._disk_seconds += disk
         self._miss_seconds += now - inside - disk
-        stats.iteration_count += 1
-        stats.disk_tuples_read += disk_tuples
-        stats.bytes_read += self.master.bytes_read - read_before
-        stats.iterations.append(Iteration(stats.cache_hits - self._hits_before, len(visit.slots), disk_tuples,
-                                          self.master.bytes_read - read_before, now - started, self.room.live,
-                                          self.cached, self.sweeps))
-        self._hits_before = stats.cache_hits
+        self._iterated(started, read_before, len(visit.slots), disk_tuples, self.sweeps)
         if self.position >= self.master.partition_count:
             self._end_sweep()
 
@@ -278,10 +271,7 @@ class Elevatorjoin(SemiStreamJoin):
         for rows, tuples in visit.pairs(found, counts):
             master = partition.take(rows).columns
             stream = self.tuples.columns(visit.keys[tuples], self.room.store.get(visit.slots[tuples]))
-            same = self._same_keys(stream, master)
-            if same is not None and not same.all():
-                keep, tuples = pa.array(same), tuples[same]
-                stream, master = [c.filter(keep) for c in stream], [c.filter(keep) for c in master]
+            stream, master, tuples = self._equal(stream, master, tuples)
             matched[tuples] = True
             if len(tuples):
                 yield self._joined(stream, master)

@@ -65,10 +65,7 @@ def probe_front(join: SemiStreamJoin, cache: Cache, block: pa.RecordBatch,
     matched = np.zeros(len(codes), bool)
     for rows, slots in cache.pairs(entries, counts):
         stream, master = block.take(pa.array(rows)).columns, cache.store.get(slots)
-        same = join._same_keys(stream, master)
-        if same is not None and not same.all():
-            keep, rows = pa.array(same), rows[same]
-            stream, master = [c.filter(keep) for c in stream], [c.filter(keep) for c in master]
+        stream, master, rows = join._equal(stream, master, rows)
         matched[rows] = True
         if len(rows):
             yield join._joined(stream, master)

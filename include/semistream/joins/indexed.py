@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError
 from semistream.joins import kernels, room_kernels
-from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, JoinOutput, JoinState, Partition, SemiStreamJoin
 from semistream.joins.keyroom import APPEND_ROWS, KeyRoom
 from semistream.joins.parts import OUTPUT_ROWS, is_variable, variable_bytes
 from semistream.joins.sequential import StreamTuples
@@ -55,7 +55,6 @@ class IndexedPhase:
         self.sweeping = False  # the last search for absent keys found some: look for more in each iteration
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self.read = 0  # partitions so far
-        self._hits_before = 0
 
     @property
     def room(self) -> KeyRoom:
@@ -143,7 +142,7 @@ class IndexedPhase:
                 self.sweeping = len(met[-1]) > 0
             removed = yield from self.finish(np.concatenate(met))
             self.read += span[1] - span[0]
-        self._account(started, read_before, removed, disk_tuples)
+        self.join._iterated(started, read_before, removed, disk_tuples, self.read // max(self.master.partition_count, 1))
 
     def _oldest_is_absent(self, span: Span) -> bool:
         oldest = self.room.oldest
@@ -162,10 +161,7 @@ class IndexedPhase:
         for rows, slots in room.pairs(found, counts):
             master = partition.take(rows).columns
             stream = self.tuples.columns(room.key[slots], room.store.get(slots))
-            same = self.join._same_keys(stream, master)
-            if same is not None and not same.all():
-                keep, slots = pa.array(same), slots[same]
-                stream, master = [c.filter(keep) for c in stream], [c.filter(keep) for c in master]
+            stream, master, slots = self.join._equal(stream, master, slots)
             kernels.mark(room.flags, slots, room_kernels.MATCHED)
             if len(slots):
                 yield self.join._joined(stream, master)
@@ -185,16 +181,6 @@ class IndexedPhase:
             part = lost[first:first + OUTPUT_ROWS]
             yield self.join._unmatched(self.tuples.columns(self.room.key[part], self.room.store.get(part)), NO_MATCH)
         return len(slots)
-
-    def _account(self, started: float, read_before: int, removed: int, disk_tuples: int) -> None:
-        stats, read = self.join.stats, self.master.bytes_read - read_before
-        stats.iteration_count += 1
-        stats.disk_tuples_read += disk_tuples
-        stats.bytes_read += read
-        stats.r_cycles = self.read // max(self.master.partition_count, 1)
-        hits, self._hits_before = stats.cache_hits - self._hits_before, stats.cache_hits
-        stats.iterations.append(Iteration(hits, removed, disk_tuples, read, time.perf_counter() - started, self.live,
-                                          getattr(self.join, "cached", 0), stats.r_cycles))
 
     def state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """The waiting tuples in the order of age."""

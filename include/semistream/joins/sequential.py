@@ -17,7 +17,7 @@ import pyarrow as pa
 from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, Iteration, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.parts import TupleStore, WaitingRoom, is_variable, variable_bytes
 from semistream.master import MasterRelation
 
@@ -74,7 +74,6 @@ class MeshPhase:
         self.variable = 0.0  # bytes of strings of an average stream tuple
         self.position = self.cycles = 0  # iterations of this R-cycle; R-cycles
         self._partition: Partition | None = None  # in the disk buffer
-        self._hits_before = 0
 
     @property
     def started(self) -> bool:
@@ -179,8 +178,7 @@ class MeshPhase:
 
     def iterate(self) -> Iterator[JoinOutput]:
         """One outer loop of MESHJOIN."""
-        started, read_before = time.perf_counter(), self.master.bytes_read
-        stats, room = self.join.stats, self.room
+        started, read_before, room = time.perf_counter(), self.master.bytes_read, self.room
         room.close(started)
         disk_tuples = yield from self._disk()
         self.position += 1
@@ -192,14 +190,7 @@ class MeshPhase:
         if len(room.queue) >= self.chunks:
             removed = room.queue[0].count
             yield from self.expire()
-        stats.iteration_count += 1
-        stats.disk_tuples_read += disk_tuples
-        stats.bytes_read += self.master.bytes_read - read_before
-        stats.r_cycles = self.cycles
-        stats.iterations.append(Iteration(stats.cache_hits - self._hits_before, removed, disk_tuples,
-                                          self.master.bytes_read - read_before, time.perf_counter() - started, room.live,
-                                          getattr(self.join, "cached", 0), self.cycles))
-        self._hits_before = stats.cache_hits
+        self.join._iterated(started, read_before, removed, disk_tuples, self.cycles)
 
     def _disk(self) -> Generator[JoinOutput, None, int]:
         """Read the next partition, if the last one is through, and join its next slice. Returns the tuples read."""
@@ -229,10 +220,7 @@ class MeshPhase:
         for rows, slots in room.pairs(found, counts):
             master = partition.take(rows + first).columns
             stream = self.tuples.columns(room.key[slots], room.store.get(slots))
-            same = self.join._same_keys(stream, master)
-            if same is not None and not same.all():
-                keep, slots = pa.array(same), slots[same]
-                stream, master = [c.filter(keep) for c in stream], [c.filter(keep) for c in master]
+            stream, master, slots = self.join._equal(stream, master, slots)
             kernels.mark(room.flags, slots, kernels.MATCHED)
             if len(slots):
                 yield self.join._joined(stream, master)

@@ -220,7 +220,7 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
         append=fits["append"].steep[0], read_stream=fits["stream"].flat[0], read_partition=fixed["codes"] + fixed["payload"],
         read_code=fits["codes"].flat[0], payload=fixed["payload"], read_payload=fits["payload"].flat[0],
         iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
-        probe=fixed["find"] + fixed["output"] + fixed["remove"], wait_partition=waits.fixed, wait_tuple=waits.flat[0],
+        probe=fixed["find"] + fixed["remove"], wait_partition=waits.fixed, wait_tuple=waits.flat[0],
         left_partition=left.fixed, left_tuple=left.flat[0])
     return costs, {part: {"fixed": f.fixed, "error": f.error} for part, f in fits.items()}
 
