@@ -257,6 +257,9 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
     assert len(results["rows"]) == 4 and len({r["answer"] for r in good}) == 1 and results["wrong_answers"] == []
     with open(tmp_path / "cost-models" / "results.csv") as f:
         assert [float(r["mu"]) for r in csv.DictReader(f) if r["mu"]] == [r["mu"] for r in good]
+    claims = (tmp_path / "cost-models" / "claims.txt").read_text()
+    assert f"commit {about['commit']}, " in claims and f"$ {about['command']}\n" in claims
+    assert "answers: of all joins equal" in claims and all(c["claim"] in claims for c in results["claims"])
     page = (tmp_path / "cost-models" / "report.html").read_text()
     assert page.count("<svg") == 2 and "http" not in page.replace("http://www.w3.org", "") and "<strong>failed:</strong>" in page
     for claim in results["claims"]:

@@ -281,7 +281,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 def _experiments(arguments: argparse.Namespace) -> int:
     from semistream.experiments import EXPERIMENTS
     from semistream.experiments.report import claims_table
-    from semistream.experiments.run import chosen, run
+    from semistream.experiments.run import chosen, claims, run
     from semistream.experiments.settings import ExperimentSettings
 
     screen = Console(highlight=False)
@@ -307,7 +307,7 @@ def _experiments(arguments: argparse.Namespace) -> int:
             print("Interrupted; what was measured is kept, and the same command goes on from there.", file=sys.stderr)
             return 130
         if result.findings:
-            screen.print(claims_table(experiment, result.findings))
+            screen.print(claims_table(result.about, claims(result.findings)))
         for line in result.wrong:
             screen.print(f"Different answers to the same stream: {line}", style="red", markup=False)
         print(f"Report: {result.report}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 from matplotlib import rc_context
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from rich.console import Console
 from rich.table import Table
 
 from semistream.durable import write_text
@@ -43,16 +45,29 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
     return path
 
 
-def claims_table(experiment: Experiment, findings: Sequence[Finding]) -> Table:
-    """For a terminal."""
-    table = Table(title=f"{experiment.name}: {experiment.about}", title_justify="left", box=None, pad_edge=False)
+def claims_table(about: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> Table:
+    """For a terminal, of what results.json says."""
+    table = Table(title=f"{about['experiment']}: {about['about']}", title_justify="left", box=None, pad_edge=False)
     for name in ("claim", "claimed", "measured", "by the models", "verdict"):
         table.add_column(name, justify="left" if name in ("claim", "verdict") else "right", overflow="fold")
-    for f in findings:
-        n = f.number
-        table.add_row(f.claim.text, f.claim.claimed, shown(n.value, f.claim.unit, n.interval) if n else "–",
-                      shown(n.predicted, f.claim.unit) if n else "–", f.verdict)
+    for c in claims:
+        table.add_row(c["claim"], c["claimed"], shown(c["measured"], c["unit"], c["interval"] or 0.0),
+                      shown(c["predicted"], c["unit"]), c["verdict"])
     return table
+
+
+def claims_text(values: Mapping[str, Any]) -> str:
+    """The same as a text, with what it depends on."""
+    about, sink = values["about"], StringIO()
+    m, screen = about["machine"], Console(file=sink, width=150, highlight=False)
+    versions = ", ".join(f"{k} {v}" for k, v in {"python": m["python"], **about["versions"]}.items())
+    screen.print(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, {m['system']}\ncommit {about['commit']}, "
+                 f"{versions}", soft_wrap=True)
+    answers = "; ".join(values["wrong_answers"]) or "of all joins equal, by checksum"
+    screen.print(f"$ {about['command']}\nscale {about['scale']:g}; {about['page_cache']}; answers: {answers}\n", soft_wrap=True,
+                 markup=False)
+    screen.print(claims_table(about, values["claims"]))
+    return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
 
 
 def shown(number: float | None, unit: str, interval: float = 0.0) -> str:

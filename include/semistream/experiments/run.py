@@ -28,7 +28,7 @@ from semistream.joins.registry import find_algorithm
 from semistream.tuning.calibration import processor
 
 OWN = ("elevatorjoin",)  # our own algorithms, shown beside the papers'
-RESULTS, TABLE, REPORT = "results.json", "results.csv", "report.html"
+RESULTS, TABLE, CLAIMS, REPORT = "results.json", "results.csv", "claims.txt", "report.html"
 Tell = Callable[[str], None]
 
 
@@ -44,6 +44,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
+    about: dict[str, Any]
     report: Path
     findings: list[Finding]
     wrong: list[str]  # where answers differ
@@ -90,11 +91,12 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     finally:
         findings = judge(experiment, bench, points, rows)
         if rows:
-            from semistream.experiments.report import write_report
+            from semistream.experiments.report import claims_text, write_report
 
-            _write(output, about, rows, findings)
+            values = _write(output, about, rows, findings)
+            write_text(output / CLAIMS, claims_text(values))
             write_report(output / REPORT, experiment, about, rows, findings)
-    return Outcome(output / REPORT, findings, wrong_answers(rows), sum(r["state"] != FAILED for r in rows))
+    return Outcome(about, output / REPORT, findings, wrong_answers(rows), sum(r["state"] != FAILED for r in rows))
 
 
 def judge(experiment: Experiment, bench: Bench, points: Sequence[Point], rows: Sequence[dict[str, Any]]) -> list[Finding]:
@@ -194,17 +196,25 @@ def _key(point: Point) -> str:
     return json.dumps(asdict(point), sort_keys=True)
 
 
-def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]], findings: Sequence[Finding] = ()) -> None:
-    claims = [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit, "verdict": f.verdict,
-               "measured": f.number and f.number.value, "interval": f.number and f.number.interval,
-               "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why]} for f in findings]
-    values = {"about": about | {"finished": _now()}, "claims": claims, "wrong_answers": wrong_answers(rows), "rows": list(rows)}
+def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """As results.json has them."""
+    return [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit, "verdict": f.verdict,
+             "measured": f.number and f.number.value, "interval": f.number and f.number.interval,
+             "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why]} for f in findings]
+
+
+def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]],
+           findings: Sequence[Finding] = ()) -> dict[str, Any]:
+    """Gives what it writes as JSON."""
+    values = {"about": about | {"finished": _now()}, "claims": claims(findings), "wrong_answers": wrong_answers(rows),
+              "rows": list(rows)}
     write_text(output / RESULTS, json.dumps(values, indent=1, default=str))
     columns = list(dict.fromkeys(k for r in rows for k in r))
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows({k: json.dumps(v) if isinstance(v, dict) else v for k, v in r.items()} for r in rows)
+    return values
 
 
 def _now() -> str:
