@@ -29,6 +29,7 @@ from semistream.errors import ConfigError
 from semistream.joins import REGISTRY, open_join
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.tuning import calibrate, choose, describe, predict, tune, tune_all
+from semistream.tuning.calibration import _fit
 from semistream.tuning.search import bounds, fastest
 from semistream.workloads.zipf import ZipfKeys
 
@@ -392,6 +393,13 @@ class TestChoice:
 
 
 @pytest.mark.slow
+def test_few_tuples_cost_no_less_than_can_be_told_of_more():
+    few = [{"s": 1.0 - w / 1e3, "w": w, "table": 10.0} for w in (1.0, 2.0)]  # noise hides their cost
+    many = [{"s": 1.0 + w / 100, "w": w, "table": 100.0} for w in (50.0, 100.0)]
+    fit = _fit([*few, *many], "s", [], ["w"], [10.0, 100.0])
+    assert fit.steep[0] == pytest.approx((0.01, 0.01), rel=0.01) and fit.fixed == pytest.approx(1, rel=0.01)
+
+
 def test_calibration(master, tmp_path):
     costs = calibrate(stream_of(np.arange(1, 257)), master, [("key", "key")], memory=500_000, seconds=0.01)
     s = costs.at(50_000, 4_096, 10_000)

@@ -357,7 +357,11 @@ def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep
     a = np.stack(columns, axis=1) / y[:, None]
     x, _ = nnls(a, np.ones(len(y)))
     split, many = 1 + len(flat), len(tables)
-    grown = [tuple(map(float, np.cumsum(x[i:i + many]))) for i in range(split, len(x), many)]
+    grown = []
+    for i in range(split, len(x), many):
+        c = np.cumsum(x[i:i + many])
+        c[c == 0] = c[np.argmax(c > 0)]  # so few tuples that theirs cannot be told from the fixed cost: as with more of them
+        grown.append(tuple(map(float, c)))
     return Fit(float(x[0]), tuple(map(float, x[1:split])), tuple(grown), float(np.median(np.abs(a @ x - 1))))
 
 
