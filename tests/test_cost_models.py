@@ -392,7 +392,6 @@ class TestChoice:
             choose(stream_of([1, 2, 3]), master, 1_000, [("key", "key")])
 
 
-@pytest.mark.slow
 def test_few_tuples_cost_no_less_than_can_be_told_of_more():
     few = [{"s": 1.0 - w / 1e3, "w": w, "table": 10.0} for w in (1.0, 2.0)]  # noise hides their cost
     many = [{"s": 1.0 + w / 100, "w": w, "table": 100.0} for w in (50.0, 100.0)]
@@ -400,6 +399,7 @@ def test_few_tuples_cost_no_less_than_can_be_told_of_more():
     assert fit.steep[0] == pytest.approx((0.01, 0.01), rel=0.01) and fit.fixed == pytest.approx(1, rel=0.01)
 
 
+@pytest.mark.slow
 def test_calibration(master, tmp_path):
     costs = calibrate(stream_of(np.arange(1, 257)), master, [("key", "key")], memory=500_000, seconds=0.01)
     s = costs.at(50_000, 4_096, 10_000)
