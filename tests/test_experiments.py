@@ -15,6 +15,7 @@ import pytest
 from semistream.cli import main
 from semistream.config import Places
 from semistream.cost_models import MODELS, TYPICAL
+from semistream.cost_models.costs import PHASES
 from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments import EXPERIMENTS
 from semistream.experiments.answer import Answer, row_hashes
@@ -195,6 +196,15 @@ def test_the_parts_of_an_iteration_are_all_of_it(bench):
     told = sentence(settings)
     assert "SSJ" in told and "to read R" in told and f"{settings[0].ratio:.1f}" in told
     assert "at most about" in limits(settings) and limits(explain(bench, points[::-1])) == ""
+
+
+def test_what_is_left_of_waiting_for_the_disk_is_a_part_of_reading(bench, monkeypatch):
+    known, points = bench.costs("zipf"), [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
+    waiting = {p: replace(getattr(known, p), wait_partition=2e-4, left_partition=1e-4) for p in PHASES}
+    before = explain(bench, points)[-1].shares[1]
+    monkeypatch.setattr(bench, "costs", lambda *_: replace(known, **waiting))
+    after = explain(bench, points)[-1].shares[1]
+    assert sum(after.terms.values()) == pytest.approx(1, abs=0.05) and after.terms["read R"] > before.terms["read R"]
 
 
 def test_a_term_that_is_free_costs_nothing():

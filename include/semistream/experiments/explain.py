@@ -14,8 +14,9 @@ from semistream.experiments.model import Point
 from semistream.joins import REGISTRY
 
 SEEK, BANDWIDTH = 8e-3, 100e6  # s to position, bytes/s: a hard disk of the papers' years
+WAITS = ("wait_partition", "wait_tuple", "left_partition", "left_tuple")
 TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # fields of a phase's costs; of all of them
-    "read R": (("read_partition", "read_code", "payload", "read_payload"), ()),
+    "read R": (("read_partition", "read_code", "payload", "read_payload", *WAITS), ()),
     "look up in H_S": (("look_up",), ()),
     "output": (("output",), ("output_cache",)),
     "append, remove": (("append", "remove"), ()),
@@ -97,7 +98,8 @@ def without(costs: Costs, term: str) -> Costs:
 def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
     """The same processor, with R on a disk that must position for a read through the index; a scan goes on where it was."""
     slow: dict[str, Any] = {p: replace(getattr(costs, p), read_partition=SEEK if p == "index" else 0.0, payload=0.0,
-                                       read_code=0.0, read_payload=tuple_bytes / BANDWIDTH) for p in PHASES}
+                                       read_code=0.0, read_payload=tuple_bytes / BANDWIDTH, **dict.fromkeys(WAITS, 0.0))
+                            for p in PHASES}
     return replace(costs, **slow)
 
 
