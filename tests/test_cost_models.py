@@ -58,8 +58,9 @@ def master(tmp_path_factory):
 
 
 def published(root, keys):
+    keys = pa.array(keys)
     payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(104), len(keys), [None, pa.py_buffer(bytes(104 * len(keys)))])
-    batch = pa.RecordBatch.from_arrays([pa.array(keys), payload], ["key", "payload"])
+    batch = pa.RecordBatch.from_arrays([keys, payload], ["key", "payload"])
     publish_snapshot([batch], batch.schema, root, "master", ["key"], bucket_count=4, page_tuples=256)
     return open_snapshot(root)
 
@@ -280,6 +281,14 @@ class TestModels:
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_each_match_is_output(name):
+    p = tune(name, workload(), 12e6, PAPER_LIKE)
+    share = {"disk_share": 0.5} if name == "elevatorjoin" else {}  # it depends on what a match costs
+    one, nine = (MODELS[name].predict(workload(matches=n), 12e6, PAPER_LIKE, **p.sizes, **share) for n in (1, 9))
+    assert nine.c_loop - one.c_loop >= 0.9 * 8 * 200e-9 * nine.w
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_memory_and_tuples_are_those_of_the_operator(name, master):
     """What a model says of sizes and tuples does not depend on how fast the machine is: it is compared with the operator
     itself."""
@@ -387,6 +396,12 @@ class TestChoice:
         keys = np.where(np.arange(20_000) % 2, ZipfKeys(R_T, 0.5).draw(0, 20_000), 10 ** 9 + np.arange(20_000))
         assert describe(stream_of(keys), master, [("key", "key")]).frequencies.absent == pytest.approx(0.5, abs=0.1)
 
+    def test_finds_how_many_match(self, tmp_path):
+        thrice = published(tmp_path / "master", np.repeat(np.arange(20_000), 3))
+        keys = np.where(np.arange(20_000) % 2, ZipfKeys(20_000, 0.5).draw(0, 20_000) - 1, 10 ** 9 + np.arange(20_000))
+        work = describe(stream_of(keys), thrice, [("key", "key")])
+        assert work.fan_out == 3 and work.values == 20_000 and work.matches == pytest.approx(1.5, abs=0.3)
+
     def test_too_little_memory(self, master):
         with pytest.raises(ConfigError, match="memory"):
             choose(stream_of([1, 2, 3]), master, 1_000, [("key", "key")])
@@ -397,6 +412,15 @@ def test_few_tuples_cost_no_less_than_can_be_told_of_more():
     many = [{"s": 1.0 + w / 100, "w": w, "table": 100.0} for w in (50.0, 100.0)]
     fit = _fit([*few, *many], "s", [], ["w"], [10.0, 100.0])
     assert fit.steep[0] == pytest.approx((0.01, 0.01), rel=0.01) and fit.fixed == pytest.approx(1, rel=0.01)
+
+
+@pytest.mark.slow
+def test_calibration_by_output_row(tmp_path):
+    """Keys that are compared, and that have many tuples: a row costs about what it does where each key has one."""
+    once, often = (published(tmp_path / str(many), [f"key {i // many:06}" for i in range(40_000)]) for many in (1, 40))
+    stream = pa.RecordBatch.from_pydict({"key": ["key 000001", "key 000002"], "note": [b"a", b"b"]})
+    one, of_many = (calibrate(stream, m, [("key", "key")], memory=100_000, seconds=0.01).output_cache for m in (once, often))
+    assert one[0] / 5 < of_many[0] < 5 * one[0] < 5e-6
 
 
 @pytest.mark.slow

@@ -27,8 +27,8 @@ class Symbols(NamedTuple):
     c_x: float  # the part of that which is left where the next partition is read ahead
     c_h: float  # look one disk tuple up in H_S
     c_r: float  # look one stream tuple up in H_R (the papers' c_H too)
-    c_o: float  # output one tuple found through H_S
-    c_n: float  # output one tuple found through H_R (the papers' c_O too)
+    c_o: float  # output what one stream tuple finds through H_S
+    c_n: float  # output what one finds through H_R (the papers' c_O too)
     c_e: float  # remove one tuple from H_S and Q
     c_s: float  # read one stream tuple
     c_a: float  # append one tuple to H_S and Q
@@ -47,7 +47,7 @@ class PhaseCosts:
 
     tables: tuple[float, ...]  # tuples in H_S
     look_up: tuple[float, ...]  # c_H, per disk tuple
-    output: tuple[float, ...]  # c_O
+    output: tuple[float, ...]  # c_O, per output row
     remove: tuple[float, ...]  # c_E
     append: tuple[float, ...]  # c_A
     read_stream: float  # c_S
@@ -76,7 +76,7 @@ class Costs:
     elevator: PhaseCosts  # of ELEVATORJOIN
     tables: tuple[float, ...]  # tuples in H_R
     look_up_cache: tuple[float, ...]  # c_H in H_R
-    output_cache: tuple[float, ...]  # c_O from H_R
+    output_cache: tuple[float, ...]  # c_O from H_R, per output row
     compare: float  # c_F
     compare_match: float  # c_M
     detection: float  # c_D
@@ -84,7 +84,7 @@ class Costs:
     measured: dict[str, Any] = field(default_factory=dict)  # when, with what sizes, how well it fitted
 
     def at(self, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan") -> Symbols:
-        """The papers' symbols for an H_S of so many tuples, a disk buffer of so many, an H_R of so many."""
+        """The papers' symbols for an H_S of so many tuples, a disk buffer of so many, an H_R of so many; one match a tuple."""
         p: PhaseCosts = getattr(self, phase)
         c_h, c_o, c_e, c_a = (_interpolate(tuples, p.tables, v) for v in (p.look_up, p.output, p.remove, p.append))
         c_r, c_n = (_interpolate(cached, self.tables, v) for v in (self.look_up_cache, self.output_cache))
@@ -162,6 +162,7 @@ class Workload:
     frequencies: Frequencies
     page_tuples: float = 1.0  # partitions are whole pages of so many tuples
     fan_out: float = 1.0  # master tuples per join value
+    matches: float = 1.0  # output rows per stream tuple
     batch_tuples: float = math.inf  # stream tuples that come at a time
     reads_ahead: bool = False  # whether the next partition is read while one is probed
     cut: Callable[[int], Cut] | None = None  # how R really is cut, where it is there
@@ -177,6 +178,11 @@ class Workload:
             return self.cut(max(int(disk_tuples), 1))
         d = min(max(disk_tuples, self.page_tuples, 1.0), max(self.master_tuples, 1))
         return Cut(max(math.ceil(self.master_tuples / d), 1), d, math.ceil(d * self.disk_tuple_bytes), int(d))
+
+    def symbols(self, costs: Costs, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan") -> Symbols:
+        """``Costs.at``, where a stream tuple finds as many as here."""
+        s = costs.at(tuples, disk_tuples, cached, phase)
+        return s._replace(c_o=s.c_o * self.matches, c_n=s.c_n * self.matches)
 
     def smooth(self) -> Workload:
         """The same with R cut anywhere, so that an optimiser sees no steps."""

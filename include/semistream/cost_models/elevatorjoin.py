@@ -71,7 +71,7 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
         for _ in range(6):
             c = work.frequencies.worth(2 * phi / (t * v_s), each, work.cached_key_bytes, most)
             misses = max(t * (1 - c.hit), 1e-9)
-            s = costs.at(misses / 2, cut_tuples, c.keys * work.fan_out, "elevator")
+            s = work.symbols(costs, misses / 2, cut_tuples, c.keys * work.fan_out, "elevator")
             others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
             disk = work.beside(number * (s.c_io + cut_tuples * s.c_h) + others, s, number) - others
             phi = disk_share or disk / (disk + others)
@@ -100,17 +100,17 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, dis
         return infeasible("elevatorjoin", sizes)
     all_of_r = work.values * (work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes)
     if all_of_r <= pool * (1 - LEAST_H_S):
-        s = costs.at(1, 1, work.master_tuples, "elevator")
-        each = s.c_r + s.c_n + costs.at(1, 1).c_s
+        s = work.symbols(costs, 1, 1, work.master_tuples, "elevator")
+        each = s.c_r + s.c_n + work.symbols(costs, 1, 1).c_s
         return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each,
                           {"disk buffer": cut.most_bytes, "H_R": all_of_r, "H_S": pool - all_of_r}, 0.0, work.master_tuples)
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     w_s = 2 * x.h_s / cut.number
     w_n = w_s * x.hit / max(1 - x.hit, 1e-9)
-    s = costs.at(x.h_s, cut.tuples, x.h_r, "elevator")
+    s = work.symbols(costs, x.h_s, cut.tuples, x.h_r, "elevator")
     matches = w_s * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
     plain = c_loop(s.c_io - s.c_p * unread(matches), cut.tuples, s.c_h, w_s, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n,
-                   costs.at(1, 1).c_s)
+                   work.symbols(costs, 1, 1).c_s)
     h_s = x.h_s * work.elevator_tuple_bytes + cut.number * PARTITION_BYTES
     return Prediction("elevatorjoin", sizes, w_n, w_s, work.beside(plain + s.c_i, s), plain,
                       {"disk buffer": cut.most_bytes, "H_R": memory - cut.most_bytes - h_s, "H_S": h_s}, x.h_s, x.h_r)

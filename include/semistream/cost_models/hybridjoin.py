@@ -62,7 +62,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> 
         return infeasible("hybridjoin", sizes)
     present = 1 - work.frequencies.absent
     w = reads(work.frequencies.partitions(cut.number), h_s).w
-    s = costs.at(h_s, cut.tuples, phase="index")
+    s = work.symbols(costs, h_s, cut.tuples, phase="index")
     printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     absent = w * (1 - present) / max(present, 1e-9)  # unmatched at once, by the index
     return Prediction("hybridjoin", sizes, 0.0, w + absent, work.beside(printed + s.c_i + absent * s.c_s, s), printed,

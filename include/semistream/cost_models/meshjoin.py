@@ -84,7 +84,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> 
     if 2 * cut.most_bytes > memory or h_s < cut.number:
         return infeasible("meshjoin", sizes)
     w = chunk_of(work, h_s, cut.number, cut.most_tuples)
-    s = costs.at(w * cut.number, cut.tuples)
+    s = work.symbols(costs, w * cut.number, cut.tuples)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     matches = w * (1 - work.frequencies.absent)
     return Prediction("meshjoin", sizes, 0.0, w, work.beside(printed + s.c_i - s.c_p * unread(matches), s), printed,

@@ -28,7 +28,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, sli
     if 2 * cut.most_bytes > memory or h_s < chunks:
         return infeasible("rmeshjoin", sizes)
     w = chunk_of(work, h_s, chunks, cut.most_tuples / slices)
-    s = costs.at(w * chunks, cut.tuples)
+    s = work.symbols(costs, w * chunks, cut.tuples)
     printed = c_loop(s.c_io, cut.tuples, slices, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     matches = w * slices * (1 - work.frequencies.absent)
     corrected = work.beside(printed + s.c_i - s.c_p * unread(matches) / slices, s, 1 / slices)

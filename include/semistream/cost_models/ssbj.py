@@ -99,7 +99,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, swi
     parts = {"disk buffer": cut.most_bytes, "candidates": candidates, "H_R": x.h_r_bytes, "H_S": pool - x.h_r_bytes}
     w = x.tuples / cut.number
     w_n, w_s = w * x.hit, w * (1 - x.hit)
-    s = costs.at(w_s * cut.number, cut.tuples, x.h_r)
+    s = work.symbols(costs, w_s * cut.number, cut.tuples, x.h_r)
     if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r)

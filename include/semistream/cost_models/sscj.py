@@ -35,13 +35,13 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     if 2 * cut.most_bytes > memory or h_s < 1:
         return infeasible("sscj", sizes)
     if hit > 1 - 1e-9:
-        return ssj.in_memory("sscj", sizes, costs, cache_tuples, parts)
+        return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples, parts)
     missed = work.frequencies.without(cache_tuples / work.fan_out)
     present = 1 - missed.absent
     w = reads(missed.partitions(cut.number), h_s).w if present > 1e-9 else 1.0
     w_s = w / max(present, 1e-9)
     w_n = w_s * hit / (1 - hit)
-    s = costs.at(h_s, cut.tuples, cache_tuples, "index")
+    s = work.symbols(costs, h_s, cut.tuples, cache_tuples, "index")
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
     corrected = printed + w_s * s.c_r + (w_s - w) * s.c_s + s.c_i + s.c_d + w * s.c_m
     return Prediction("sscj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts, h_s, cache_tuples)

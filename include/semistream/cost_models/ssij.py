@@ -64,7 +64,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
              "H_S": left - places * block}
     blocks = work.frequencies.partitions(cut.number)
     hit, h_r = blocks.top(places), places * cut.tuples
-    s = costs.at(h_s, cut.tuples, h_r, "index")
+    s = work.symbols(costs, h_s, cut.tuples, h_r, "index")
     present = 1 - work.frequencies.absent - hit
     if present < 1e-9:  # what R has is cached, what it has not the index knows
         each = s.c_r + s.c_n + s.c_s

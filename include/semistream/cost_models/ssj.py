@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 
-from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.costs import Costs, Prediction, Symbols, Workload, infeasible
 from semistream.cost_models.harmonic import EULER_GAMMA, harmonic, power_sum
 from semistream.cost_models.meshjoin import chunk_of, unread
 
@@ -113,12 +113,13 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
     if 2 * cut.most_bytes > memory or h_s < cut.number:
         return infeasible(algorithm, sizes)
     if hit > 1 - 1e-9:
-        return in_memory(algorithm, sizes, costs, cache_tuples, {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left})
+        parts = {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}
+        return in_memory(algorithm, sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples, parts)
     w_s = chunk_of(work, h_s, cut.number, cut.most_tuples)
     if algorithm == "ssj" and math.isfinite(work.batch_tuples):
         w_s = work.batch_tuples * (1 - hit) / (math.floor(work.batch_tuples * (1 - hit) / w_s) + 1)
     w_n = w_s * hit / (1 - hit)
-    s = costs.at(w_s * cut.number, cut.tuples, cache_tuples)
+    s = work.symbols(costs, w_s * cut.number, cut.tuples, cache_tuples)
     printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w_s, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
     matches = w_s * (1 - work.frequencies.absent / (1 - hit))
     corrected = printed + w_s * s.c_r + s.c_i + s.c_d + w_s * s.c_m - s.c_p * unread(matches)
@@ -126,8 +127,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cac
                       {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}, w_s * cut.number, cache_tuples)
 
 
-def in_memory(algorithm: str, sizes: dict[str, float], costs: Costs, h_r: float, memory: dict[str, float]) -> Prediction:
+def in_memory(algorithm: str, sizes: dict[str, float], s: Symbols, h_r: float, memory: dict[str, float]) -> Prediction:
     """All that comes is in H_R: the disk rests, and an iteration is one stream tuple."""
-    s = costs.at(1, 1, h_r)
     each = s.c_r + s.c_n + s.c_s
     return Prediction(algorithm, sizes, 1.0, 0.0, each, each, memory, 0.0, h_r)

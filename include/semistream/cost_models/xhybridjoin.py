@@ -90,7 +90,7 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, res
     w_s = reads(left_over, h_s, share).w if rest > 1e-9 else h_s / (1 + share)  # else all that waits leaves at once
     w_n = w_s * share
     absent = w_s * (1 - present) / present
-    s = costs.at(h_s, cut.tuples, phase="index")
+    s = work.symbols(costs, h_s, cut.tuples, phase="index")
     printed = c_loop(s.c_io, d_n, cut.tuples, s.c_h, w_n + w_s, s.c_o, s.c_e, s.c_s, s.c_a)
     corrected = work.beside(printed + s.c_i + s.c_2 + absent * s.c_s, s)
     return Prediction(algorithm, sizes, w_n, w_s + absent, corrected, printed, parts, h_s, d_n)

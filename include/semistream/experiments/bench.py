@@ -13,7 +13,6 @@ from typing import Any
 
 from semistream.config import Places
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
-from semistream.cost_models.costs import PHASES
 from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments.data import ELSEWHERE, Data, open_data
 from semistream.experiments.measure import BATCHES, Arrivals, Drive, Measured, check, measure, measure_arrivals
@@ -34,14 +33,6 @@ def _readable(path: Path) -> bool:
         return path.exists() and bool(Costs.load(path))
     except ConfigError:
         return False
-
-
-def _matching(costs: Costs, matches: float) -> Costs:
-    """c_O of a stream tuple that has so many matches."""
-    if matches == 1:
-        return costs
-    phases: dict[str, Any] = {p: replace(c := getattr(costs, p), output=tuple(matches * v for v in c.output)) for p in PHASES}
-    return replace(costs, **phases, output_cache=tuple(matches * v for v in costs.output_cache))
 
 
 class Bench:
@@ -71,8 +62,7 @@ class Bench:
         return self._data[key]
 
     def costs(self, data: str, tuples: int = 0, skew: float = 1.0) -> Costs:
-        """Of this machine with such tuples (of flights: with the papers'); measured once."""
-        data = "zipf" if data == "flights" else data  # c_O is wanted per match: `_matching`
+        """Of this machine with such tuples; measured once."""
         kind = data.split("-")[0]
         if kind not in self._costs:
             path = self.given or self.directory / f"costs-{kind}-{self.clock_name}.yaml"
@@ -95,7 +85,7 @@ class Bench:
                 costs: Costs | None = None) -> Prediction:
         """At the sizes given, the others as the model finds them best. Raises ConfigError where M is too small."""
         work, memory = work or self.work(point), memory or self.memory(point)
-        costs = _matching(costs or self.costs(point.data, point.tuples, point.skew), self.data(point).matches)
+        costs = costs or self.costs(point.data, point.tuples, point.skew)
         model = MODELS[point.algorithm]
         given = {k: v for k, v in point.parameters if k in model.sizes}
         best = tune(point.algorithm, work, memory, costs, **given)

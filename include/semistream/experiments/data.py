@@ -76,7 +76,7 @@ class Data:
         """To the cost models."""
         work = describe(self.sample, self.relation, self.on, frequencies=self.frequencies, batch_tuples=self.batch)
         buffered = self.relation.partition_bytes / self.relation.partition_tuples  # with what is read ahead
-        return replace(work, fan_out=self.fan_out, disk_tuple_bytes=max(work.disk_tuple_bytes, buffered))
+        return replace(work, fan_out=self.fan_out, matches=self.matches, disk_tuple_bytes=max(work.disk_tuple_bytes, buffered))
 
 
 def open_data(kind: str, tuples: int, skew: float, places: Places, directory: Path) -> Data:

@@ -44,8 +44,10 @@ RUNS = (  # (tuples in H_S, which part of R, disk tuples): the ratio of w to d m
 LEAST_BYTES = 20  # of a tuple in a hash table
 CHUNK = 65_536  # stream tuples given at a time
 CHUNKS = 12  # different ones
+MOST_ROWS = 10_000_000  # of output in one pass over R
 DETECTION_TUPLES = 600_000
-PROBED = 16_384  # stream tuples looked up in H_R at a time
+LEAST_PIECE = 512  # stream tuples
+PIECE = 16_384  # output rows for which stream tuples are given at a time
 HITS = 0.7  # share of them that is found there, as is usual: dividing a batch costs too
 CANDIDATES = 2_000  # values among which c_B looks up
 
@@ -152,8 +154,8 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     for head in (Head(master, most), Head(master, most // 2), Head(master, most // 4)):
         keys, random = master_keys(head, on), np.random.default_rng(0)
         chunks = [with_keys(sample, keys, random.integers(0, keys.num_rows, CHUNK), on) for _ in range(CHUNKS)]
-        settings.append(Setting(chunks, keys, head, on, columns, now, seconds, pace))
-    runs = [r for r in RUNS if r[0] <= max(memory / LEAST_BYTES, TABLES[0])]
+        settings.append(Setting(chunks, keys, head, on, columns, now, seconds, pace, _matches(head)))
+    runs = [r for r in RUNS if r[0] <= max(min(memory / LEAST_BYTES, MOST_ROWS / settings[0].matches), TABLES[0])]
     phases = {"scan": _measure_phase(settings, "meshjoin", runs)}
     for phase, algorithm in (("index", "hybridjoin"), ("elevator", "elevatorjoin")):
         phases[phase] = phases["scan"] if master.sequential else _measure_phase(settings, algorithm, runs)
@@ -183,6 +185,7 @@ class Setting(NamedTuple):
     clock: Callable[[], float]
     seconds: float
     pace: Callable[[], float]
+    matches: float  # output rows per stream tuple of the chunks
 
     def open(self, algorithm: str, disk_tuples: int, memory: int, **more: int) -> Any:
         master = self.master.whole if algorithm == "elevatorjoin" else self.master  # its lists are by R's partitions
@@ -205,9 +208,10 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
     tables = sorted({r["table"] for r in runs})
     whole = [r for r in runs if r["part_of_r"] == 0]  # a small R stays in the processor's caches
     fits = {part: _fit(some, part, flat, steep, tables) for some, part, flat, steep in (
-        (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []), (runs, "find", [], ["disk_tuples", "w"]),
-        (runs, "output", ["disk_tuples"], ["w"]), (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]),
-        (runs, "stream", ["w"], []), (whole, "left", ["disk_tuples"], []))}
+        (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []),
+        (runs, "find", [], ["disk_tuples", "matches"]), (runs, "output", ["disk_tuples"], ["matches"]),
+        (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]), (runs, "stream", ["w"], []),
+        (whole, "left", ["disk_tuples"], []))}
     left = fits.pop("left")
     fixed = {part: f.fixed for part, f in fits.items()}
     each, every = fits["find"].steep  # disk tuple's look-up; match's, a step along its key's chain
@@ -240,17 +244,24 @@ def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray, on: Seq
     return rows
 
 
+def _matches(head: Head) -> float:
+    """Output rows per stream tuple whose key is that of any tuple of R."""
+    codes = np.concatenate([head.read_codes(i) for i in range(head.partition_count)])
+    _, counts = np.unique(codes, return_counts=True)
+    return float(np.square(counts, dtype=np.float64).sum() / len(codes))
+
+
 def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> dict[str, float]:
     """Mean seconds per iteration of each part, in the steady state; no w where R has too few tuples for the setting."""
     clock = setting.clock
     join = _filled_to(setting, algorithm, table, disk_tuples)
     if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:
         return {"w": 0.0}
-    watch, reading, before = Stopwatch(clock), Stopwatch(time.thread_time), (0, 0, 0.0)
-    pieces, paces = _pieces(setting.chunks, 16_384), [setting.pace()]
+    watch, reading, before = Stopwatch(clock), Stopwatch(time.thread_time), (0, 0, 0, 0.0)
+    pieces, paces = _pieces(setting.chunks, max(int(PIECE / setting.matches), LEAST_PIECE)), [setting.pace()]
     paced = clock()
     warm, least = False, getattr(getattr(join, "mesh", None), "chunks", 5)
-    while not warm or clock() - before[2] < setting.seconds or join.stats.iteration_count < before[0] + 5:
+    while not warm or clock() - before[3] < setting.seconds or join.stats.iteration_count < before[0] + 5:
         started = clock()
         for _ in join.process(next(pieces)):
             pass
@@ -266,11 +277,12 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             reading.reset()
             paces.clear()
             paces.append(setting.pace())
-            before = (join.stats.iteration_count, join.stats.rows_read, clock())
-    total, rows = join.stats.iteration_count - before[0], join.stats.rows_read - before[1]
+            before = (join.stats.iteration_count, join.stats.rows_read, join.stats.output_rows, clock())
+    now = join.stats
+    total, rows, matches = now.iteration_count - before[0], now.rows_read - before[1], now.output_rows - before[2]
     slow = float(np.median(paces))
     s = {part: t / total / slow for part, t in watch.seconds.items()}
-    return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total,
+    return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total, "matches": matches / total,
             **{part: t / total / slow for part, t in reading.seconds.items()},
             **{part: s[part] for part in ("find", "remove", "append")},
             "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
@@ -366,62 +378,63 @@ def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep
 
 
 def _measure_cache(setting: Setting, tables: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Seconds to look a stream tuple up in an H_R of so many tuples, and to output one found there."""
-    look_up, output, chunks, clock = [], [], setting.chunks, setting.clock
+    """Seconds to look a stream tuple up in an H_R of so many tuples, and to output a row found there."""
+    look_up, output, clock = [], [], setting.clock
+    probed = max(int(PIECE / setting.matches), LEAST_PIECE)
     join = setting.open("meshjoin", 65_536, 1 << 40)
-    codes = [join.spec.keys.stream_codes(c)[0] for c in chunks]
-    for table in tables:
-        cache, cached = _filled(join, int(table))
-        random = np.random.default_rng(1)
+    for table in map(int, tables):
+        cache, random = _filled(join, table), np.random.default_rng(1)
         seconds: dict[str, list[float]] = {"both": [], "misses": []}
-        for i in range(2 * len(chunks)):
-            batch = chunks[i % len(chunks)].slice(PROBED * (i % 2), PROBED)
-            absent = codes[i % len(chunks)][:PROBED] ^ np.int64(1 << 61)
-            some = np.where(random.random(PROBED) < HITS, random.choice(cached, PROBED), absent)
+        rows = 0
+        for chunk in setting.chunks * 2:
+            batch = with_keys(chunk, setting.keys, random.integers(0, table, probed), setting.on)
+            cached = join.spec.keys.stream_codes(batch)[0]
+            absent = cached ^ np.int64(1 << 61)
+            some = np.where(random.random(probed) < HITS, cached, absent)
             for kind, keys in (("both", some), ("misses", absent)):
-                started = clock()
+                before, started = join.stats.output_rows, clock()
                 for _ in probe_front(join, cache, batch, keys):
                     pass
-                seconds[kind].append((clock() - started) / PROBED / setting.pace())
+                seconds[kind].append((clock() - started) / probed / setting.pace())
+                rows += join.stats.output_rows - before
         miss, both = (float(np.median(seconds[kind][1:])) for kind in ("misses", "both"))
         look_up.append(miss)
-        output.append(max(both - miss, 0.0) / HITS)
+        output.append(max(both - miss, 0.0) * probed * len(seconds["both"]) / max(rows, 1))
     return tuple(look_up), tuple(output)
 
 
-def _filled(join: SemiStreamJoin, tuples: int) -> tuple[Cache, np.ndarray]:
-    """An H_R of about so many of R's first tuples, and its join values."""
+def _filled(join: SemiStreamJoin, tuples: int) -> Cache:
+    """An H_R of R's first so many tuples."""
     spec, master = join.spec, join.master
     parts = [Partition(spec, i) for i in range(master.partition_count)]
     strings = sum(int(variable_bytes(p.payload).sum()) for p in parts)
     cache = Cache(spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1, strings + 1)
-    known: list[np.ndarray] = []
-    for part in parts:
-        keys, owners = np.unique(part.codes[:max(tuples - sum(map(len, known)), 0)], return_inverse=True)
-        if len(keys):
-            cache.load(part.payload, np.arange(len(owners)), owners + sum(map(len, known)), 1 << 60)
-            known.append(keys)
-    keys = np.concatenate(known)
+    keys, owners = np.unique(np.concatenate([p.codes for p in parts])[:tuples], return_inverse=True)
+    for part, first in zip(parts, np.cumsum([0, *(len(p.codes) for p in parts)])[:-1], strict=True):
+        mine = owners[first:first + len(part.codes)]
+        cache.load(part.payload, np.arange(len(mine)), mine, 1 << 60)
     cache.publish(keys)
-    return cache, keys
+    return cache
 
 
 def _measure_detection(setting: Setting) -> tuple[float, float, float]:
     """(c_F per disk tuple, c_M per match, c_D per iteration) of the frequency detection, where keys come by Zipf's law."""
     zipf, runs = ZipfKeys(setting.keys.num_rows, 1.0), []
     for disk_tuples, room in itertools.product(DISK_BUFFERS, (2_000_000, 12_000_000)):
-        if 4 * disk_tuples > setting.master.tuple_count:
-            continue
+        if 4 * disk_tuples > setting.master.tuple_count or room > setting.master.tuple_count * setting.master.tuple_bytes:
+            continue  # all of R would be cached
         memory = setting.master.with_partition(disk_tuples).partition_bytes * 3 + room
         join = setting.open("cmeshjoin", disk_tuples, memory)
-        watch, at, paces = Stopwatch(setting.clock), 0, []
-        while at < min(DETECTION_TUPLES, 8 * setting.master.tuple_count) or join.stats.iteration_count < 2 * join.mesh.chunks:
-            if not watch.tuples and join.stats.iteration_count > join.mesh.chunks:
+        watch, at, first, missed, paces = Stopwatch(setting.clock), 0, -1, 0, []
+        enough = min(DETECTION_TUPLES, 8 * setting.master.tuple_count) / setting.matches
+        rows = max(int(CHUNK / setting.matches), LEAST_PIECE)
+        while at < enough or first < 0 or join.stats.iteration_count < first + 5:
+            if first < 0 and join.stats.iteration_count > join.mesh.chunks:
                 watch.watch(join.front, "detect", "detect", lambda partition, f: len(f))
                 first, missed = join.stats.iteration_count, join.stats.rows_read - join.stats.cache_hits
-            for _ in join.process(with_keys(setting.chunks[0], setting.keys, zipf.draw(at, CHUNK) - 1, setting.on)):
+            for _ in join.process(with_keys(setting.chunks[0], setting.keys, zipf.draw(at, rows) - 1, setting.on)):
                 pass
-            at += CHUNK
+            at += rows
             paces.append(setting.pace())
         n = join.stats.iteration_count - first
         runs.append({"seconds": watch.seconds["detect"] / n / float(np.median(paces)), "disk_tuples": watch.tuples["detect"] / n,
