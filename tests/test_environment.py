@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -68,3 +70,14 @@ def test_make_help_lists_every_target():
     shown = subprocess.run(["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True).stdout
     assert {"load", "up", "down", "test", "lint", "lock", "clean", "help"} <= set(targets)
     assert all(f"make {t} " in shown for t in targets if t != "setup")
+
+
+def test_spark_has_its_classes_from_the_archive(tmp_path):
+    """As bootstrap.sh made it: .venv/spark.jsa.log says why there is none."""
+    program = "from semistream.streaming.session import open_session as s; s('x').range(1).count()"
+    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Xlog:class+load:file={tmp_path}/classes"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
+                   env=os.environ | {"SPARK_SUBMIT_OPTS": options})
+    loaded = re.findall(r"\] (org\.apache\.spark\.[\w.]+) source: (.*)", (tmp_path / "classes").read_text())
+    assert len(loaded) > 500
+    assert sum("shared objects" in source for _, source in loaded) > 0.9 * len(loaded)
