@@ -134,12 +134,14 @@ class SparkPeer(ProgramPeer):
         super().__init__(of.case, f"spark {of.variant}")
         self.of = of
 
-    def _run(self) -> Sample:
+    def _command(self) -> list[str | Path]:
         master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
         forget(master)
-        command: list[str | Path] = [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master, self.case.tuples,
-                   self.home / "output", self.home / "query"]
-        with program(command, self.home / "log", self.case.environment(self.home)) as running:
+        return [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master, self.case.tuples, self.home / "output",
+                self.home / "query"]
+
+    def _run(self) -> Sample:
+        with program(self._command(), self.home / "log", self.case.environment(self.home)) as running:
             try:
                 seconds = running.end()
             except RuntimeError as e:

@@ -3,7 +3,8 @@
 Empty micro-batches: from commit to commit of Parquet files without rows; tuples/s are batches/s. "the app's job, empty" is the
 least that Spark takes for the app's session and job, without the app. Restart: the app was killed once its first micro-batch had
 been committed and its tuples wait; it starts again on its checkpoint with one tuple more. Measured from the process's start to
-the commit of that one, beside the same start with nothing waiting: the difference is what state costs.
+the commit of that one, beside the same start with one tuple waiting, and beside Spark's own: the app's session and an empty job,
+from the process's start to its commit.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Settings:
     batches: int = 15  # empty ones
     warm_up: int = 5  # of them
     algorithm: str = "elevatorjoin"
+    waits: str = "hybridjoin"  # algorithm of the restarts: none of its tuples leave before they fill M
     driver_memory: str = "2g"
     cores: int = 2
 
@@ -50,8 +52,8 @@ def run(bench: Bench, s: Settings) -> None:
         "semistream, sql": Empty(App(empty, s.algorithm, memory, sink="sql"))}, "spark")
     case = replace(empty, batch=s.waiting, batches=1)
     bench.compare("start", f"restart, {s.waiting:,} tuples given before", {
-        "one waits": Restart(replace(case, batch=1), s.algorithm, memory), "all wait": Restart(case, s.algorithm, memory)},
-        "one waits")
+        "spark's own start": Start(replace(case, batch=1)), "one waits": Restart(replace(case, batch=1), s.waits, memory),
+        "all wait": Restart(case, s.waits, memory)}, "spark's own start")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,29 @@ class Empty:
 
         peer._run = counted  # type: ignore[method-assign]
         return peer
+
+
+@dataclass(frozen=True)
+class Start:
+    """Spark alone, to the commit of its first micro-batch."""
+
+    case: Case
+
+    def __call__(self) -> StartPeer:
+        return StartPeer(Spark(self.case, NOTHING))
+
+
+class StartPeer(SparkPeer):
+    def __init__(self, of: Spark):
+        super().__init__(of)
+        self.expected = Answer()
+
+    def _run(self) -> Sample:
+        with program(self._command(), self.home / "log", self.case.environment(self.home)) as running:
+            seconds = running.until(lambda: 0 in commits(self.home / "query"))
+            running.end()
+        self.rss_peak = max(self.rss_peak, running.memory_peak)
+        return Sample(1, seconds)
 
 
 @dataclass(frozen=True)
