@@ -23,7 +23,8 @@ from sqlalchemy.types import String
 
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
-from semistream.streaming.sinks import DeltaSink, SqlSink, with_load
+from semistream.joins.front import PROBE_ROWS
+from semistream.streaming.sinks import DataFile, DeltaSink, SqlSink, with_load
 from semistream.streaming.task import UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import arrow_batch
@@ -91,6 +92,8 @@ class Given:
     rows: pa.Table
     stream_schema: pa.Schema = STREAM
     added_schema: pa.Schema = ADDED
+
+    data: DataFile | None = None
 
     def joined(self) -> pa.Table:
         return self.rows
@@ -215,6 +218,9 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
     sink, given = DeltaSink(place, str(checkpoint), warehouse), Given(peer.rows)
     sink.prepare(STREAM, ADDED, ("id",))
     start = time.perf_counter()
+    given.data = sink.data_file(peer.rows.schema, LOAD)
+    for rows in peer.rows.to_batches(PROBE_ROWS):
+        given.data.write(rows)
     loaded = sink.load(entry(), given)  # type: ignore[arg-type]
     sink.commit({k: v for k, v in LOAD.items() if k != "partition"} | {
         "job": "", "fact_table": "fact", "sink": place, "partitions": 1, "source_offsets": "", "rows_read": 0}, [loaded])

@@ -133,16 +133,13 @@ def spark(tmp_path_factory):
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    session = (SparkSession.builder.master("local[2]").appName("tests")
-               .config("spark.ui.enabled", "false")
-               .config("spark.sql.session.timeZone", "UTC")
-               .config("spark.driver.memory", "1g")
-               .config("spark.driver.bindAddress", "127.0.0.1")
-               .config("spark.driver.host", "127.0.0.1")
-               .config("spark.sql.shuffle.partitions", "4")
-               .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
-               .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
-               .getOrCreate())
+    from semistream.streaming.session import DEFAULTS
+
+    session = SparkSession.builder.appName("tests").config(map=DEFAULTS | {
+        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark-local"))}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -16,9 +17,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
 from semistream.keys import buckets
-from semistream.streaming import task
+from semistream.streaming import sinks, task
 from semistream.streaming.plan import Plan
-from semistream.streaming.sinks import SqlSink
+from semistream.streaming.sinks import DeltaSink, SqlSink
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
 
@@ -176,8 +177,6 @@ def test_operator_at_hand_and_operator_from_state_give_the_same(tmp_path, algori
 
 
 def test_failed_transaction_leaves_neither_rows_nor_ledger_and_is_tried_again(tasks, monkeypatch):
-    from semistream.streaming import sinks
-
     original, calls = sinks.bulk_insert, []
 
     def lost(connection, table, rows):
@@ -207,6 +206,27 @@ def test_tuples_that_do_not_add_up_are_not_loaded(tasks, monkeypatch):
     with pytest.raises(StateError, match="does not add up"):
         tasks.run(500)
     assert tasks.load.query("SELECT count(*) FROM load_batches") == [(0,)]
+
+
+@pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
+def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(tasks, tmp_path, monkeypatch):
+    tasks.sink = DeltaSink(str(tmp_path / "delta"), str(tasks.checkpoint), tasks.sink)
+    fields = list(tasks.plan.open(STREAM, 0).output_schema)
+    tasks.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
+    monkeypatch.setattr(sinks, "GROUP_ROWS", 50)
+    tasks.run(3000)
+    files = list((tmp_path / "delta").glob("*.parquet"))
+    assert len(files) == 2 and all(pq.ParquetFile(f).num_row_groups > 3 for f in files)
+
+    def failing(*_):
+        raise StateError("does not add up")
+
+    monkeypatch.setattr(task.Work, "_entry", failing)
+    discard, written = sinks.DataFile.discard, []
+    monkeypatch.setattr(sinks.DataFile, "discard", lambda self: (written.append(self._rows), discard(self)))
+    with pytest.raises(StateError, match="does not add up"):
+        tasks.run(3000)
+    assert written[0] > 0 and sorted((tmp_path / "delta").glob("*.parquet")) == sorted(files)
 
 
 def test_writers_at_the_same_time_all_get_through(warehouse):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from semistream.streaming.task import Spool
 
 INSERT_ROWS = 200_000  # handed to the bulk writer at a time
+GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
 LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))
 
 
@@ -34,6 +36,9 @@ class Sink(Protocol):
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The ledger row of a partition that is loaded already."""
+
+    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
+        """Where joined rows go at once, and not into the spool; load: the ``LOAD_FIELDS``."""
 
     def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         """Load a partition, or make it ready for ``commit``; gives the ledger row that counts."""
@@ -72,6 +77,9 @@ class SqlSink:
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return self.ledger(app).partition(batch, drain, partition)
 
+    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
+        return None
+
     def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         joined, rejected = with_load(spool.joined(), entry), rejected_rows(spool.unmatched(), entry, self.fact)
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
@@ -106,15 +114,12 @@ class DeltaSink:
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return None  # the driver asks no task for a batch that is in
 
+    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
+        return DataFile(self.uri, schema, load)
+
     def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        name = f"{entry['state_file']}.parquet"
-        files, path = pyarrow.fs.FileSystem.from_uri(self.uri)
-        joined = with_load(spool.joined(), entry)
-        data = None
-        if joined.num_rows:
-            pq.write_table(joined, f"{path}/{name}", filesystem=files, compression="snappy",
-                           use_dictionary=_with_dictionary(joined))
-            data = {"path": name, "size": files.get_file_info(f"{path}/{name}").size, "rows": joined.num_rows}
+        assert spool.data is not None
+        name, data = f"{entry['state_file']}.parquet", spool.data.close()
         rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)
         if rejected.num_rows:
             staging = Path(self.checkpoint) / "staging"
@@ -177,6 +182,51 @@ class DeltaSink:
             left_over.unlink(missing_ok=True)
 
 
+class DataFile:
+    """A partition's joined rows as a Parquet file of a Delta table, written while they are joined; until the driver's commit
+    nothing refers to it."""
+
+    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any]):
+        self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
+        self._name = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-{uuid.uuid4().hex}.parquet"
+        self._schema, self._load = schema, load
+        self._writer: pq.ParquetWriter | None = None
+        self._group: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._group.append(rows)
+        if sum(b.num_rows for b in self._group) >= GROUP_ROWS or sum(b.nbytes for b in self._group) >= GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> dict[str, Any] | None:
+        """What the commit says of it: path, size and rows; None where there are none, and no file."""
+        if self._group:
+            self._write_group()
+        if self._writer is None:
+            return None
+        self._writer.close()
+        return {"path": self._name, "size": self._files.get_file_info(self._path).size, "rows": self._rows}
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._files.delete_file(self._path)
+
+    @property
+    def _path(self) -> str:
+        return f"{self._directory}/{self._name}"
+
+    def _write_group(self) -> None:
+        group = with_load(pa.Table.from_batches(self._group, self._schema), self._load)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files, compression="snappy",
+                                            use_dictionary=_with_dictionary(group.schema))
+        self._writer.write_table(group, GROUP_ROWS * 2)
+        self._rows += group.num_rows
+        self._group.clear()
+
+
 def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:
     """Rows with the load that they belong to."""
     for name, kind in LOAD_FIELDS:
@@ -184,9 +234,9 @@ def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:
     return joined
 
 
-def _with_dictionary(rows: pa.Table) -> list[str]:
+def _with_dictionary(schema: pa.Schema) -> list[str]:
     """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the compression."""
-    return [f.name for f in rows.schema if not pa.types.is_primitive(f.type) or f.name in dict(LOAD_FIELDS)]
+    return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in dict(LOAD_FIELDS)]
 
 
 def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Table:

@@ -24,7 +24,7 @@ from semistream.joins.base import UNPARSABLE
 from semistream.streaming.columnar import read_partition
 from semistream.streaming.handover import Holder, prepare
 from semistream.streaming.plan import Plan
-from semistream.streaming.sinks import Sink
+from semistream.streaming.sinks import DataFile, Sink
 from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
 
 RAW = "_corrupt_record"
@@ -77,7 +77,8 @@ class Work:
             return done
         join = self._operator(partition)
         before = deepcopy(join.stats.as_dict())
-        with Spool(join, self) as spool:
+        load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
+        with Spool(join, self, self.sink.data_file(join.output_schema, load)) as spool:
             refused = self._run(join, self._tuples(partition, batches), spool)
             entry = self._entry(partition, join, before, refused)
             name = entry["state_file"]
@@ -166,11 +167,12 @@ class Work:
 class Spool:
     """A task's output on local disk, until it is loaded in one short transaction that can be tried again.
 
-    ``joined()`` and ``unmatched()`` are tables whose pages the system reads from the files when they are touched.
+    ``joined()`` and ``unmatched()`` are tables whose pages the system reads from the files when they are touched. data: where the
+    sink has joined rows written at once.
     """
 
-    def __init__(self, join: SemiStreamJoin, work: Work):
-        self.work, self.output_schema = work, join.output_schema
+    def __init__(self, join: SemiStreamJoin, work: Work, data: DataFile | None = None):
+        self.work, self.output_schema, self.data = work, join.output_schema, data
         self._added = len(join.output_schema) - len(work.stream)
         place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=place)
@@ -180,10 +182,12 @@ class Spool:
     def __enter__(self) -> Spool:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         for writer in self._writers.values():
             writer.close()
         self._directory.cleanup()
+        if failed and self.data is not None:
+            self.data.discard()
 
     @property
     def stream_schema(self) -> pa.Schema:
@@ -195,7 +199,9 @@ class Spool:
         return pa.schema(list(self.output_schema)[len(self.work.stream):])
 
     def write(self, output: JoinOutput) -> None:
-        if output.joined.num_rows:
+        if output.joined.num_rows and self.data is not None:
+            self.data.write(output.joined)
+        elif output.joined.num_rows:
             self._append("joined", output.joined)
         if output.unmatched.num_rows:
             self.keep(output.unmatched.drop_columns(["reason"]), output.unmatched.column("reason"))
