@@ -120,7 +120,7 @@ write_environment() {
 }
 
 archive_classes() {
-    say "archiving the classes that Spark loads: it starts in half the time then"
+    say "archiving the classes that Spark loads, so that it starts sooner"
     if (. "$venv/environment" && "$venv/bin/python" -m semistream.streaming.archive "$archive") 2>"$archive.log"; then
         options="-XX:SharedArchiveFile='$PWD/$archive' -Xlog:cds*=off"  # of an archive that does not fit, no word either
         echo "export SPARK_SUBMIT_OPTS=\"$options \${SPARK_SUBMIT_OPTS:-}\"" >> "$venv/environment"

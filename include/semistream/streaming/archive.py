@@ -1,4 +1,4 @@
-"""``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that it starts in half the time.
+"""``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that it starts sooner.
 
 The JVM's own class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` it maps what it would else read, verify and link
 at each start. It leaves an archive of another JVM, or of other jars, alone.
