@@ -79,5 +79,5 @@ class AirflowServer:
         return self.call(f"/api/v2/dags/{dag}/dagRuns/{run}")["state"]
 
     def runs(self, dag: str) -> list[str]:
-        """The states of a DAG's runs."""
-        return [r["state"] for r in self.call(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]]
+        """The states of a DAG's runs, but for those that its timetable began."""
+        return [r["state"] for r in self.call(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"] if r["run_type"] != "scheduled"]
