@@ -92,7 +92,6 @@ class Given:
     rows: pa.Table
     stream_schema: pa.Schema = STREAM
     added_schema: pa.Schema = ADDED
-
     data: DataFile | None = None
 
     def joined(self) -> pa.Table:
