@@ -8,7 +8,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from semistream.streaming.sinks import DataFile, Sink
 from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
 
 RAW = "_corrupt_record"
-SUMMARY = "summary STRING"  # what a task returns: one row, the JSON of its ledger row
+SUMMARY = "summary STRING"  # what a task returns to mapInArrow
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read", "bytes_read", "seconds")
 
 holder = Holder()  # workers are reused, so that the next micro-batch need not read the state back
@@ -53,20 +53,21 @@ class Work:
     sink: Sink = field(repr=False)  # it knows the warehouse's password
     files: tuple[str, ...] = ()
 
-    def task(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """The function for ``mapInArrow``."""
-        work = self
+    def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row."""
+        yield pa.record_batch([pa.array([self._summary(batches)])], names=["summary"])
 
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from pyspark import TaskContext
+    def of_nothing(self, _: Iterator[object]) -> Iterator[str]:
+        """The function for ``mapPartitions``, where Spark brings no tuples; gives the same."""
+        yield self._summary(iter(()))
 
-            prepare()
-            context = TaskContext.get()
-            assert context is not None
-            entry = work.load(context.partitionId(), batches)
-            yield pa.record_batch([pa.array([json.dumps(entry)])], names=["summary"])
+    def _summary(self, batches: Iterator[pa.RecordBatch]) -> str:
+        from pyspark import TaskContext
 
-        return run
+        prepare()
+        context = TaskContext.get()
+        assert context is not None
+        return json.dumps(self.load(context.partitionId(), batches))
 
     def load(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
         """Join and load one partition, unless that has been done; gives the ledger row that counts."""
@@ -96,11 +97,7 @@ class Work:
         return entry
 
     def _tuples(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if not self.drain and not self.files:
-            yield from batches
-            return
-        for _ in batches:  # they are there only to have partitions
-            pass
+        yield from batches
         yield from read_partition(self.files, self.plan, self.stream, partition)
 
     def _operator(self, partition: int) -> SemiStreamJoin:
