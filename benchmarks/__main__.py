@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
-BENCHMARKS = {"memory": "memory", "duckdb": "duckdb_join", "spark": "spark_join", "scale-out": "scale_out", "sinks": "sinks",
-              "start": "start_up"}  # name: module
+BENCHMARKS = {"memory": "memory", "grid": "grid", "duckdb": "duckdb_join", "spark": "spark_join", "scale-out": "scale_out",
+              "sinks": "sinks", "start": "start_up"}  # name: module
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -115,9 +115,10 @@ class Stream:
 
     master: int  # R_t
     skew: float = 1.0
+    drift: int = 0  # tuples after which other keys are the frequent ones; 0: never
 
     def batch(self, first: int, rows: int) -> pa.RecordBatch:
-        keys = ZipfKeys(self.master, self.skew, seed=1, scattered=True).draw(first, rows)
+        keys = ZipfKeys(self.master, self.skew, seed=1, scattered=True, drift=self.drift).draw(first, rows)
         ids = np.arange(first, first + rows, dtype=np.int64)
         return pa.record_batch([pa.array(keys), pa.array(ids), pa.array((ids % 97).astype(np.int32))], schema=STREAM)
 
@@ -185,7 +186,8 @@ class Files:
                 pq.write_table(pa.Table.from_batches([stream.batch(number * rows, rows)]), at / f"part-{number:05d}.parquet",
                                row_group_size=max(rows // ROW_GROUPS, 1))
 
-        return self.made(f"stream-{stream.master}-{stream.skew:g}-{files}x{rows}-{ROW_GROUPS}.parquet", make)
+        drift = f"-{stream.drift}" if stream.drift else ""
+        return self.made(f"stream-{stream.master}-{stream.skew:g}{drift}-{files}x{rows}-{ROW_GROUPS}.parquet", make)
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
         """What ``make`` puts at a path; whole, or not at all."""

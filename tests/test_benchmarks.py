@@ -18,11 +18,12 @@ from benchmarks.__main__ import main  # noqa: E402
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "memory", "duckdb", "sinks", "--scale", "smallest", "--runs", "1",
+    command = [sys.executable, "-m", "benchmarks", "memory", "grid", "duckdb", "sinks", "--scale", "smallest", "--runs", "1",
                "--set", "databases=delta", "--data", tmp_path / "data", "--output", tmp_path / "results"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for name, baseline in (("memory", "hash join, all of R"), ("duckdb", "duckdb, sorted"), ("sinks", "write_deltalake")):
+    for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"), ("duckdb", "duckdb, sorted"),
+                           ("sinks", "write_deltalake")):
         rows = [json.loads(line) for line in (tmp_path / "results" / f"{name}-smallest.jsonl").read_text().splitlines()]
         assert len(rows) > 1
         for row in rows:
@@ -34,6 +35,8 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
         assert all(row["peer"] in table and row["checksum"] in table for row in rows)
     curve = (tmp_path / "results" / "memory-smallest.svg").read_text()
     assert curve.startswith("<svg") and ">SSBJ<" in curve and ">SSCJ<" in curve
+    grid = (tmp_path / "results" / "grid-smallest.svg").read_text()
+    assert "no drift" in grid and "other keys after 50,000 tuples" in grid and grid.count("SSBJ<") + grid.count("SSCJ<") == 4
 
 
 def test_checksum_is_that_of_the_join_in_any_order_and_form():

@@ -121,6 +121,19 @@ def test_scattered_keys_are_the_ranks_renamed(count):
     assert len(pairs) == len(set(plain.tolist())) == len(set(scattered.tolist()))
 
 
+@pytest.mark.parametrize("count", [1000, 2**31 + 11])
+def test_drifting_keys_have_their_ranks_dealt_out_anew(count):
+    stays = ZipfKeys(count, 1, seed=2, scattered=True).draw(0, 9000)
+    drifts = ZipfKeys(count, 1, seed=2, scattered=True, drift=3000)
+    whole = drifts.draw(0, 9000)
+    assert (np.concatenate([drifts.draw(i, 1000) for i in range(0, 9000, 1000)]) == whole).all()
+    assert (whole[:3000] == stays[:3000]).all() and whole.min() >= 1 and whole.max() <= count
+    hot = [set(np.unique(part)[np.argsort(np.unique(part, return_counts=True)[1])[-20:]].tolist()) for part in np.split(whole, 3)]
+    assert not hot[0] & hot[1] and not hot[1] & hot[2] and not hot[0] & hot[2]
+    for old, new in zip(np.split(stays, 3), np.split(whole, 3), strict=True):  # other keys, as often
+        assert len(set(zip(old.tolist(), new.tolist(), strict=True))) == len(set(old.tolist())) == len(set(new.tolist()))
+
+
 @pytest.mark.parametrize("arguments", [(0, 1), (5, -1), (5, 100)])
 def test_zipf_parameters_are_checked(arguments):
     with pytest.raises(ConfigError):

@@ -18,23 +18,25 @@ from semistream.errors import ConfigError
 class ZipfKeys:
     """Keys 1..count, the key of rank r drawn with probability proportional to r**-exponent.
 
-    scattered: the ranks are spread over the keys, so that frequent keys are not neighbours; otherwise key = rank.
+    scattered: the ranks are spread over the keys, so that frequent keys are not neighbours; otherwise key = rank. drift: rows
+    after which other keys have the ranks; 0: the same ones for ever.
     """
 
-    def __init__(self, count: int, exponent: float, seed: int = 0, scattered: bool = False):
+    def __init__(self, count: int, exponent: float, seed: int = 0, scattered: bool = False, drift: int = 0):
         if not 1 <= count < 2**53:
             raise ConfigError("count", "must be in [1, 2**53)", count, "It is R_t, the number of different keys.")
         if not 0 <= exponent < 100:
             raise ConfigError("exponent", "must be in [0, 100)", exponent, "0 is uniform, 1 is Zipf's law.")
-        self.count, self.exponent, self.seed = count, float(exponent), seed
+        self.count, self.exponent, self.seed, self.drift = count, float(exponent), seed, drift
         self.factor = _coprime(count, seed) if scattered else 1
 
     def draw(self, start: int, rows: int) -> np.ndarray:
         """Keys of the rows start .. start + rows - 1, int64[rows]."""
-        return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64), self.factor)
+        return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64), self.factor,
+                     self.drift)
 
     def keys_of(self, ranks: np.ndarray) -> np.ndarray:
-        """The key of each rank, int64[n], for a count below 2**31."""
+        """The key of each rank in the first rows, int64[n], for a count below 2**31."""
         return ranks if self.factor == 1 else ranks * np.int64(self.factor) % self.count + 1
 
     def probability(self, ranks: np.ndarray) -> np.ndarray:
@@ -77,8 +79,9 @@ def _inverse(u, z):
 
 
 @njit(cache=True)
-def _draw(start, rows, count, z, seed, factor):
+def _draw(start, rows, count, z, seed, factor, drift):
     out = np.empty(rows, np.int64)
+    turn = np.int64(count * 0.3819660112501051)  # two turns share few frequent keys
     low, high = _integral(1.5, z) - 1.0, _integral(count + 0.5, z)
     for i in range(rows):
         attempt = 0
@@ -89,6 +92,8 @@ def _draw(start, rows, count, z, seed, factor):
             if u >= _integral(k + 0.5, z) - exp(-z * log(np.float64(k))):
                 break
             attempt += 1
+        if drift:
+            k = (k - 2 + _scatter((start + i) // drift, turn, count)) % count + 1
         out[i] = k if factor == 1 else _scatter(k, factor, count)
     return out
 
