@@ -2,7 +2,8 @@
 
 One partition's joined rows (an id, a quantity, 14 BIGINT columns) in one transaction, into an empty table with the same columns
 and indexes, from the same Arrow table. The project's sinks write the load's columns and the ledger row too. MariaDB's peer is
-LOAD DATA of a file that was made ready before: a bound, not a rival.
+LOAD DATA of a file that was made ready before, and adbc_ingest brings a second SQLite into the process, whose locks undo the
+first one's: bounds, not rivals.
 """
 
 from __future__ import annotations

@@ -208,13 +208,39 @@ def test_tuples_that_do_not_add_up_are_not_loaded(tasks, monkeypatch):
     assert tasks.load.query("SELECT count(*) FROM load_batches") == [(0,)]
 
 
-@pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
-def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(tasks, tmp_path, monkeypatch):
+@pytest.fixture
+def delta(tasks, tmp_path):
+    """Tasks that load a Delta table."""
     tasks.sink = DeltaSink(str(tmp_path / "delta"), str(tasks.checkpoint), tasks.sink)
     fields = list(tasks.plan.open(STREAM, 0).output_schema)
     tasks.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
+    return tasks
+
+
+@pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
+def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(delta, tmp_path, monkeypatch):
+    flushed, fsync, commit = [], os.fsync, Ledger.commit
+
+    def noted(handle):
+        fsync(handle)
+        flushed.append((os.path.basename(os.readlink(f"/proc/self/fd/{handle}")), os.fstat(handle).st_size))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Ledger, "commit", lambda self, *rows: (flushed.append("ledger"), commit(self, *rows)))
     monkeypatch.setattr(sinks, "GROUP_ROWS", 50)
-    tasks.run(3000)
+    entries = delta.run(3000)
+    delta.sink.commit({"app": "sales", "batch": 0, "drain": 0, "job": "", "fact_table": "fact_sales", "sink": "", "partitions": 2,
+                       "source_offsets": "{}", "rows_read": 3000}, entries)
+    before = flushed[:flushed.index("ledger")]
+    data, log = list((tmp_path / "delta").glob("*.parquet")), tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"
+    assert len(data) == 2 and {(f.name, f.stat().st_size) for f in (*data, log)} < set(before)
+    assert {"delta", "_delta_log"} < {name for name, _ in before}
+
+
+@pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
+def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, tmp_path, monkeypatch):
+    monkeypatch.setattr(sinks, "GROUP_ROWS", 50)
+    delta.run(3000)
     files = list((tmp_path / "delta").glob("*.parquet"))
     assert len(files) == 2 and all(pq.ParquetFile(f).num_row_groups > 3 for f in files)
 
@@ -225,7 +251,7 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(tasks, t
     discard, written = sinks.DataFile.discard, []
     monkeypatch.setattr(sinks.DataFile, "discard", lambda self: (written.append(self._rows), discard(self)))
     with pytest.raises(StateError, match="does not add up"):
-        tasks.run(3000)
+        delta.run(3000)
     assert written[0] > 0 and sorted((tmp_path / "delta").glob("*.parquet")) == sorted(files)
 
 

@@ -279,9 +279,8 @@ class Load:
         self.last, self._pending = (self.progress.batch, self.progress.drain), None
         self._progressed = time.monotonic()
         used = set(self.states.values())
-        for file in (self.checkpoint / "state").iterdir():
-            if file.name not in used:
-                file.unlink(missing_ok=True)
+        old = [file for file in (self.checkpoint / "state").iterdir() if file.name not in used]
+        threading.Thread(target=_remove, args=(old,)).start()  # to give large files' pages back takes its time
 
     def _run(self, work: Work, df: DataFrame | None) -> list[dict[str, Any]]:
         """The Spark job of a batch: the ledger rows of all partitions."""
@@ -410,6 +409,11 @@ def forget_unbegun(query: Path) -> None:
     """Clear a query's checkpoint without a batch: from what a crash before the first one leaves there, Spark refuses to start."""
     if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):
         shutil.rmtree(query)
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def nothing(schema: pa.Schema) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import uuid
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -173,6 +174,7 @@ class DeltaSink:
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]})) for f in files]
             once = CommitProperties(app_transactions=[Transaction(commit["app"], version)])
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=once)
+        self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
         rows = [{k: v for k, v in e.items() if k not in ("data", "unmatched_file")} for e in entries]
@@ -181,16 +183,29 @@ class DeltaSink:
         for left_over in staging.glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
+    def _flush(self, version: int) -> None:
+        """Wait until the table's log from a version on is on disk: the ledger will say that it is."""
+        files, directory = pyarrow.fs.FileSystem.from_uri(self.uri)
+        if not isinstance(files, pyarrow.fs.LocalFileSystem):
+            return
+        log = Path(directory) / "_delta_log"
+        while (entry := log / f"{version:020d}.json").exists():
+            sync(entry)
+            version += 1
+        sync(log)
+
 
 class DataFile:
-    """A partition's joined rows as a Parquet file of a Delta table, written while they are joined; until the driver's commit
-    nothing refers to it."""
+    """A partition's joined rows as a Parquet file of a Delta table, written, and on a local disk flushed, while they are joined;
+    until the driver's commit nothing refers to it."""
 
     def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any]):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
+        self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
         self._name = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-{uuid.uuid4().hex}.parquet"
         self._schema, self._load = schema, load
         self._writer: pq.ParquetWriter | None = None
+        self._flushing: threading.Thread | None = None
         self._group: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -206,11 +221,16 @@ class DataFile:
         if self._writer is None:
             return None
         self._writer.close()
+        if self._local:
+            sync(Path(self._path))
+            sync(Path(self._directory))
         return {"path": self._name, "size": self._files.get_file_info(self._path).size, "rows": self._rows}
 
     def discard(self) -> None:
         if self._writer is not None:
             self._writer.close()
+            if self._flushing is not None:
+                self._flushing.join()
             self._files.delete_file(self._path)
 
     @property
@@ -225,6 +245,13 @@ class DataFile:
         self._writer.write_table(group, GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group.clear()
+        self._flush()
+
+    def _flush(self) -> None:
+        """Begin to bring what is written to disk, so that little is left of it when the file ends."""
+        if self._local and (self._flushing is None or not self._flushing.is_alive()):
+            self._flushing = threading.Thread(target=sync, args=(Path(self._path),), daemon=True)
+            self._flushing.start()
 
 
 def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:

@@ -94,7 +94,7 @@ class StatusFile:
     def update(self, **changes: Any) -> None:
         with self._mutex:
             self._status = replace(self._status, heartbeat=_now(), **changes)
-            write_json(self.path, asdict(self._status))
+            write_json(self.path, asdict(self._status), flush=False)  # of use while this machine is up
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT):
