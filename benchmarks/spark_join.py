@@ -145,7 +145,7 @@ class SparkPeer(ProgramPeer):
             try:
                 seconds = running.end()
             except RuntimeError as e:
-                found = re.search("Not enough memory to build and broadcast|OutOfMemoryError", str(e))
+                found = re.search("Not enough memory to build and broadcast|OutOfMemoryError", running.log.read_text(errors="replace"))
                 if found is None:
                     raise
                 raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None

@@ -1,6 +1,7 @@
 """The streaming app in this process: sources, sinks, drains, stops, restarts."""
 
 import json
+import os
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -16,6 +17,7 @@ from semistream.streaming import app, columnar
 from semistream.streaming.plan import Plan
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
+from semistream.warehouse.ledger import Ledger
 
 
 @pytest.fixture
@@ -54,6 +56,45 @@ def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, j
     load.check(join_type)
     states = list((load.places.checkpoints / "sales" / "state").iterdir())
     assert len(states) == 2  # of the latest commit only
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeypatch, sink):
+    """Not even where the driver has died at it: then it is done again, as any batch."""
+    for rows in (0, 900, 0, 0, 700):
+        sqlite_load.add_file(rows)
+    for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):  # Spark takes them by age
+        os.utime(file, (second + 1, second + 1))
+    settings = {"sink": "sql" if sink == "sql" else str(tmp_path / "delta"), "algorithm": "meshjoin"}
+    ran, run, commit = [], app.Load._run, Ledger.commit
+
+    def noted(self, work, df):
+        ran.append((work.batch, work.drain))
+        return run(self, work, df)
+
+    def dies(self, row, *rows):
+        if row["batch"] == 3:
+            raise OSError("the driver dies")
+        commit(self, row, *rows)
+
+    monkeypatch.setattr(app.Load, "_run", noted)
+    monkeypatch.setattr(Ledger, "commit", dies)
+    with pytest.raises(OSError, match="driver dies"):
+        sqlite_load.run(spark, **settings)
+    assert ran == [(0, 0), (1, 0)]  # the first makes the states
+    waiting = "SELECT partition, waiting_before, waiting, state_file FROM load_batches WHERE batch = {} AND drain = 0"
+    after, idle = (Counter(sqlite_load.query(waiting.format(batch))) for batch in (1, 2))
+    assert {(p, now, now, s) for p, _, now, s in after} == set(idle) and sum(now for _, _, now, _ in idle) > 0
+    monkeypatch.setattr(Ledger, "commit", commit)
+    assert sqlite_load.run(spark, **settings)["rows_read"] == 700
+    assert ran[2:] == [(3, 0), (4, 0), (4, 1)]
+    sqlite_load.check_ledger()
+    if sink == "sql":
+        sqlite_load.check()
+    else:
+        from deltalake import DeltaTable
+
+        assert DeltaTable(settings["sink"]).to_pyarrow_table().num_rows == sqlite_load.expected()[0].total()
 
 
 def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):

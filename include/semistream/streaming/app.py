@@ -29,12 +29,12 @@ from semistream.errors import ConfigError, StateError
 from semistream.joins.registry import find_algorithm
 from semistream.master import Manifest, current_version, pin
 from semistream.streaming import sources
-from semistream.streaming.columnar import can_read
+from semistream.streaming.columnar import can_read, tuple_count
 from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import DeltaSink, Sink, SqlSink
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
-from semistream.streaming.task import RAW, SUMMARY, Work
+from semistream.streaming.task import RAW, SUMMARY, Work, without_tuples
 from semistream.tuning import known_costs
 from semistream.warehouse import create_all
 from semistream.warehouse.ledger import retrying
@@ -112,6 +112,7 @@ class Load:
         self.last: tuple[int, int] | None = None  # (batch, drain) of the newest commit
         self._pending: tuple[int, int] | None = None  # begun, and not yet committed
         self.states: dict[int, str] = {}
+        self.entries: list[dict[str, Any]] = []  # ledger rows of the newest commit
         self.plan: Plan
         self._partition: Column  # of the plan: the number of the partition that a stream tuple belongs to
         self.costs = known_costs(places.home)
@@ -211,7 +212,10 @@ class Load:
                              f"Restore the warehouse or the checkpoint, or begin again with another app name and checkpoint.")
         self._change_plan(df)
         self._begin(Progress(batch, 0, self.plan, self.states, self._files(batch)))
-        self._finish(df)
+        if self._changes_nothing():
+            self._commit([without_tuples(e, batch) for e in self.entries], self.ledger.commit)
+        else:
+            self._finish(df)
 
     def _change_plan(self, df: DataFrame) -> None:
         """Take up a new master version, or changed settings, once nothing waits under the old plan; where the algorithm is to be
@@ -263,11 +267,21 @@ class Load:
         at = self.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint), self.stream, self.job.stream.id,
                     self.sink, at.files)
-        entries = self._run(work, df)
-        self.sink.commit({"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
-                          "fact_table": self.job.fact_table, "sink": self.settings.sink, "partitions": at.plan.partitions,
-                          "source_offsets": json.dumps({} if at.drain else self.log.offsets(at.batch)),
-                          "rows_read": sum(e["rows_read"] for e in entries)}, entries)
+        self._commit(self._run(work, df), self.sink.commit)
+
+    def _changes_nothing(self) -> bool:
+        """Whether the batch just begun is of files without tuples, so that states and ledger rows go on as they are: no task is
+        needed."""
+        at = self.progress
+        same = bool(at.states) and at.states == {e["partition"]: e["state_file"] for e in self.entries}
+        return same and bool(at.files) and not any(map(tuple_count, at.files))
+
+    def _commit(self, entries: list[dict[str, Any]], commit: Callable[[dict[str, Any], list[dict[str, Any]]], None]) -> None:
+        at = self.progress
+        commit({"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
+                "fact_table": self.job.fact_table, "sink": self.settings.sink, "partitions": at.plan.partitions,
+                "source_offsets": json.dumps({} if at.drain else self.log.offsets(at.batch)),
+                "rows_read": sum(e["rows_read"] for e in entries)}, entries)
         self._committed(entries)
         self.totals.add(entries)
         t = self.totals
@@ -275,7 +289,7 @@ class Load:
                            service_rate=t.service_rate)
 
     def _committed(self, entries: list[dict[str, Any]]) -> None:
-        self.states = {e["partition"]: e["state_file"] for e in entries}
+        self.entries, self.states = entries, {e["partition"]: e["state_file"] for e in entries}
         self.last, self._pending = (self.progress.batch, self.progress.drain), None
         self._progressed = time.monotonic()
         used = set(self.states.values())

@@ -31,6 +31,10 @@ def can_read(files: Sequence[str], stream: pa.Schema, partitions: int) -> bool:
         return False  # Spark says what is wrong
 
 
+def tuple_count(file: str) -> int:
+    return pq.read_metadata(file).num_rows
+
+
 def _same(found: pa.Schema, stream: pa.Schema) -> bool:
     return (all(len(found.get_all_field_indices(f.name)) == 1 and found.field(f.name).type == f.type for f in stream)
             and not any(name.startswith(LEGACY) for name in found.metadata or ()))

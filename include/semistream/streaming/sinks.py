@@ -177,7 +177,7 @@ class DeltaSink:
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
-        rows = [{k: v for k, v in e.items() if k not in ("data", "unmatched_file")} for e in entries]
+        rows = [ledger_row(e) for e in entries]
         self.warehouse.ledger(commit["app"]).commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
         (Path(self.checkpoint) / "intent.json").unlink(missing_ok=True)
         for left_over in staging.glob("*.parquet"):
@@ -252,6 +252,11 @@ class DataFile:
         if self._local and (self._flushing is None or not self._flushing.is_alive()):
             self._flushing = threading.Thread(target=sync, args=(Path(self._path),), daemon=True)
             self._flushing.start()
+
+
+def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
+    """Without what only a Delta table's commit needs."""
+    return {name: value for name, value in entry.items() if name not in ("data", "unmatched_file")}
 
 
 def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:

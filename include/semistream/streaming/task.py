@@ -24,7 +24,7 @@ from semistream.joins.base import UNPARSABLE
 from semistream.streaming.columnar import read_partition
 from semistream.streaming.handover import Holder, prepare
 from semistream.streaming.plan import Plan
-from semistream.streaming.sinks import DataFile, Sink
+from semistream.streaming.sinks import DataFile, Sink, ledger_row
 from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
 
 RAW = "_corrupt_record"
@@ -159,6 +159,12 @@ class Work:
         if before and not rows_read and not self.drain:
             return before
         return f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"
+
+
+def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
+    """A partition's ledger row for a batch that brings it nothing, from that of the commit before."""
+    return ledger_row(entry) | dict.fromkeys(SUMMED, 0) | {"batch": batch, "drain": 0, "waiting_before": entry["waiting"],
+                                                           "r_cycles": 0.0, "service_rate": 0.0, "rejected": {}}
 
 
 class Spool:
