@@ -144,8 +144,9 @@ class SparkPeer(ProgramPeer):
         with program(self._command(), self.home / "log", self.case.environment(self.home)) as running:
             try:
                 seconds = running.end()
-            except RuntimeError as e:
-                found = re.search("Not enough memory to build and broadcast|OutOfMemoryError", running.log.read_text(errors="replace"))
+            except RuntimeError:
+                text = running.log.read_text(errors="replace")
+                found = re.search("Not enough memory to build and broadcast|OutOfMemoryError", text)
                 if found is None:
                     raise
                 raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None

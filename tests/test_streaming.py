@@ -13,7 +13,7 @@ from sqlalchemy import text
 from loads import ON, SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
-from semistream.streaming import app, columnar
+from semistream.streaming import app, columnar, sources
 from semistream.streaming.plan import Plan
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
@@ -182,6 +182,25 @@ def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
     assert summary["matched"] == 3 and summary["rejected"] == {"unparsable": 1}
     with pytest.raises(ConfigError, match=r"stream\.path"):
         sqlite_load.run(spark, app="other", source_format="csv", source_path=str(directory / "none"))
+
+
+def test_schema_of_a_parquet_file_is_what_spark_says(spark, tmp_path):
+    """In so far as it is known without Spark."""
+    known = {pa.decimal128(10, 2), pa.decimal128(38, 0), *sources.SAME_TYPES}
+    others = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.uint8(), pa.uint32(), pa.large_string(), pa.binary(4),
+              pa.list_(pa.int32()), pa.dictionary(pa.int32(), pa.string())]
+    file = str(tmp_path / "all.parquet")
+    pq.write_table(pa.table({f"c{i}": pa.nulls(2, kind) for i, kind in enumerate(known)}), file)
+    assert sources._schema_of(file) == spark.read.parquet(file).schema
+    pq.write_table(pa.table({"a": pa.array([1], pa.int64())}, pa.schema([pa.field("a", pa.int64(), nullable=False)])), file)
+    assert sources._schema_of(file) == spark.read.parquet(file).schema
+    for kind in others:
+        pq.write_table(pa.table({"a": pa.nulls(2, kind)}), file)
+        assert sources._schema_of(file) is None
+    pq.write_table(pa.table({"a": pa.nulls(2, pa.timestamp("us"))}), file, use_deprecated_int96_timestamps=True)
+    assert sources._schema_of(file) is None
+    pq.write_table(pa.table([[1], [2]], ["a", "A"]), file)
+    assert sources._schema_of(file) is None and sources._schema_of(__file__) is None
 
 
 def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(spark, sqlite_load):
