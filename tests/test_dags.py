@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import re
 import subprocess
@@ -41,6 +42,20 @@ def airflow(airflow_environment):
 
 def test_all_are_there(dags):
     assert set(dags) == set(DAGS)
+
+
+def test_airflows_processes_wait_for_each_others_writes():
+    from airflow import settings
+
+    async def asynchronous():
+        async with settings.async_engine.connect() as connection:
+            timeout = (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar()
+        await settings.async_engine.dispose()
+        return timeout
+
+    with settings.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 60_000
+    assert asyncio.run(asynchronous()) == 60_000
 
 
 @pytest.mark.parametrize("name", DAGS)

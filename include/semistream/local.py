@@ -37,6 +37,7 @@ from semistream.streaming.status import request_stop
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
 START_SECONDS = 300  # that Airflow may take to become healthy
+SQLITE_ARGUMENTS = {"timeout": 60}  # s that a process of Airflow waits while another one writes its metadata; 5 are too few
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
 
 
@@ -48,6 +49,8 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
         "SEMISTREAM_HOME": str(home),
         "AIRFLOW_HOME": str(airflow),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow / database}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "semistream.local.SQLITE_ARGUMENTS",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "semistream.local.SQLITE_ARGUMENTS",
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
