@@ -1,10 +1,10 @@
 """What the app costs without tuples: an empty micro-batch, and a restart with a million tuples waiting.
 
-Empty micro-batches: from commit to commit of Parquet files without rows; tuples/s are batches/s. "the app's job, empty" is the
-least that Spark takes for the app's session and job, without the app. Restart: the app was killed once its first micro-batch had
-been committed and its tuples wait; it starts again on its checkpoint with one tuple more. Measured from the process's start to
-the commit of that one, beside the same start with one tuple waiting, and beside Spark's own: the app's session and an empty job,
-from the process's start to its commit.
+Empty micro-batches: from commit to commit of Parquet files without rows, for which the app starts no job; tuples/s are batches/s.
+"the app's job, empty" is what Spark takes for the app's session and the job of a micro-batch, without the app. Restart: the app
+was killed once its first micro-batch had been committed and its tuples wait; it starts again on its checkpoint with one tuple
+more. Measured from the process's start to the commit of that one, beside the same start with one tuple waiting, and beside
+Spark's own: the app's session and an empty job, from the process's start to its commit.
 """
 
 from __future__ import annotations
