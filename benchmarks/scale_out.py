@@ -1,7 +1,8 @@
 """The app on a standalone cluster of local processes: one executor against two, one core each.
 
 The same files, the same M in all, as many partitions as executors. Driver and master are on the same machine: on two cores, the
-driver's share of them is missing where two executors run.
+driver's share of them is missing where two executors run. Rows "model" tell what the cost models expect of these and of more,
+without Spark's own time.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from pathlib import Path
 
 import pyspark
 
-from benchmarks.data import MASTER_BYTES, Stream
-from benchmarks.harness import Bench, Result
+from benchmarks.data import COLUMNS, MASTER_BYTES, Files, Stream
+from benchmarks.harness import MB, Bench, Result
 from benchmarks.processes import Program, program
 from benchmarks.spark_join import App, AppPeer, Case
+from semistream.config import Job
+from semistream.cost_models import TYPICAL
+from semistream.master import current_version
+from semistream.tuning import case as tuning
+from semistream.tuning.scale_out import Scaled, scale_out
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 START_SECONDS = 90.0
+SAMPLE = 100_000  # stream tuples that the models look at
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Settings:
     batches: int = 6
     warm_up: int = 3  # of them
     executors: tuple[int, ...] = (1, 2)
+    planned: tuple[int, ...] = (1, 2, 4, 8, 16)  # by the model
     algorithm: str = "elevatorjoin"
     driver_memory: str = "1g"
     executor_memory: str = "1g"
@@ -47,7 +55,20 @@ def run(bench: Bench, s: Settings) -> None:
     case.make()
     memory = int(s.share / 100 * s.master * MASTER_BYTES)
     peers = {f"{n} executor{'s' * (n > 1)}": OnCluster(App(case, s.algorithm, memory, n), s.executor_memory) for n in s.executors}
-    bench.compare("scale-out", f"R={s.master:,} M={s.share:g}% batch={s.batch:,}", peers, next(iter(peers)))
+    name = f"R={s.master:,} M={s.share:g}% batch={s.batch:,}"
+    bench.compare("scale-out", name, peers, next(iter(peers)))
+    for plan in planned(bench.files, case.stream, memory, s):
+        bench.add("scale-out", name, f"model, {plan.operators}", {"operators": plan.operators, "note": (
+            f"{plan.rate:,.0f} tuples/s; each M {plan.memory_each / MB:,.1f} MB, R {plan.master_each / MB:,.1f} MB; the most "
+            f"{plan.busiest:.1%} of S; {plan.shuffled:.1f} bytes a tuple shuffled")})
+
+
+def planned(files: Files, stream: Stream, memory: int, s: Settings) -> list[Scaled]:
+    root = files.snapshot(s.master, COLUMNS)
+    job = Job.load({"name": "benchmark", "stream": {"path": "stream"}, "master": {"name": "master"}, "on": {"key": "key"},
+                    "fact_table": "fact"})
+    case = tuning.Case(job, stream.batch(0, SAMPLE), root / str(current_version(root)), 1)
+    return scale_out(case, [memory], s.planned, [s.algorithm], TYPICAL)
 
 
 @dataclass(frozen=True)

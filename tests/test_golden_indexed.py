@@ -127,13 +127,13 @@ def test_elevatorjoin_lets_no_more_wait_than_pay_to_keep(tmp_path, monkeypatch):
         for batch in keys:
             rows += [r for o in join.process(chunk(0, *batch)) for r in o.joined.to_pylist()]
             if seconds:
-                state = join.snapshot()
+                state, affordable = join.snapshot(), join.affordable
                 join.kept(seconds)
         waiting[seconds], cached[seconds] = join.stats.waiting, join.cached
         again = open_join("elevatorjoin", memory=600_000, stream=STREAM, master=master, on=[("k", "k")],
                           parameters={"disk_tuples": 512, "disk_share": 1.0})
         again.restore(state if seconds else join.snapshot())
-        assert again.affordable == join.affordable or not seconds
+        assert again.affordable == (affordable if seconds else join.affordable)
         rows += [r for o in again.drain() for r in o.joined.to_pylist()]
         got[seconds] = sorted(r["k"] for r in rows)
     assert waiting[0.5] < waiting[0.0] / 2 and waiting[1e-6] > 0.9 * waiting[0.0]

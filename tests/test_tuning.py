@@ -125,6 +125,25 @@ def test_tune_shows_measured_beside_predicted_and_what_cannot_work(files, capsys
     assert "measured" in shown and "M is too small" in shown and "Best: " in shown
 
 
+def test_tune_says_what_more_operators_would_bring(files, capsys):
+    stream, master = files
+    arguments = ["--stream", stream, "--master", master, "--on", "sku=code", "--memory", "400KB,4MB", "--algorithms",
+                 "elevatorjoin,ssbj,sscj", "--scale-out", "4,1,2"]
+    told = tune(capsys, *arguments)["scale_out"]
+    assert [(p["memory"], p["operators"]) for p in told] == [(m, n) for n in (1, 2, 4) for m in (400_000, 4_000_000)]
+    for p in told:
+        assert p["memory_each"] == p["memory"] // p["operators"] and p["rate"] > 0 and p["algorithm"] in REGISTRY
+        assert 1 / p["operators"] <= p["busiest"] <= 1  # of a skewed stream
+    one, two, four = (p for p in told if p["memory"] == 400_000)
+    assert one["busiest"] == 1 and one["shuffled"] == 0 and four["shuffled"] == 1.5 * two["shuffled"] == 0.75 * 16  # two int64
+    assert one["master_each"] > 1.5 * two["master_each"] > 2 * four["master_each"]
+    assert one["rate"] < two["rate"] < four["rate"]
+    assert main(["tune", *map(str, arguments)]) == 0
+    assert "M = 4,000,000 bytes, by number of operators" in capsys.readouterr().out
+    assert main(["tune", *map(str, arguments[:-1]), "1,100000"]) == 2
+    assert "the buckets of the snapshot" in capsys.readouterr().err
+
+
 def test_tune_for_a_job(load, capsys, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
     told = tune(capsys, load.yaml(), "--memory", "200KB", "--partitions", "1", "--algorithms", "meshjoin,ssbj")

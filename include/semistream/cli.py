@@ -132,6 +132,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     tune.add_argument("job", nargs="?", default=argparse.SUPPRESS, help=TuneSettings.model_fields["job"].description)
     _settings_arguments(tune, TuneSettings, exclude=("job",))
     tune.add_argument("--measure", action="store_true", help="run the grid's points here, and show measured beside predicted")
+    tune.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(), help="what these numbers of operators would "
+                                                                                      "bring, for instance 1,2,4,8")
     tune.add_argument("--json", action="store_true", help="as JSON")
     experiments = command("experiments", _experiments, "repeat the papers' experiments, and judge their claims")
     experiments.add_argument("names", nargs="*", metavar="NAME", help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin: "
@@ -148,6 +150,13 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name].epilog = f"{commands[name].epilog or ''} Places: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
                                 "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
     return parser, commands
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers, separated by commas: {text!r}") from None
 
 
 def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = (), progress: bool = True) -> None:
@@ -262,18 +271,19 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    from semistream.tuning import advice
+    from semistream.tuning import advice, scale_out
     from semistream.tuning.case import open_case
     from semistream.tuning.settings import TuneSettings
 
     settings, places = _settings(TuneSettings, arguments), Places.from_environment()
     with _progress(arguments.progress) as progress, open_case(settings, places, progress) as case:
         found = advice.advise(case, settings, places, arguments.measure, progress)
+        plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms, case.costs(places, False))
     if arguments.json:
-        print(json.dumps(found.as_dict(), indent=2))
+        print(json.dumps(found.as_dict() | ({"scale_out": [asdict(p) for p in plans]} if plans else {}), indent=2))
         return 0
     screen = Console(highlight=False)
-    for table in found.tables():
+    for table in (*found.tables(), *scale_out.tables(plans)):
         (screen if screen.is_terminal else Console(highlight=False, width=150)).print(table)
     return 0
 

@@ -1,0 +1,70 @@
+"""What more operators would bring, by the cost models.
+
+Each of P has the P-th part of M and, of R and of the stream, what belongs to its buckets. All wait for the one with most tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.table import Table
+
+from semistream.cost_models import Costs
+from semistream.errors import ConfigError
+from semistream.tuning.advice import spelled
+from semistream.tuning.case import Case
+from semistream.tuning.measure import grid, recommend
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """P operators. rate: stream tuples/s of all of them, without Spark's own time; sizes in bytes."""
+
+    memory: int  # M, in all
+    operators: int  # P
+    algorithm: str  # the one to choose, with these sizes
+    parameters: dict[str, Any]
+    rate: float
+    busiest: float  # share of the stream that the operator with most of it has
+    memory_each: int
+    master_each: int  # of R, on disk, of that operator
+    shuffled: float  # of a stream tuple, from the executor that reads it to another; none where the tasks read Parquet themselves
+
+
+def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int], algorithms: Sequence[str],
+              costs: Costs) -> list[Scaled]:
+    """A plan for each M and number of operators that some algorithm has room with. Raises ConfigError for more of them than R has
+    buckets."""
+    found, budgets, most = [], list(budgets), case.relation.manifest.bucket_count
+    for count in sorted(set(operators)):
+        if not 1 <= count <= most:
+            raise ConfigError("scale_out", f"must be between 1 and {most}, the buckets of the snapshot", count,
+                              "Ask for fewer, or publish the snapshot with more buckets.")
+        each = replace(case, partitions=count)
+        size, shuffled = each.relation.tuple_count * each.relation.tuple_bytes, each.sample.nbytes / each.sample.num_rows
+        try:
+            for memory, best in recommend(grid(each, budgets, each.algorithms(tuple(algorithms)), 1, costs)).items():
+                found.append(Scaled(memory, count, best.algorithm, best.parameters, best.predicted_rate, each.share,
+                                    memory // count, round(size), shuffled * (1 - 1 / count)))
+        finally:
+            each.relation.close()
+    return found
+
+
+def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
+    """One a budget: what each number of operators brings, beside the fewest."""
+    for memory in dict.fromkeys(p.memory for p in plans):
+        mine = [p for p in plans if p.memory == memory]
+        table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left", box=None, pad_edge=False)
+        for name in ("operators", "tuples/s", "times", "busiest has", "M each", "R each, bytes", "shuffled,\nbytes/tuple"):
+            table.add_column(name, justify="right")
+        table.add_column("best")
+        for p in mine:
+            table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}", f"{p.busiest:.1%}",
+                          f"{p.memory_each:,}", f"{p.master_each:,}", f"{p.shuffled:.1f}",
+                          f"{p.algorithm}, {spelled(p.parameters)}")
+        table.caption = "Shuffled: where Spark brings the tuples; Parquet files the tasks read themselves, all of them each."
+        table.caption_justify = "left"
+        yield table
