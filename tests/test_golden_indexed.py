@@ -77,14 +77,14 @@ def test_hybridjoin(master):
 
 def test_elevatorjoin(master):
     # h_S = 4, h_R = 4. There is memory to spare, so that every value met is worth caching. 7:45 is nowhere: unmatched at once.
-    #                                   H_S by partition                           stop  leave (* unmatched)  staged (- absent)
+    # So few wait that no value is kept back until the end of the sweep; but the first chunk was looked up before the first stop.
+    #                                   H_S by partition                           stop  leave (* unmatched)  to H_R (- absent)
     # 1                                 p0 1:10   p1 0:30 2:40        p2 3:55      p0    1                    10
     # 2 refill 4:30                     p1 0:30 2:40 4:30             p2 3:55      p1    0 2 4                30 40
     # 3 refill 5:60 6:57 8:20           p0 8:20   p2 3:55 5:60 6:57                p2    3* 5 6*              60 -55 -57
     #   refill 9:80 10:10 11:55         p0 8:20 10:10   p2 11:55   p3 9:80
     # 4 12:70 comes                                                                p3    9                    no place for 80
-    #   end of the sweep: 10 30 40 60, and that 55 and 57 are nowhere, move to H_R; refill 12:70
-    #   13:30 and 14*:57 through H_R; drain
+    #   end of the sweep; refill 12:70; 13:30 and 14*:57, which is nowhere, through H_R; drain
     # 5                                 p0 8:20 10:10   p2 11:55   p3 12:70        p0    8 10
     # 6                                                                            p2    11*
     # 7                                                                            p3    12
@@ -94,8 +94,20 @@ def test_elevatorjoin(master):
     assert joined == [[1], [0, 2, 4], [5], [9], [13], [8, 10], [12]]
     assert unmatched == [[7], [3, 6], [14], [11]]
     assert trace(join, "w_n", "w_s", "disk_tuples", "waiting", "cached", "r_cycles") == [
-        (0, 1, 2, 3, 0, 0), (0, 3, 2, 1, 0, 0), (0, 3, 2, 1, 0, 0), (0, 1, 2, 3, 4, 0),
+        (0, 1, 2, 3, 1, 0), (0, 3, 2, 1, 3, 0), (0, 3, 2, 1, 4, 0), (0, 1, 2, 3, 4, 0),
         (2, 2, 2, 2, 4, 1), (0, 1, 2, 1, 4, 1), (0, 1, 2, 0, 4, 1)]
+
+
+def test_elevatorjoin_looks_again_while_a_large_batch_waits_to_get_in(tmp_path):
+    """A batch many times H_S: what the first stops cache serves its later tuples, and stays."""
+    table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
+    master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
+    join = open_join("elevatorjoin", memory=120_000, stream=STREAM, master=master, on=[("k", "k")],
+                     parameters={"disk_tuples": 512})
+    hot = np.where(rng.random(60_000) < 0.9, rng.integers(0, 20, 60_000) * 977, rng.integers(0, 20_000, 60_000))
+    rows = sum(o.joined.num_rows for o in join.process(chunk(0, *hot.tolist())))
+    assert rows + join.stats.waiting == 60_000 and join.stats.waiting < 15_000
+    assert join.stats.cache_hits > 0.8 * 60_000 and join.cached >= 20
 
 
 @pytest.mark.parametrize(("skew", "cached"), [(0, range(60)), (1, range(100, 400))])

@@ -8,7 +8,8 @@ What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks
         disk phase:   GO ON to the next partition of R for which tuples wait, READ it
             OUTPUT each of its tuples r with each of its matches among them, and REMOVE them all
             SWITCH the join values that are worth it into the switching buffer
-        at the end of a sweep over R:  MOVE the switching buffer to H_R, drop the values that were not worth it in this sweep
+            MOVE the switching buffer to H_R once much of what waits has waited for its values, or it is full
+        at the end of a sweep over R:  MOVE it too, and drop the values that were not worth it in this sweep
 
 Why it is fast:
 
@@ -61,6 +62,8 @@ from semistream.joins.sequential import StreamTuples, fit_disk_buffer
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
 LEAST_KEPT = 10_000  # waiting tuples, from which on the time to keep them tells what one costs
+SOON = 16  # values that so large a part of what waits has waited for are not kept back until the end of the sweep
+LEAST_PROBED = 1024  # stream tuples looked up in H_R together, at least
 SLACK_SHARE = 32  # H_R is compacted when this part of it is to go
 
 
@@ -78,12 +81,13 @@ class Staged:
     def __init__(self) -> None:
         self.keys: list[np.ndarray] = []
         self.n: list[np.ndarray] = []
-        self.count = 0
+        self.count = self.waited = 0  # values, and the stream tuples that waited for them
 
     def add(self, keys: np.ndarray, n: np.ndarray) -> None:
         self.keys.append(keys)
         self.n.append(n.astype(np.int64))
         self.count += len(keys)
+        self.waited += int(n.sum())
 
 
 class Elevatorjoin(SemiStreamJoin):
@@ -184,9 +188,11 @@ class Elevatorjoin(SemiStreamJoin):
         if not self._room:
             self._build(held)
         arrived, sizes = time.perf_counter(), variable_bytes(held)
-        for first in range(0, len(codes), PROBE_ROWS):
-            block = batch.slice(first, PROBE_ROWS)
-            misses = yield from probe_front(self, self.cache, block, codes[first:first + PROBE_ROWS])
+        # No more misses of one look at H_R than a part of H_S: while they wait to get in, H_R changes.
+        step = min(PROBE_ROWS, max(int(self.room.size / self.v_s) // 4, LEAST_PROBED))
+        for first in range(0, len(codes), step):
+            block = batch.slice(first, step)
+            misses = yield from probe_front(self, self.cache, block, codes[first:first + step])
             if len(misses):
                 yield from self._wait(batch, held, codes, first + misses, sizes, arrived)
 
@@ -345,7 +351,7 @@ class Elevatorjoin(SemiStreamJoin):
             free -= int(size[chosen].sum())
         absent = absent[:max(int(free // Cache.ENTRY), 0)]
         self.staged.add(visit.keys[absent], visit.number[absent])
-        if full or self.staged.count > max(self.cache.entries // 8, 256):
+        if full or self.staged.count > max(self.cache.entries // 8, 256) or self.staged.waited > self.room.live // SOON:
             self._move()
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
