@@ -58,7 +58,7 @@ def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
     for memory in dict.fromkeys(p.memory for p in plans):
         mine = [p for p in plans if p.memory == memory]
         table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left", box=None, pad_edge=False)
-        for name in ("operators", "tuples/s", "times", "busiest has", "M each", "R each, bytes", "shuffled,\nbytes/tuple"):
+        for name in ("operators", "tuples/s", "times", "busiest has", "M each, bytes", "R each, bytes", "shuffled,\nbytes/tuple"):
             table.add_column(name, justify="right")
         table.add_column("best")
         for p in mine:
