@@ -153,6 +153,22 @@ def test_elevatorjoin_lets_no_more_wait_than_pay_to_keep(tmp_path, monkeypatch):
     assert got[0.5] == got[0.0] == got[1e-6] == sorted(keys.ravel().tolist())
 
 
+@pytest.mark.parametrize("memory", [400_000, 4_000_000])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.7, 0.9])
+def test_elevatorjoin_tells_the_unmatched_of_a_stop_at_which_h_s_shrinks(memory, share, tmp_path):
+    table = pa.table({"k": pa.array(range(0, 20_000, 2), pa.int64()), "v": pa.array(range(0, 20_000, 2), pa.int64())})
+    master, keys = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3).zipf(1.3, 20_000) * 7 % 20_000
+    join = open_join("elevatorjoin", memory=memory, stream=STREAM, master=master, on=[("k", "k")],
+                     parameters={"disk_tuples": 512, "disk_share": 1.0})
+    outputs = []
+    for first in range(0, 20_000, 5_000):
+        outputs += join.process(chunk(first, *keys[first:first + 5_000]))
+        join.affordable = share * join.stats.waiting  # as after a snapshot that took long
+    outputs += join.drain()
+    joined, unmatched = (sorted(i for b in batches for i in b["id"].to_pylist()) for batches in zip(*outputs, strict=True))
+    assert joined == np.flatnonzero(keys % 2 == 0).tolist() and unmatched == np.flatnonzero(keys % 2).tolist()
+
+
 def test_x_hybridjoin(master):
     # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable part will be 30 10.
     #                                       H_S and Q, oldest first                non-swappable    read     leave

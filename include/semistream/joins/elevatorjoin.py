@@ -261,9 +261,9 @@ class Elevatorjoin(SemiStreamJoin):
             disk += time.perf_counter() - begun
             disk_tuples += len(partition.codes)
             yield from self._join(visit, partition, found, counts, matched)
-            if visit.reach == at + 1:
-                self._switch(visit, partition, counts)
         yield from self.finish(visit, matched)
+        if visit.reach == at + 1:  # after its tuples left: this may shrink H_S, and move what is in it
+            self._switch(visit, partition, counts)
         self.position = at + 1
         now = time.perf_counter()
         self._disk_seconds += disk
