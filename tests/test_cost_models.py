@@ -356,7 +356,7 @@ class TestTuning:
         for run in (lambda: tune("sscj", work, 1.12e9, TYPICAL), lambda: tune_all(work, 1.12e9, TYPICAL)):
             started = time.process_time()
             assert run()
-            assert time.process_time() - started < 1
+            assert time.process_time() - started < 3
 
     def test_the_fastest_of_even_ones_is_there_soonest(self):
         def first(own):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -91,18 +92,26 @@ class Frequencies:
         """Different values that can come."""
         return float(self.keys.sum())
 
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Values in the groups before each, and in all, float64[g + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.keys)])
+
+    @cached_property
+    def _mass(self) -> np.ndarray:
+        """Their share of the stream, float64[g + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.p * self.keys)])
+
     def top(self, h: float) -> float:
         """Share of the stream that the h most frequent values take, the papers' p_N."""
-        ends = np.cumsum(self.keys)
-        return float(np.interp(h, np.concatenate([[0.0], ends]), np.concatenate([[0.0], np.cumsum(self.p * self.keys)])))
+        return float(np.interp(h, self._ends, self._mass))
 
     def above(self, probability: float) -> tuple[float, float]:
         """(values, their share of the stream) that are more probable than this; continuous in it, within a group's width."""
         if len(self.p) == 1 or probability <= 0:
             which = self.p > probability
             return float(self.keys[which].sum()), float(self.p[which] @ self.keys[which])
-        ends = np.cumsum(self.keys)
-        h = float(np.interp(-probability, -self.p, ends)) if probability < self.p[0] else 0.0
+        h = float(np.interp(-probability, -self.p, self._ends[1:])) if probability < self.p[0] else 0.0
         return h, self.top(h)
 
     def worth(self, per_byte: float, each: float, v_e: float, room: float) -> Cached:
@@ -118,8 +127,7 @@ class Frequencies:
 
     def without(self, h: float) -> Frequencies:
         """What the stream looks like behind a cache of the h most frequent values."""
-        ends = np.cumsum(self.keys)
-        left = np.minimum(self.keys, np.maximum(ends - h, 0.0))
+        left = np.minimum(self.keys, np.maximum(self._ends[1:] - h, 0.0))
         which = left > 0
         rest = float(self.p[which] @ left[which]) + self.absent
         if not which.any() or rest <= 0:
@@ -165,14 +173,13 @@ class Frequencies:
             return self._drawn_partitions(count)
         heads = min(self.above((1.0 - self.absent) / count)[0], count / 2)
         rest = (1.0 - self.absent - self.top(heads)) / count
-        ends = np.cumsum(self.keys)
-        own = np.minimum(self.keys, np.maximum(heads - (ends - self.keys), 0.0))
+        own = np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0))
         which = own > 0
         return Frequencies(np.append(self.p[which] + rest, rest), np.append(own[which], max(count - heads, 0.0)), self.name)
 
     def _drawn_partitions(self, count: float) -> Frequencies:
         heads = int(min(4 * count, self.count))
-        whole = np.floor(np.minimum(self.keys, np.maximum(heads - (np.cumsum(self.keys) - self.keys), 0.0))
+        whole = np.floor(np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0))
                          + 1e-9).astype(np.int64)
         p = np.repeat(self.p, whole)
         rest = (1.0 - self.absent - float(p.sum())) / count
@@ -187,9 +194,7 @@ class Frequencies:
             return Frequencies(np.array([0.0]), np.array([1.0]), self.name)
         n = max(int(np.ceil(keys / width)), 1)
         edges = np.unique(np.concatenate([np.arange(min(n, _SINGLE)), np.geomspace(min(n, _SINGLE), n, 200)]).astype(np.int64))
-        ends, mass = np.cumsum(self.keys), np.cumsum(self.p * self.keys)
-        at = np.interp(np.minimum(first + edges * width, self.count), np.concatenate([[0.0], ends]),
-                       np.concatenate([[0.0], mass]))
+        at = np.interp(np.minimum(first + edges * width, self.count), self._ends, self._mass)
         many = np.diff(edges).astype(np.float64)
         return Frequencies(np.diff(at) / many, many, self.name)
 
