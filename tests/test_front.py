@@ -179,3 +179,15 @@ def test_choose_h_r_is_the_maximum_of_the_model():
     assert abs(choose_h_r(memory, v_r, r_t) - h[mu.argmax()]) <= 1
     assert choose_h_r(memory, v_r, 1000) == 1000
     assert choose_h_r(memory, v_r, 0) == 1
+
+
+@pytest.mark.parametrize("algorithm", ["cmeshjoin", "ssj", "ssbj", "sscj", "elevatorjoin"])
+def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_get_in(algorithm, tmp_path):
+    rng = np.random.default_rng(3)
+    keys = np.where(rng.random(60_000) < 0.9, rng.integers(0, 20, 60_000) * 977, rng.integers(0, 20_000, 60_000))
+    table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
+    publish_snapshot(table.to_batches(), table.schema, tmp_path, "m", ["k"], bucket_count=1, page_tuples=64)
+    master = open_snapshot(tmp_path, partition_tuples=512)
+    join = open_join(algorithm, memory=60_000, stream=chunk([]).schema, master=master, on=ON, parameters={"disk_tuples": 512})
+    rows = sum(o.joined.num_rows for outputs in (join.process(chunk(keys)), join.drain()) for o in outputs)
+    assert rows == 60_000 and join.stats.cache_hits > 0.8 * rows

@@ -98,18 +98,6 @@ def test_elevatorjoin(master):
         (2, 2, 2, 2, 4, 1), (0, 1, 2, 1, 4, 1), (0, 1, 2, 0, 4, 1)]
 
 
-def test_elevatorjoin_looks_again_while_a_large_batch_waits_to_get_in(tmp_path):
-    """A batch many times H_S: what the first stops cache serves its later tuples, and stays."""
-    table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
-    master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
-    join = open_join("elevatorjoin", memory=120_000, stream=STREAM, master=master, on=[("k", "k")],
-                     parameters={"disk_tuples": 512})
-    hot = np.where(rng.random(60_000) < 0.9, rng.integers(0, 20, 60_000) * 977, rng.integers(0, 20_000, 60_000))
-    rows = sum(o.joined.num_rows for o in join.process(chunk(0, *hot.tolist())))
-    assert rows + join.stats.waiting == 60_000 and join.stats.waiting < 15_000
-    assert join.stats.cache_hits > 0.8 * 60_000 and join.cached >= 20
-
-
 @pytest.mark.parametrize(("skew", "cached"), [(0, range(60)), (1, range(100, 400))])
 def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
     """A uniform stream fills H_S and caches hardly anything; when the hot values change, H_R follows within two sweeps."""

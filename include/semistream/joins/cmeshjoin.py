@@ -24,7 +24,7 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, FrequentTuples
+from semistream.joins.front import FrequentTuples, cache_phase
 from semistream.joins.sequential import MeshPhase, fit_disk_buffer
 
 
@@ -52,8 +52,8 @@ class Cmeshjoin(SemiStreamJoin):
         arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)
         if not self.mesh.started:
             self.mesh.fill(held)
-        for first in range(0, len(codes), PROBE_ROWS):
-            misses = yield from self.front.probe(batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS])
+        for first, block, keys in cache_phase(batch, codes, self.mesh.room.capacity):
+            misses = yield from self.front.probe(block, keys)
             yield from self.mesh.take(held, codes, first + misses, arrived)
 
     def _detect(self, partition: Partition, f: np.ndarray) -> None:

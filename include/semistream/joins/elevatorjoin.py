@@ -54,7 +54,7 @@ from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, cached_bytes, has_strings, probe_front, tuples_of
+from semistream.joins.front import PROBE_ROWS, cache_phase, cached_bytes, has_strings, probe_front, tuples_of
 from semistream.joins.partitionroom import PARTITION_BYTES, PartitionRoom, Visit
 from semistream.joins.parts import OUTPUT_ROWS, Cache, TupleStore, is_variable, variable_bytes
 from semistream.joins.sequential import StreamTuples, fit_disk_buffer
@@ -63,7 +63,6 @@ LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
 LEAST_KEPT = 10_000  # waiting tuples, from which on the time to keep them tells what one costs
 SOON = 16  # values that so large a part of what waits has waited for are not kept back until the end of the sweep
-LEAST_PROBED = 1024  # stream tuples looked up in H_R together, at least
 SLACK_SHARE = 32  # H_R is compacted when this part of it is to go
 
 
@@ -188,11 +187,8 @@ class Elevatorjoin(SemiStreamJoin):
         if not self._room:
             self._build(held)
         arrived, sizes = time.perf_counter(), variable_bytes(held)
-        # No more misses of one look at H_R than a part of H_S: while they wait to get in, H_R changes.
-        step = min(PROBE_ROWS, max(int(self.room.size / self.v_s) // 4, LEAST_PROBED))
-        for first in range(0, len(codes), step):
-            block = batch.slice(first, step)
-            misses = yield from probe_front(self, self.cache, block, codes[first:first + step])
+        for first, block, keys in cache_phase(batch, codes, int(self.room.size / self.v_s)):
+            misses = yield from probe_front(self, self.cache, block, keys)
             if len(misses):
                 yield from self._wait(batch, held, codes, first + misses, sizes, arrived)
 

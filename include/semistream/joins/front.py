@@ -34,7 +34,7 @@ from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, Partition, SemiStreamJoin
 from semistream.joins.parts import Cache, is_variable, variable_bytes
 
-PROBE_ROWS = 65_536  # stream tuples per step of the cache phase
+PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step of the cache phase, at most and at least
 SWITCH_SHARE = 8  # the switching buffer is this part of H_R; evictions of more than it in one period are too many
 
 
@@ -51,6 +51,14 @@ class KeyTable:
         out = np.empty(len(codes), np.int32)
         kernels.table_find(codes, self._table, self.keys, out)
         return out
+
+
+def cache_phase(batch: pa.RecordBatch, codes: np.ndarray, waiting: int) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray]]:
+    """(first row, tuples, key codes) of each step: at most a quarter of the tuples that H_S holds, as H_R changes while those
+    that it does not know wait to get in."""
+    step = min(PROBE_ROWS, max(waiting // 4, LEAST_PROBED))
+    for first in range(0, len(codes), step):
+        yield first, batch.slice(first, step), codes[first:first + step]
 
 
 def probe_front(join: SemiStreamJoin, cache: Cache, block: pa.RecordBatch,

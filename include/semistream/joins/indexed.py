@@ -76,13 +76,18 @@ class IndexedPhase:
         self.join.arena.reserve("H_S", size)
         self._room = KeyRoom(self.tuples.held, size, self.variable if any(is_variable(f.type) for f in self.tuples.held) else 0)
 
+    def started(self, batch: pa.RecordBatch) -> KeyRoom:
+        """H_S, which is made of the memory that is free when the first tuples come."""
+        if not self._room:
+            self.build(batch, self.join.arena.free)
+        return self.room
+
     def take(self, batch: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, arrived: float) -> Iterator[JoinOutput]:
         """Let the tuples of these rows into H_S; iterate whenever it is full.
 
         A key that the index has no partition for is unmatched at once.
         """
-        if not self._room:
-            self.build(batch, self.join.arena.free)
+        self.started(batch)
         held = self.tuples.batch(batch)
         sizes = variable_bytes(held)
         for first in range(0, len(rows), APPEND_ROWS):

@@ -37,7 +37,7 @@ from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, KeyTable, cached_bytes, has_strings, probe_front, tuples_of
+from semistream.joins.front import KeyTable, cache_phase, cached_bytes, has_strings, probe_front, tuples_of
 from semistream.joins.parts import Cache, TupleStore, variable_bytes
 from semistream.joins.sequential import MeshPhase, fit_disk_buffer
 
@@ -124,9 +124,8 @@ class Ssbj(SemiStreamJoin):
         if not self.mesh.started:
             self._build(held)
         arrived, sizes = time.perf_counter(), variable_bytes(held)
-        for first in range(0, len(codes), PROBE_ROWS):
-            block = slice(first, first + PROBE_ROWS)
-            misses = yield from probe_front(self, self.cache, batch.slice(first, PROBE_ROWS), codes[block])
+        for first, block, keys in cache_phase(batch, codes, self.mesh.room.capacity):
+            misses = yield from probe_front(self, self.cache, block, keys)
             yield from self._disk_phase(held, codes, first + misses, sizes, arrived)
         if self.parameters.form == "rate" and self.mesh.live:
             yield from self.mesh.iterate()

@@ -30,7 +30,7 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, FrequentTuples
+from semistream.joins.front import FrequentTuples, cache_phase
 from semistream.joins.indexed import IndexedPhase
 from semistream.joins.sequential import fit_disk_buffer
 
@@ -57,8 +57,7 @@ class Sscj(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        for first in range(0, len(codes), PROBE_ROWS):
-            block, keys = batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS]
+        for _, block, keys in cache_phase(batch, codes, self.indexed.started(batch).capacity):
             misses = yield from self.front.probe(block, keys)
             yield from self.indexed.take(block, keys, misses, arrived)
 

@@ -39,7 +39,7 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, cached_bytes, has_strings, probe_front
+from semistream.joins.front import cache_phase, cached_bytes, has_strings, probe_front
 from semistream.joins.indexed import IndexedPhase
 from semistream.joins.parts import Cache, mapped
 from semistream.joins.sequential import fit_disk_buffer
@@ -137,8 +137,7 @@ class Ssij(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        for first in range(0, len(codes), PROBE_ROWS):
-            block, keys = batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS]
+        for _, block, keys in cache_phase(batch, codes, self.indexed.started(batch).capacity):
             waiting = yield from self._online(block, keys)
             yield from self.indexed.take(block, keys, waiting, arrived)
 
