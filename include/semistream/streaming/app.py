@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -111,8 +112,7 @@ class Load:
         self.failure: BaseException | None = None
         self.last: tuple[int, int] | None = None  # (batch, drain) of the newest commit
         self._pending: tuple[int, int] | None = None  # begun, and not yet committed
-        self.states: dict[int, str] = {}
-        self.entries: list[dict[str, Any]] = []  # ledger rows of the newest commit
+        self.entries: list[dict[str, Any]] = []  # ledger rows of the newest commit; none under a new plan
         self.plan: Plan
         self._partition: Column  # of the plan: the number of the partition that a stream tuple belongs to
         self.costs = known_costs(places.home)
@@ -232,7 +232,7 @@ class Load:
             return
         self._drain()
         self._open(wanted)
-        self.states = {}
+        self.entries = []
         log.info("master version %s, %s with %d partitions", Path(wanted.snapshot).name, wanted.algorithm, wanted.partitions)
         self.status.update(master_version=Path(wanted.snapshot).name)
 
@@ -272,9 +272,7 @@ class Load:
     def _changes_nothing(self) -> bool:
         """Whether the batch just begun is of files without tuples, so that states and ledger rows go on as they are: no task is
         needed."""
-        at = self.progress
-        same = bool(at.states) and at.states == {e["partition"]: e["state_file"] for e in self.entries}
-        return same and bool(at.files) and not any(map(tuple_count, at.files))
+        return bool(self.entries and self.progress.files) and not any(map(tuple_count, self.progress.files))
 
     def _commit(self, entries: list[dict[str, Any]], commit: Callable[[dict[str, Any], list[dict[str, Any]]], None]) -> None:
         at = self.progress
@@ -288,8 +286,12 @@ class Load:
         self.status.update(batch=at.batch, rows_read=t.rows_read, matched=t.matched, unmatched=t.unmatched, waiting=t.waiting,
                            service_rate=t.service_rate)
 
+    @property
+    def states(self) -> dict[int, str]:
+        return {e["partition"]: e["state_file"] for e in self.entries}
+
     def _committed(self, entries: list[dict[str, Any]]) -> None:
-        self.entries, self.states = entries, {e["partition"]: e["state_file"] for e in entries}
+        self.entries = entries
         self.last, self._pending = (self.progress.batch, self.progress.drain), None
         self._progressed = time.monotonic()
         used = set(self.states.values())
@@ -299,15 +301,14 @@ class Load:
     def _run(self, work: Work, df: DataFrame | None) -> list[dict[str, Any]]:
         """The Spark job of a batch: the ledger rows of all partitions."""
         count = work.plan.partitions
-        collect: Callable[[], list[str]]
+        job: RDD[tuple[str]] | DataFrame
         if df is None or work.files:  # without a query to be planned: half the time of an empty micro-batch
-            collect = self.spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing).collect
+            job = self.spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
         else:
-            rows = df.repartitionById(count, self._partition).mapInArrow(work.of_batches, SUMMARY)
-            collect = lambda: [row.summary for row in rows.collect()]  # noqa: E731
+            job = df.repartitionById(count, self._partition).mapInArrow(work.of_batches, SUMMARY)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                entries = [json.loads(summary) for summary in collect()]
+                entries = [json.loads(summary) for (summary,) in job.collect()]
                 break
             except Exception as e:
                 if attempt == ATTEMPTS or not any(sign in str(e) for sign in WORKER_DIED):
@@ -333,16 +334,14 @@ class Load:
         if progress is None:
             return
         self.progress = progress
+        if self.last is not None:
+            self.entries = self.ledger.partitions(*self.last)
+            self.totals.waiting = sum(e["waiting"] for e in self.entries)
         if self.last == (progress.batch, progress.drain):
-            entries = self.ledger.partitions(*self.last)
-            self._committed(entries)
-            self.totals.waiting = sum(e["waiting"] for e in entries)
+            self._committed(self.entries)
             self._chosen = bool(self.totals.waiting)
             return
-        self._chosen = True
-        self.states, self._pending = progress.states, (progress.batch, progress.drain)
-        if self.last is not None:
-            self.totals.waiting = sum(e["waiting"] for e in self.ledger.partitions(*self.last))
+        self._chosen, self._pending = True, (progress.batch, progress.drain)
         if progress.drain:
             self._finish(None)
 

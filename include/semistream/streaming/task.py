@@ -57,9 +57,9 @@ class Work:
         """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row."""
         yield pa.record_batch([pa.array([self._summary(batches)])], names=["summary"])
 
-    def of_nothing(self, _: Iterator[object]) -> Iterator[str]:
+    def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
         """The function for ``mapPartitions``, where Spark brings no tuples; gives the same."""
-        yield self._summary(iter(()))
+        yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[pa.RecordBatch]) -> str:
         from pyspark import TaskContext
