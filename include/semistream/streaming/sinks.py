@@ -207,11 +207,13 @@ class DataFile:
         self._writer: pq.ParquetWriter | None = None
         self._flushing: threading.Thread | None = None
         self._group: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._group_rows = self._group_bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._group.append(rows)
-        if sum(b.num_rows for b in self._group) >= GROUP_ROWS or sum(b.nbytes for b in self._group) >= GROUP_BYTES:
+        self._group_rows += rows.num_rows
+        self._group_bytes += rows.nbytes
+        if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
             self._write_group()
 
     def close(self) -> dict[str, Any] | None:
@@ -244,7 +246,7 @@ class DataFile:
                                             use_dictionary=_with_dictionary(group.schema))
         self._writer.write_table(group, GROUP_ROWS * 2)
         self._rows += group.num_rows
-        self._group.clear()
+        self._group, self._group_rows, self._group_bytes = [], 0, 0
         self._flush()
 
     def _flush(self) -> None:
