@@ -63,6 +63,7 @@ LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
 LEAST_KEPT = 10_000  # waiting tuples, from which on the time to keep them tells what one costs
 SOON = 16  # values that so large a part of what waits has waited for are not kept back until the end of the sweep
+INDEXED = 64  # join values of H_R are indexed again in the time of one miss
 SLACK_SHARE = 32  # H_R is compacted when this part of it is to go
 
 
@@ -347,7 +348,8 @@ class Elevatorjoin(SemiStreamJoin):
             free -= int(size[chosen].sum())
         absent = absent[:max(int(free // Cache.ENTRY), 0)]
         self.staged.add(visit.keys[absent], visit.number[absent])
-        if full or self.staged.count > max(self.cache.entries // 8, 256) or self.staged.waited > self.room.live // SOON:
+        soon = max(self.room.live // SOON, self.cache.entries // INDEXED)
+        if full or self.staged.count > max(self.cache.entries // 8, 256) or self.staged.waited > soon:
             self._move()
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
