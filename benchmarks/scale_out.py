@@ -11,7 +11,7 @@ import json
 import socket
 import sys
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,7 +68,8 @@ def planned(files: Files, stream: Stream, memory: int, s: Settings) -> list[Scal
     job = Job.load({"name": "benchmark", "stream": {"path": "stream"}, "master": {"name": "master"}, "on": {"key": "key"},
                     "fact_table": "fact"})
     case = tuning.Case(job, stream.batch(0, SAMPLE), root / str(current_version(root)), 1)
-    return scale_out(case, [memory], s.planned, [s.algorithm], TYPICAL)
+    with closing(case.relation):
+        return scale_out(case, [memory], s.planned, [s.algorithm], TYPICAL)
 
 
 @dataclass(frozen=True)
