@@ -250,7 +250,8 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         "waiting_carried": {"batch": 2, "partition": 1}, "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
         "unmatched_rows": {"batch": 1, "partition": 1}}, {}),
     "a batch was never committed": (sql("DELETE FROM load_commits WHERE batch = 1"), {
-        "batch_partitions": {"batch": 1, "partitions_expected": None}, "none_invented": {"batch": 1}}, {}),
+        "batch_partitions": {"batch": 1, "partitions_expected": None}, "none_invented": {"batch": 1},
+        "unmatched_once": {"rows_in_source": 0, "first_batch": 1}}, {}),
     "the driver read more": (on(load_commits, 1, rows_read="rows_read + 1"), {
         "commit_rows": {"batch": 1, "rows_read_by_driver": 61, "rows_read_by_partitions": 60}, "source_rows": {"batch": 1}}, {}),
     "a count is altered": (on(load_batches, 1, matched="matched + 1"), {
@@ -268,8 +269,13 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
     "an unmatched tuple has another reason": (sql("UPDATE unmatched SET reason = 'null_key' WHERE stream_id = '9'"), {
         "unmatched_rows": {"batch": 0, "partition": 1}}, {}),
     "the reasons do not add up": (on(load_batches, 1, rejected="'{}'"), {"unmatched_rows": {"batch": 1, "reason": "(all)"}}, {}),
+    "a tuple is unmatched under another's id": (sql("UPDATE unmatched SET stream_id = '19' WHERE stream_id = '9'"), {
+        "none_missing": {"order_id": 9}, "unmatched_once": {"stream_id": "19", "rows_in_unmatched": 2, "rows_in_source": 1}}, {}),
+    "a tuple is unmatched under a loaded one's id": (sql("UPDATE unmatched SET stream_id = '20' WHERE stream_id = '9'"), {
+        "none_missing": {"order_id": 9}, "unmatched_once": {"stream_id": "20", "rows_in_unmatched": 1, "in_fact_sales": 1}}, {}),
     "the source has fewer rows": (shorten_source, {
-        "source_rows": {"batch": 1, "source": "orders-1.parquet", "rows_in_source": 59, "rows_read": 60}}, {}),
+        "source_rows": {"batch": 1, "source": "orders-1.parquet", "rows_in_source": 59, "rows_read": 60},
+        "unmatched_once": {"stream_id": "119", "rows_in_source": 0}}, {}),
     "an unmatched tuple has master data": (add_product, {"sample_unmatched": {"stream_id": "9", "sku": "x9"}}, {}),
 }
 

@@ -48,6 +48,7 @@ def all_checks(scope: Scope, rejected: sa.Table, sources: Sources | None, sample
     if ids is not None:
         yield none_missing(scope, ids)
         yield none_invented(scope, ids)
+        yield unmatched_once(scope, ids)
     yield surrogate_keys(scope)
     if scope.added and scope.comparable:
         yield enriched_columns(scope)
@@ -212,6 +213,23 @@ def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
         select(*(f.c[i] for i in scope.ids), *_load(f))
         .select_from(f.outerjoin(source_ids, and_(*(s[i] == f.c[i] for i in scope.ids))))
         .where(scope.holds(f), *_identified(scope), s.batch.is_(None)))
+
+
+def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
+    s, f, u = source_ids.c, scope.fact, unmatched.c
+    mine = and_(u.fact_table == scope.fact_name, u.stream_id.is_not(None), u.reason != "unparsable", scope.holds(unmatched))
+    kept = select(u.stream_id, func.count().label("rows_in_unmatched"), func.min(u.batch).label("first_batch"),
+                  func.max(u.batch).label("last_batch")).where(mine).group_by(u.stream_id).subquery("kept")
+    same = s.stream_id == kept.c.stream_id
+    times = select(func.count()).where(same).correlate(kept).scalar_subquery()
+    loaded = case((select(1).select_from(source_ids.join(f, and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_unindexed(f))))
+                   .where(same).correlate(kept).exists(), 1), else_=0)
+    return Check(
+        "unmatched_once", "Every unmatched tuple comes from the source, and from there only once",
+        f"A tuple in unmatched whose {_listed(scope.ids)} the source does not have, or has less often than unmatched and "
+        f"{scope.fact_name} together, was changed on its way or put aside twice.",
+        select(*kept.c, loaded.label(f"in_{scope.fact_name}"), times.label("rows_in_source"))
+        .where(kept.c.rows_in_unmatched + loaded > times))
 
 
 def surrogate_keys(scope: Scope) -> Check:
