@@ -255,6 +255,18 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, t
     assert written[0] > 0 and sorted((tmp_path / "delta").glob("*.parquet")) == sorted(files)
 
 
+@pytest.mark.parametrize(("limit", "groups"), [("GROUP_ROWS", [100, 100, 30]), ("GROUP_BYTES", [13, 13, 4])])
+def test_small_outputs_share_a_group(limit, groups, tmp_path, monkeypatch):
+    monkeypatch.setattr(sinks, limit, 100)
+    load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
+    file = sinks.DataFile(str(tmp_path), pa.schema([("id", pa.int64())]), load)
+    for i in range(sum(groups)):
+        file.write(pa.record_batch({"id": [i]}))
+    written = pq.ParquetFile(tmp_path / file.close()["path"])
+    assert [written.metadata.row_group(g).num_rows for g in range(written.num_row_groups)] == groups
+    assert written.read(["id"])["id"].to_pylist() == list(range(sum(groups)))
+
+
 def test_writers_at_the_same_time_all_get_through(warehouse):
     """SQLite has one writer: the others wait."""
     ledger = Ledger(warehouse, "app")
