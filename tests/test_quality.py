@@ -138,7 +138,7 @@ def test_sound(warehouse_url, tmp_path):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
-    assert len(result.results) == 16 and not result.notes
+    assert len(result.results) == 17 and not result.notes
     assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24, "unmatched: no_match": 12,
                               "unmatched: null_key": 12, "waiting": 0, "output rows": 156, "batches": 3}
     with loader.engine.connect() as connection:
@@ -554,7 +554,7 @@ def test_report_in_a_browser_offline(tmp_path):
         rows = browser.find_elements("css selector", "tbody tr")
         assert ["complete" in r.text for r in rows] == [True, True] and "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 3 of 16 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 3 of 17 checks failed"
         assert browser.title == "sales: 3 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown and "source batch order id\n0 20\n" in shown

@@ -222,8 +222,8 @@ def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
                   func.max(u.batch).label("last_batch")).where(mine).group_by(u.stream_id).subquery("kept")
     same = s.stream_id == kept.c.stream_id
     times = select(func.count()).where(same).correlate(kept).scalar_subquery()
-    loaded = case((select(1).select_from(source_ids.join(f, and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_unindexed(f))))
-                   .where(same).correlate(kept).exists(), 1), else_=0)
+    matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_unindexed(f), f.c[scope.surrogate].is_not(None))
+    loaded = case((select(1).select_from(source_ids.join(f, matched)).where(same).correlate(kept).exists(), 1), else_=0)
     return Check(
         "unmatched_once", "Every unmatched tuple comes from the source, and from there only once",
         f"A tuple in unmatched whose {_listed(scope.ids)} the source does not have, or has less often than unmatched and "
