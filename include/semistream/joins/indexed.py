@@ -76,7 +76,7 @@ class IndexedPhase:
         self.join.arena.reserve("H_S", size)
         self._room = KeyRoom(self.tuples.held, size, self.variable if any(is_variable(f.type) for f in self.tuples.held) else 0)
 
-    def started(self, batch: pa.RecordBatch) -> KeyRoom:
+    def room_for(self, batch: pa.RecordBatch) -> KeyRoom:
         """H_S, which is made of the memory that is free when the first tuples come."""
         if not self._room:
             self.build(batch, self.join.arena.free)
@@ -87,7 +87,7 @@ class IndexedPhase:
 
         A key that the index has no partition for is unmatched at once.
         """
-        self.started(batch)
+        self.room_for(batch)
         held = self.tuples.batch(batch)
         sizes = variable_bytes(held)
         for first in range(0, len(rows), APPEND_ROWS):

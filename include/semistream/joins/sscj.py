@@ -57,7 +57,7 @@ class Sscj(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        for _, block, keys in cache_phase(batch, codes, self.indexed.started(batch).capacity):
+        for _, block, keys in cache_phase(batch, codes, self.indexed.room_for(batch).capacity):
             misses = yield from self.front.probe(block, keys)
             yield from self.indexed.take(block, keys, misses, arrived)
 

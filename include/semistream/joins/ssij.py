@@ -137,7 +137,7 @@ class Ssij(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        for _, block, keys in cache_phase(batch, codes, self.indexed.started(batch).capacity):
+        for _, block, keys in cache_phase(batch, codes, self.indexed.room_for(batch).capacity):
             waiting = yield from self._online(block, keys)
             yield from self.indexed.take(block, keys, waiting, arrived)
 
