@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import oracle
-from semistream.errors import ConfigError
-from semistream.joins import REGISTRY, open_join
+from semistream.errors import ConfigError, StateError
+from semistream.joins import REGISTRY, JoinState, open_join
 from semistream.joins.keyroom import KeyRoom
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
@@ -115,30 +115,41 @@ def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
         assert (join.stats.cache_hits - hits > 200) == (skew == 1)
 
 
-def test_elevatorjoin_lets_no_more_wait_than_pay_to_keep(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.joins.elevatorjoin.LEAST_KEPT", 100)
-    table = pa.table({"k": pa.array(range(50_000), pa.int64()), "v": pa.array(range(50_000), pa.int64())})
+@pytest.mark.parametrize("note", [False, True])
+@pytest.mark.parametrize("most", [3, 100])
+def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monkeypatch):
+    """From each snapshot on, one whole and the changes since: the same goes on; together they are little more than what came."""
+    monkeypatch.setattr("semistream.joins.elevatorjoin.MOST_CHANGES", most)
+    table = pa.table({"k": pa.array(range(0, 50_000, 2), pa.int64()), "v": pa.array(range(0, 50_000, 2), pa.int64())})
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
-    keys, waiting, cached, got = rng.integers(0, 50_000, (12, 2_500)), {}, {}, {}
-    for seconds in (1e-6, 0.5, 0.0):  # that keeping a snapshot takes; 0: none is kept
-        join = open_join("elevatorjoin", memory=600_000, stream=STREAM, master=master, on=[("k", "k")],
-                         parameters={"disk_tuples": 512, "disk_share": 1.0})
-        rows = []
-        for batch in keys:
-            rows += [r for o in join.process(chunk(0, *batch)) for r in o.joined.to_pylist()]
-            if seconds:
-                state, affordable = join.snapshot(), join.affordable
-                join.kept(seconds)
-        waiting[seconds], cached[seconds] = join.stats.waiting, join.cached
-        again = open_join("elevatorjoin", memory=600_000, stream=STREAM, master=master, on=[("k", "k")],
-                          parameters={"disk_tuples": 512, "disk_share": 1.0})
-        again.restore(state if seconds else join.snapshot())
-        assert again.affordable == (affordable if seconds else join.affordable)
-        rows += [r for o in again.drain() for r in o.joined.to_pylist()]
-        got[seconds] = sorted(r["k"] for r in rows)
-    assert waiting[0.5] < waiting[0.0] / 2 and waiting[1e-6] > 0.9 * waiting[0.0]
-    assert cached[0.5] > cached[0.0]
-    assert got[0.5] == got[0.0] == got[1e-6] == sorted(keys.ravel().tolist())
+    keys = rng.permutation(np.r_[rng.zipf(1.2, 15_000), rng.integers(0, 50_000, 30_000)]) % 50_000
+    stream = pa.table({"id": range(len(keys)), "k": keys})
+    if note:
+        stream = stream.append_column("note", pa.array(["n" * (i % 40) for i in range(len(keys))]))
+    make = lambda: open_join("elevatorjoin", memory=300_000, stream=stream.schema, master=master, on=[("k", "k")],  # noqa: E731
+                             parameters={"disk_tuples": 512, "disk_share": 1.0})
+    join, outputs, kept, files, cached = make(), [], 0, [], []
+    for i, batch in enumerate(stream.to_batches(max_chunksize=500)):
+        outputs += join.process(batch)
+        state = join.snapshot(changes=i > 0)
+        kept += state.tables["waiting"].num_rows
+        state.write(tmp_path / f"s{i}", files[-1] if files else "")
+        files = JoinState.files(tmp_path / f"s{i}")
+        assert state.whole == (len(files) == 1) and len(files) <= 1 + most
+        if i % 7 == 0:
+            waiting, join = join.stats.waiting, make()
+            join.restore(*JoinState.read(tmp_path / files[-1]))
+            assert join.stats.waiting == waiting
+            cached.append(join.cached)
+    (tmp_path / files[0]).unlink()
+    with pytest.raises(StateError, match=f"{files[0]} cannot be read"):
+        JoinState.read(tmp_path / files[-1])
+    outputs += join.drain()
+    joined, unmatched = oracle.join(stream.to_pylist(), table.to_pylist(), [("k", "k")], ["v"])
+    assert oracle.rows(o.joined for o in outputs) == joined
+    assert oracle.rows(o.unmatched for o in outputs) == unmatched
+    assert join.stats.memory_peak <= 300_000
+    assert max(cached) > 20 and (most == 3 or kept < 2 * len(keys))
 
 
 @pytest.mark.parametrize("memory", [400_000, 4_000_000])
@@ -151,7 +162,7 @@ def test_elevatorjoin_tells_the_unmatched_of_a_stop_at_which_h_s_shrinks(memory,
     outputs = []
     for first in range(0, 20_000, 5_000):
         outputs += join.process(chunk(first, *keys[first:first + 5_000]))
-        join.affordable = share * join.stats.waiting  # as after a snapshot that took long
+        join.parameters = join.parameters.model_copy(update={"waiting_tuples": int(share * join.stats.waiting)})
     outputs += join.drain()
     joined, unmatched = (sorted(i for b in batches for i in b["id"].to_pylist()) for batches in zip(*outputs, strict=True))
     assert joined == np.flatnonzero(keys % 2 == 0).tolist() and unmatched == np.flatnonzero(keys % 2).tolist()

@@ -72,15 +72,14 @@ def test_equals_the_oracle(algorithm, parameters, data, join_type, partition_tup
     stream, master, on, lengths = data.draw(strategies.joins(unique=REGISTRY[algorithm].unique_keys))
     make = lambda: start(algorithm, stream, master, on, join_type=join_type, partition_tuples=partition_tuples,  # noqa: E731
                          memory=memory, parameters=parameters)
-    join, outputs, stats = make(), [], []
-    for chunk in chunks(stream, lengths):
+    join, outputs, stats, path = make(), [], [], tmp_path_factory.mktemp("state")
+    for i, chunk in enumerate(chunks(stream, lengths)):
         outputs += join.process(chunk)
         if restarts:
-            path = tmp_path_factory.mktemp("state") / "s"
-            join.snapshot().write(path)
+            join.snapshot(changes=i > 0).write(path / f"{i}", f"{i - 1}")
             stats.append(join.stats)
             join = make()
-            join.restore(JoinState.read(path))
+            join.restore(*JoinState.read(path / f"{i}"))
     outputs += join.drain()
     check(outputs, [*stats, join.stats], stream, master, on, join_type)
 

@@ -162,7 +162,7 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     tasks.check()
 
 
-@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
+@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj", "elevatorjoin"])
 def test_operator_at_hand_and_operator_from_state_give_the_same(tmp_path, algorithm):
     """The worker's memory is never needed: a new process for every batch loads the same rows."""
     found = []

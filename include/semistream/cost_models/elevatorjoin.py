@@ -1,6 +1,6 @@
 """ELEVATORJOIN's cost model, in the papers' style.
 
-    M = d v_R + h_R (v_R + v_E) + h_S v_S + 28 N
+    M = d v_R + h_R (v_R + v_E) + h_S v_S + 32 N
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 
@@ -10,8 +10,7 @@ left has none, and 2 h_S / N leave at a stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the values with
 p T v_S > 2 phi (m v_R + v_E) are in H_R, m = 0 for one without master tuples; phi is the share that reading R has in the cost
-of a miss. One equation in T, solved by bisection. *Reading ahead* is that of MESHJOIN. A load, whose state is kept after every
-micro-batch, may let fewer tuples wait (``joins/elevatorjoin.py``); that is not in the model.
+of a miss. One equation in T, solved by bisection. *Reading ahead* is that of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import NamedTuple
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.meshjoin import largest_chunk, unread
 
-PARTITION_BYTES = 28  # head, tuples, reach, arrivals
+PARTITION_BYTES = 32  # head, tuples, saved ones, reach, arrivals
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the same
 

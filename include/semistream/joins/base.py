@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 import zlib
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,8 @@ from semistream.master import MasterRelation
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
 SCATTERED = 2  # fewer than one row in so many is taken page by page, rather than from the pages put together
-MAGIC = b"semistream state 1\n"
+MAGIC = b"semistream state 2\n"
+WRITTEN_ROWS = 131_072  # of a state's table at a time
 
 
 class JoinOutput(NamedTuple):
@@ -42,7 +44,8 @@ class JoinOutput(NamedTuple):
 
 @dataclass
 class JoinState:
-    """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm stands.
+    """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm stands; or, if not whole,
+    what of it has changed since the snapshot before.
 
     tables: Arrow tables by name; values: JSON-able settings and counters, among them ``identity`` (what the operator was
     opened with), which ``restore`` compares.
@@ -50,42 +53,79 @@ class JoinState:
 
     tables: dict[str, pa.Table]
     values: dict[str, Any]
+    whole: bool = True
 
-    def write(self, path: str | Path) -> None:
-        """One file, written beside, flushed to disk and renamed into place."""
-        path = Path(path)
-        parts = {}
-        for name, table in self.tables.items():
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema) as writer:
-                writer.write_table(table)
-            parts[name] = sink.getvalue()
-        head = json.dumps({"values": self.values, "tables": [[n, len(b), zlib.crc32(b)] for n, b in parts.items()]}).encode()
+    def write(self, path: str | Path, before: str = "") -> None:
+        """One file, written beside, flushed to disk and renamed into place.
+
+        before: name of the file, in the same directory, of the state that changes are told of. Raises StateError when that is
+        damaged.
+        """
+        path, parts = Path(path), []
+        adds_to = [] if self.whole else self.files(path.with_name(before))
         with replacing(path) as file:
-            file.write(MAGIC + len(head).to_bytes(8, "little") + zlib.crc32(head).to_bytes(4, "little") + head)
-            for buffer in parts.values():
-                file.write(buffer)
+            file.write(MAGIC)
+            for name, table in self.tables.items():
+                part = _Checked(file)
+                with pa.ipc.new_stream(part, table.schema) as writer:
+                    writer.write_table(table, WRITTEN_ROWS)
+                parts.append([name, part.size, part.check])
+            foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to}).encode()
+            file.write(foot + len(foot).to_bytes(8, "little") + zlib.crc32(foot).to_bytes(4, "little"))
 
     @classmethod
-    def read(cls, path: str | Path) -> JoinState:
-        """Raises StateError when the file is missing or damaged."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as e:
-            raise StateError(f"the join state {path} cannot be read: {e}") from e
-        at = len(MAGIC) + 12
-        size, check = int.from_bytes(data[len(MAGIC):at - 4], "little"), int.from_bytes(data[at - 4:at], "little")
-        head = data[at:at + size]
-        if not data.startswith(MAGIC) or zlib.crc32(head) != check:
-            raise StateError(f"the join state {path} is damaged or not one")
-        head, at, tables = json.loads(head), at + size, {}
-        for name, length, check in head["tables"]:
-            part = data[at:at + length]
+    def files(cls, path: str | Path) -> list[str]:
+        """Names of the files that a state consists of: a whole one, and what has changed since, oldest first. Raises StateError
+        when this one is missing or damaged."""
+        return [*_foot(path)[0]["adds_to"], Path(path).name]
+
+    @classmethod
+    def read(cls, path: str | Path) -> list[JoinState]:
+        """The whole state and what has changed since, oldest first. Raises StateError when a file is missing or damaged."""
+        return [cls._read(Path(path).with_name(name)) for name in cls.files(path)]
+
+    @classmethod
+    def _read(cls, path: Path) -> JoinState:
+        foot, data = _foot(path)
+        at, tables = len(MAGIC), {}
+        for name, length, check in foot["tables"]:
+            part = data.slice(at, length)
             if zlib.crc32(part) != check:
                 raise StateError(f"the join state {path} is damaged at {name!r}")
             tables[name] = pa.ipc.open_stream(part).read_all()
             at += length
-        return cls(tables, head["values"])
+        return cls(tables, foot["values"], not foot["adds_to"])
+
+
+def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
+    """What the end of a state's file tells of it, and the file."""
+    try:
+        with pa.memory_map(str(path)) as file:
+            data = file.read_buffer()
+    except (OSError, pa.ArrowInvalid) as e:
+        raise StateError(f"the join state {path} cannot be read: {e}") from e
+    end = data.size - 12
+    size, check = (int.from_bytes(data[a:b], "little") for a, b in ((end, end + 8), (end + 8, end + 12)))
+    foot = data[end - size:end].to_pybytes() if end - size >= len(MAGIC) else b""
+    if data[:len(MAGIC)].to_pybytes() != MAGIC or zlib.crc32(foot) != check or not foot:
+        raise StateError(f"the join state {path} is damaged, of another version, or not one")
+    return json.loads(foot), data
+
+
+class _Checked(io.RawIOBase):
+    """Writes to a file, and keeps size and checksum of what it wrote."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file, self.size, self.check = file, 0, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.check = zlib.crc32(data, self.check)
+        written = self._file.write(data)
+        self.size += written
+        return written
 
 
 class Iteration(NamedTuple):
@@ -184,23 +224,22 @@ class SemiStreamJoin(ABC):
         """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting = 0."""
         return self._timed(self._drain())
 
-    def snapshot(self) -> JoinState:
-        """The state between two calls."""
-        tables, values = self._state()
-        return JoinState(tables, values | {"identity": self.spec.identity()})
+    def snapshot(self, *, changes: bool = False) -> JoinState:
+        """The state between two calls. changes: what has changed since the last snapshot will do, where the join knows it."""
+        found = self._changes() if changes else None
+        tables, values = found or self._state()
+        return JoinState(tables, values | {"identity": self.spec.identity()}, not found)
 
-    def restore(self, state: JoinState) -> None:
-        """Go on from a snapshot of an operator opened alike, in a new one. Raises StateError when it does not fit."""
+    def restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Go on from snapshots of an operator opened alike, a whole one and what has changed since, in a new one. Raises
+        StateError when they do not fit."""
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
         wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
         if wrong:
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the "
                              "join is drained, then change them.")
-        self._go_on(state)
+        self._go_on(state, *changes)
         self._account()
-
-    def kept(self, seconds: float) -> None:  # noqa: B027
-        """To be told how long it took to keep a snapshot; an operator may let fewer tuples wait, so that the next takes less."""
 
     @abstractmethod
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
@@ -211,6 +250,10 @@ class SemiStreamJoin(ABC):
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]: ...
+
+    def _changes(self) -> tuple[dict[str, pa.Table], dict[str, Any]] | None:
+        """What of the state has changed since the last snapshot; None: take the whole."""
+        return None
 
     @abstractmethod
     def _go_on(self, state: JoinState) -> None: ...

@@ -26,13 +26,8 @@ Why it is fast:
   the disk costs nothing any repeated value is cached.
 - It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one (hysteresis 2), so that what
   has been hot once does not stay.
-- It lets no more tuples wait than pay. Where its state is kept from time to time, as a load does after every micro-batch, each
-  waiting tuple costs c_W again and again. With B misses from snapshot to snapshot, the sweeps cost (B / 2 h_S) C and the snapshot
-  h_S c_W. The least of both together is at
-
-      h_S = sqrt(B C / (2 c_W)),
-
-  and the rest of the memory is H_R's. Tuples then leave the sooner, too.
+- Its state is kept by its changes: the tuples that came since the last snapshot and the partitions that were visited. A load
+  that keeps it after every micro-batch writes what the batch brought, and not h_S tuples; so all of M can wait.
 
 Where all of R fits into H_R, each visited partition is cached whole: it becomes a join in main memory (SSBJ's Theorem 3).
 A join value whose master tuples lie in several partitions is joined, and never cached.
@@ -40,7 +35,6 @@ A join value whose master tuples lie in several partitions is joined, and never 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -61,7 +55,7 @@ from semistream.joins.sequential import StreamTuples, fit_disk_buffer
 
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
-LEAST_KEPT = 10_000  # waiting tuples, from which on the time to keep them tells what one costs
+MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
 SOON = 16  # values that so large a part of what waits has waited for are not kept back until the end of the sweep
 INDEXED = 64  # join values of H_R are indexed again in the time of one miss
 SLACK_SHARE = 32  # H_R is compacted when this part of it is to go
@@ -91,7 +85,7 @@ class Staged:
 
 
 class Elevatorjoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 28 N."""
+    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N."""
 
     def __init__(self, spec: JoinSpec, parameters: ElevatorjoinParameters):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
@@ -112,10 +106,8 @@ class Elevatorjoin(SemiStreamJoin):
         self._disk_seconds = self._miss_seconds = 0.0
         self._room: PartitionRoom | None = None
         self.variable = 0.0  # bytes of strings of an average stream tuple
-        self.affordable = math.inf  # h_S, by what it costs to keep
-        self._sweep_seconds = self.master.partition_count * (
-            meshjoin.ITERATION_COST + self.master.partition_tuples * meshjoin.TUPLE_COST)
-        self._missed = 0  # tuples that entered H_S since the last snapshot
+        self._saves = 0  # snapshots since and with the last whole one
+        self._changed = 0  # tuples that they told, and join values cached, since then
         self.arena.reserve("H_R", 0)
 
     @property
@@ -153,10 +145,9 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def _useful(self) -> int:
-        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples', or the tuples
-        cost more to keep than the sweeps that they save."""
+        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples'."""
         h_s = meshjoin.largest_chunk(self.master.partition_tuples) * max(self.master.partition_count, 1) / 2
-        h_s = self.parameters.waiting_tuples or min(h_s, self.affordable)
+        h_s = self.parameters.waiting_tuples or h_s
         return int(h_s * self.v_s) + PARTITION_BYTES * self.room.partitions
 
     def _divide(self) -> None:
@@ -170,16 +161,6 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("H_R", used)
         self.arena.reserve("H_S", self.room.resize(h_s))
         self.arena.reserve("H_R", max(min(self.pool - h_s, self.arena.free + used), used))
-
-    def kept(self, seconds: float) -> None:
-        """Let as many tuples wait as are worth keeping, from now on."""
-        waiting, missed, self._missed = self._waiting(), self._missed, 0
-        if waiting < LEAST_KEPT or not missed:
-            return
-        affordable = math.sqrt(missed * self._sweep_seconds * waiting / (2 * seconds))
-        if not 0.8 < affordable / self.affordable < 1.25:
-            self.affordable = affordable
-            self._divide()
 
     # The outer loop
 
@@ -207,7 +188,6 @@ class Elevatorjoin(SemiStreamJoin):
             now = time.perf_counter()
             n = self._admit(held, codes, rows[at:], spans[at:], sizes[at:], now)
             at += n
-            self._missed += n
             self.stats.waited_seconds += n * (now - arrived)
             self._miss_seconds += time.perf_counter() - started
             if at == len(rows):
@@ -366,6 +346,7 @@ class Elevatorjoin(SemiStreamJoin):
         """The switching buffer becomes a part of H_R."""
         if self.staged.count:
             self.cache.publish(np.concatenate(self.staged.keys), np.minimum(np.concatenate(self.staged.n), 2**32 - 1))
+            self._changed += self.staged.count
             self.staged = Staged()
         self._divide()
 
@@ -377,8 +358,6 @@ class Elevatorjoin(SemiStreamJoin):
         spent = self._disk_seconds + self._miss_seconds
         if not self.parameters.disk_share and spent > 0:
             self.phi = (self.phi + self._disk_seconds / spent) / 2 if self.sweeps > 1 else self._disk_seconds / spent
-        if self._disk_seconds:
-            self._sweep_seconds = self._disk_seconds
         self._disk_seconds = self._miss_seconds = 0.0
         n = self.cache.entries
         if n and self._price and not self.whole:  # not while there is memory to spare
@@ -397,39 +376,74 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """The waiting tuples by partition; of H_R and the switching buffer the join values: their tuples are in R."""
-        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.phi, "variable": self.variable,
-                  "affordable": self.affordable}
+        self._changed = 0
         if not self._room:
-            return {}, values
-        values |= {"width": self.room.width, "blocks": self.room.blocks, "heap": self.room.heap_capacity}
-        slots = self.room.slots(range(self.room.partitions))
-        columns = self.tuples.columns(self.room.key[slots], self.room.store.get(slots))
+            return {}, self._values()
+        self._saves = 1
         n, s = self.cache.entries, self.staged
         cache = {"key": np.concatenate([self.cache.ekey[:n], *s.keys]),
                  "frequency": np.concatenate([self.cache.efreq[:n], *s.n]).astype(np.int64)}
-        waiting = pa.Table.from_arrays(columns, [f"s{i}" for i in range(len(columns))])
-        return {"waiting": waiting, "cache": pa.table(cache)}, values
+        return {"waiting": self._newest(self.room.waiting), "cache": pa.table(cache)}, self._values()
 
-    def _go_on(self, state: JoinState) -> None:
+    def _changes(self) -> tuple[dict[str, pa.Table], dict[str, Any]] | None:
+        """The tuples that came since the last snapshot and still wait, and the partitions that were visited. The whole once it is
+        less than the changes since the last one: so a tuple is kept twice, however many others wait. H_R is in the whole only."""
+        if not self._saves or self._saves > MOST_CHANGES:
+            return None
+        unsaved = self.room.unsaved
+        changed = self._changed + int(unsaved.sum())
+        if changed > self.room.live + self.cache.entries:
+            return None
+        self._saves, self._changed = self._saves + 1, changed
+        left = pa.table({"partition": np.flatnonzero(self.room.saved < 0)})
+        return {"left": left, "waiting": self._newest(unsaved)}, self._values()
+
+    def _values(self) -> dict[str, Any]:
+        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.phi, "variable": self.variable,
+                  "changed": self._changed}
+        if self._room:
+            values |= {"width": self.room.width, "blocks": self.room.blocks, "heap": self.room.heap_capacity}
+        return values
+
+    def _newest(self, number: np.ndarray) -> pa.Table:
+        """The newest number[p] tuples of each partition p, which the snapshot has from now on."""
+        slots = self.room.slots(0, number)
+        columns = self.tuples.columns(self.room.key[slots], self.room.store.get(slots))
+        self.room.save()
+        return pa.Table.from_arrays(columns, [f"s{i}" for i in range(len(columns))])
+
+    def _go_on(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
             return
-        values, table = state.values, state.tables["waiting"]
-        self.position, self.sweeps, self.phi = values["position"], values["sweeps"], values["phi"]
-        self.variable, self.affordable = values["variable"], values.get("affordable", math.inf)  # not in older states
+        values = (state, *changes)[-1].values
+        self.position, self.sweeps, self.phi, self.variable = (values[n] for n in ("position", "sweeps", "phi", "variable"))
+        self._saves, self._changed = 1 + len(changes), values["changed"]
         self._build(None, values["width"])
         self.arena.reserve("H_R", 0)
-        self.arena.reserve("H_S", self.room.divide(values["blocks"], values["heap"]))
+        for part in (state, *changes):
+            self._wait_again(part)
         self._fetch(*(state.tables["cache"][c].to_numpy() for c in ("key", "frequency")))
-        for part in table.to_batches(max_chunksize=PROBE_ROWS):
+
+    def _wait_again(self, state: JoinState) -> None:
+        """Do to H_S what a snapshot tells."""
+        room, waiting = self.room, state.tables["waiting"]
+        for partition in state.tables["left"]["partition"].to_pylist() if not state.whole else ():
+            room.remove(room.visit(partition))
+        self.arena.reserve("H_S", room.divide(state.values["blocks"], state.values["heap"]))
+        for part in waiting.to_batches(max_chunksize=PROBE_ROWS):
             batch = pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream)
             codes, _ = self.spec.keys.stream_codes(batch)
             held, spans, rows = self.tuples.batch(batch), self.master.partitions_of(codes), np.arange(batch.num_rows)
-            if self._admit(held, codes, rows, spans, variable_bytes(held), time.perf_counter()) < len(rows):
-                raise ConfigError("memory", f"must hold the {table.num_rows:,} tuples that wait", self.spec.memory,
+            sizes = variable_bytes(held)
+            if room.fits(sizes) < len(rows):
+                room.compact()
+            if self._admit(held, codes, rows, spans, sizes, time.perf_counter()) < len(rows):
+                raise ConfigError("memory", f"must hold the {waiting.num_rows:,} tuples that wait", self.spec.memory,
                                   "Give as much memory as before, or drain first.")
+        room.save()
 
     def _fetch(self, keys: np.ndarray, frequencies: np.ndarray) -> None:
-        """Load the master tuples of these join values again, through the index."""
+        """Load the master tuples of these join values again, through the index, as far as there is room."""
         budget, complete = self.arena.free, np.ones(len(keys), bool)
         self.arena.reserve("H_R", budget)
         for partition, rows, index in tuples_of(self.spec, keys):

@@ -56,14 +56,18 @@ def note(spans, now, reach, arrived, first):
 
 
 @njit(cache=True)
-def slots_of(p, width, head, block, slots):
-    """The slots of a partition's tuples."""
-    k, b = 0, head[p]
-    while b >= 0:
-        for i in range(block[b, COUNT]):
-            slots[k] = b * width + i
-            k += 1
-        b = block[b, NEXT]
+def slots_of(first, number, width, head, block, slots):
+    """The slots of the newest number[i] tuples of each partition first + i."""
+    k = 0
+    for i in range(len(number)):
+        left, b = number[i], head[first + i]
+        while left > 0:
+            n = min(block[b, COUNT], left)
+            for j in range(block[b, COUNT] - n, block[b, COUNT]):
+                slots[k] = b * width + j
+                k += 1
+            left -= n
+            b = block[b, NEXT]
 
 
 @njit(cache=True)

@@ -12,7 +12,7 @@ from semistream.joins.partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.parts import OUTPUT_ROWS, TupleStore, mapped, portions, release
 
 WIDTHS = (32, 16, 8, 4, 2, 1)  # tuples of a block; half a block of each partition is empty on average
-PARTITION_BYTES = 4 + 4 + 4 + 8 + 8  # head, tuples, reach, arrivals
+PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8  # head, tuples, saved ones, reach, arrivals
 SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
 
 
@@ -33,6 +33,7 @@ class PartitionRoom:
         self.store = TupleStore(schema, blocks * self.width, size)
         self.key, self.block = mapped(blocks * self.width, np.int64), mapped(blocks, np.int32, 4)
         self.head, self.waiting = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int32)
+        self.saved = np.zeros(partitions, np.int32)  # of waiting, those of the last snapshot; -1: there were some, and they left
         self.reach = np.zeros(partitions, np.int32)  # behind the last partition that may hold a waiting key
         self.arrived, self.first = np.zeros(partitions), np.zeros(partitions)  # s: sum of arrivals, and the oldest one
         self.q = np.array([-1, 0, 0, 0, 0], np.int64)
@@ -68,7 +69,7 @@ class PartitionRoom:
         self.q[MOST] = blocks
         if blocks < self.blocks or heap < self.heap_capacity:
             if heap < self.heap_at:
-                self._compact()
+                self.compact()
             if self.q[USED] > blocks or self.heap_at > heap:
                 return self.size
             self._shrink(blocks)
@@ -83,7 +84,7 @@ class PartitionRoom:
             return len(sizes)
         total = np.cumsum(sizes)
         if total[-1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity:
-            self._compact()
+            self.compact()
         if not self.live:
             self.heap_at = 0
         return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
@@ -128,15 +129,22 @@ class PartitionRoom:
         p = visit.partition
         partition_kernels.release(p, self.head, self.waiting, self.block, self.q)
         self.reach[p] = self.arrived[p] = self.first[p] = 0
+        self.saved[p] = -1 if self.saved[p] else 0
 
-    def slots(self, partitions: range) -> np.ndarray:
-        """The slots of the tuples that wait for these partitions."""
-        out, at = np.empty(int(self.waiting[partitions.start:partitions.stop].sum()), np.int64), 0
-        for p in partitions:
-            n = int(self.waiting[p])
-            partition_kernels.slots_of(p, self.width, self.head, self.block, out[at:at + n])
-            at += n
+    def slots(self, first: int, number: np.ndarray) -> np.ndarray:
+        """The slots of the newest number[i] tuples of each partition first + i."""
+        out = np.empty(int(number.sum()), np.int64)
+        partition_kernels.slots_of(first, number, self.width, self.head, self.block, out)
         return out
+
+    @property
+    def unsaved(self) -> np.ndarray:
+        """How many tuples of each partition the last snapshot does not have."""
+        return self.waiting - np.maximum(self.saved, 0)
+
+    def save(self) -> None:
+        """A snapshot has what is here."""
+        self.saved[:] = self.waiting
 
     def _shrink(self, blocks: int) -> None:
         """Move the blocks down so that none lies behind so many."""
@@ -151,7 +159,7 @@ class PartitionRoom:
             release(array, blocks * self.width)
         release(self.block, blocks)
 
-    def _compact(self) -> None:
+    def compact(self) -> None:
         """Close the gaps of the heap, a part of its addresses after the other."""
         live = np.empty(int(self.q[HIGH]) * self.width, bool)
         partition_kernels.live_slots(self.width, self.block, self.q, live)
@@ -171,7 +179,7 @@ class Visit:
     def __init__(self, room: PartitionRoom, partition: int):
         self.partition, self.reach = partition, int(room.reach[partition])
         self.arrived, self.first = float(room.arrived[partition]), float(room.first[partition])
-        self.slots = room.slots(range(partition, partition + 1))
+        self.slots = room.slots(partition, room.waiting[partition:partition + 1])
         n = len(self.slots)
         self.keys = room.key[self.slots]
         self.table, self._same = np.empty(2 * n + 2, np.int32), np.empty(n, np.int32)

@@ -27,6 +27,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from semistream.config import Job, Places
 from semistream.durable import write_json
 from semistream.errors import ConfigError, StateError
+from semistream.joins import JoinState
 from semistream.joins.registry import find_algorithm
 from semistream.master import Manifest, current_version, pin
 from semistream.streaming import sources
@@ -294,8 +295,9 @@ class Load:
         self.entries = entries
         self.last, self._pending = (self.progress.batch, self.progress.drain), None
         self._progressed = time.monotonic()
-        used = set(self.states.values())
-        old = [file for file in (self.checkpoint / "state").iterdir() if file.name not in used]
+        states = self.checkpoint / "state"
+        used = {name for state in self.states.values() for name in JoinState.files(states / state)}
+        old = [file for file in states.iterdir() if file.name not in used]
         threading.Thread(target=_remove, args=(old,)).start()  # to give large files' pages back takes its time
 
     def _run(self, work: Work, df: DataFrame | None) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -77,17 +76,15 @@ class Work:
                 pass
             return done
         join = self._operator(partition)
-        before = deepcopy(join.stats.as_dict())
+        stats = deepcopy(join.stats.as_dict())
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
         with Spool(join, self, self.sink.data_file(join.output_schema, load)) as spool:
             refused = self._run(join, self._tuples(partition, batches), spool)
-            entry = self._entry(partition, join, before, refused)
+            entry = self._entry(partition, join, stats, refused)
             name = entry["state_file"]
-            state = Path(self.checkpoint) / "state" / name
-            if name != self.states.get(partition):
-                started = time.perf_counter()
-                join.snapshot().write(state)
-                join.kept(time.perf_counter() - started)
+            state, before = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
+            if name != before:
+                join.snapshot(changes=bool(before)).write(state, before)
             entry = self.sink.load(entry, spool)
         if entry["state_file"] == name:
             holder.hold((self.checkpoint, partition, name), join)
@@ -109,7 +106,7 @@ class Work:
         holder.forget()  # its memory, before the next one takes its own
         join = self.plan.open(self.stream, partition)
         if before:
-            join.restore(JoinState.read(Path(self.checkpoint) / "state" / before))
+            join.restore(*JoinState.read(Path(self.checkpoint) / "state" / before))
         return join
 
     def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], spool: Spool) -> Counter[str]:
