@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pyarrow.dataset as ds
 
@@ -20,6 +21,7 @@ from benchmarks.data import Answer
 from benchmarks.harness import ROOT
 
 LOOK = 3.0  # s between looks at the memory: one walks the page tables of all processes, and stops them for that long
+SAMPLED = 0.1  # s between looks at the processors
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Program:
     log: Path
     started: float
     memory_peak: int = 0  # bytes, the sum of proportional set sizes
+    busy: list[tuple[float, float]] = field(default_factory=list)  # s since the epoch, core seconds that the machine was busy
 
     def end(self, timeout: float = 3600) -> float:
         """Wait for the end; gives the seconds since the start. Raises RuntimeError with the log's end when it failed."""
@@ -56,9 +59,19 @@ class Program:
         self.process.wait()
 
     def watch(self) -> None:
+        looked = 0.0
         while self.process.poll() is None:
-            self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
-            time.sleep(LOOK)
+            if time.monotonic() - looked > LOOK:
+                self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
+                looked = time.monotonic()
+            times = psutil.cpu_times()
+            self.busy.append((time.time(), sum(times) - times.idle - times.iowait - times.guest - times.guest_nice))
+            time.sleep(SAMPLED)
+
+    def cores(self, first: float, last: float) -> float:
+        """How many cores of the machine were busy between two times since the epoch, whoever used them."""
+        begun, ended = np.interp([first, last], *zip(*self.busy, strict=True))
+        return float(ended - begun) / (last - first)
 
     def _tree(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Files, Stream
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable
-from benchmarks.processes import answer_of, commits, forget, program, spark_environment
+from benchmarks.processes import Program, answer_of, commits, forget, program, spark_environment
 
 APP = ROOT / "spark_apps" / "semi_stream_join.py"
 
@@ -113,11 +113,12 @@ class ProgramPeer:
     def _answer(self) -> Answer:
         raise NotImplementedError
 
-    def _sample(self, seconds: float, ends: dict[int, float], finished: int, bytes_read: int = 0) -> Sample:
+    def _sample(self, running: Program, seconds: float, ends: dict[int, float], finished: int, bytes_read: int = 0) -> Sample:
         """seconds: of the whole; ends: commit times; finished: tuples of the batches after the warm-up."""
         case = self.case
-        steady = ends[case.batches - 1] - ends[case.warm_up - 1]
-        return Sample(finished, steady, bytes_read, extra={"end to end tuples/s": case.batch * case.batches / seconds})
+        first, last = ends[case.warm_up - 1], ends[case.batches - 1]
+        return Sample(finished, last - first, bytes_read, extra={
+            "end to end tuples/s": case.batch * case.batches / seconds, "busy cores": running.cores(first, last)})
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ class SparkPeer(ProgramPeer):
                     raise
                 raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        return self._sample(seconds, commits(self.home / "query"), self.case.batch * (self.case.batches - self.case.warm_up))
+        finished = self.case.batch * (self.case.batches - self.case.warm_up)
+        return self._sample(running, seconds, commits(self.home / "query"), finished)
 
     def _answer(self) -> Answer:
         return answer_of([*(self.home / "output").glob("*.parquet")])
@@ -188,7 +190,7 @@ class AppPeer(ProgramPeer):
                                             "AND batch >= ?", [self.case.warm_up]).fetchone()
             self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
                 "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
-        return self._sample(seconds, commits(self.home / "checkpoint" / "query"), finished, read)
+        return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"), finished, read)
 
     def _answer(self) -> Answer:
         return answer_of(DeltaTable(self.home / "output").file_uris()) if not self.of.sink else Answer()
