@@ -146,12 +146,7 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
 
 def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
     """The bucket (int32[n], 0 <= bucket < count) of each key code; equal to Spark's ``bucket_expression``."""
-    if exact:
-        h = np.full(len(key_codes), SEED, np.int64)
-        _hash_longs(key_codes, h)
-    else:
-        h = key_codes
-    return np.mod(h, count).astype(np.int32)  # floor modulo, as Spark's pmod
+    return _buckets(key_codes, exact, count)
 
 
 def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int) -> Column:
@@ -234,6 +229,15 @@ def hash_long(value, seed):
 def _hash_longs(values, h):
     for i in range(len(values)):
         h[i] = hash_long(values[i], h[i])
+
+
+@njit(cache=True)
+def _buckets(codes, exact, count):
+    out, mask = np.empty(len(codes), np.int32), count - 1 if count & (count - 1) == 0 else 0
+    for i in range(len(codes)):
+        h = hash_long(codes[i], SEED) if exact else codes[i]
+        out[i] = h & mask if mask else h % count  # floor modulo, as Spark's pmod
+    return out
 
 
 @intrinsic
