@@ -13,7 +13,7 @@ import re
 import shutil
 import sqlite3
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -32,6 +32,7 @@ class Settings:
     batch: int = 200_000  # tuples of a micro-batch
     batches: int = 6
     warm_up: int = 3  # of them
+    spark_batches: int = 0  # that Spark's join is given, 0: all; it keeps nothing that would take longer to be in its steady state
     share: float = 10.0  # M, percent of R
     least_memory: int = 30_000_000  # of M, bytes
     algorithms: tuple[str, ...] = ("elevatorjoin",)
@@ -51,8 +52,11 @@ def run(bench: Bench, s: Settings) -> None:
     for master in s.masters:
         stream, size = Stream(master), master * MASTER_BYTES
         case = Case(bench.files, stream, s.batch, s.batches, s.warm_up, s.driver_memory, f"local[{s.cores},4]")
+        few = s.spark_batches or s.batches
+        others = replace(case, batches=few, warm_up=min(s.warm_up, few // 2))
         case.make()
-        spark = {f"spark, {v}": Spark(case, v) for v in s.variants if v != "broadcast R" or size <= BROADCAST_BYTES}
+        others.make()
+        spark = {f"spark, {v}": Spark(others, v) for v in s.variants if v != "broadcast R" or size <= BROADCAST_BYTES}
         memory = max(int(s.share / 100 * size), s.least_memory)
         ours = {a: App(case, a, memory) for a in s.algorithms}
         bench.compare("spark", f"R={master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}", {**spark, **ours}, next(iter(spark)))

@@ -172,18 +172,28 @@ class TestFrequencies:
             a, b = (tune(name, workload(r_t=2_000, page_tuples=16, frequencies=f), 60_000, PAPER_LIKE) for f in (seen, law))
             assert a.mu == pytest.approx(b.mu, rel=0.04), name
 
+    def test_what_a_sample_has_not_seen_goes_on_as_the_law_does(self):
+        counts = np.bincount(ZipfKeys(50_000_000, 1.0, seed=3).draw(0, 50_000))
+        seen, law = Frequencies.observed(counts, 50_000_000), Frequencies.zipf(50_000_000, 1.0)
+        for p in (1e-6, 1e-7, 1e-8):
+            assert seen.above(p)[0] == pytest.approx(law.above(p)[0], rel=0.35)
+        for name in MODELS:
+            a, b = (tune(name, workload(r_t=50_000_000, frequencies=f), 6e8, PAPER_LIKE) for f in (seen, law))
+            assert a.mu == pytest.approx(b.mu, rel=0.12), name
+
     def test_what_was_not_seen_is_not_forgotten(self):
         f = Frequencies.observed(np.ones(1_000), 1_000_000)
         assert f.top(1_000) < 0.05 and f.count == pytest.approx(1_000_000)
 
     def test_a_cache_takes_what_is_worth_its_bytes(self):
-        found, gone = Frequencies(np.array([0.2, 0.1, 0.05]), np.ones(3)), Frequencies(np.array([0.3, 0.02, 0.01]), np.ones(3))
+        found, gone = (Frequencies(np.array(p), np.ones(3)) for p in ([0.2, 0.1, 0.05], [0.3, 0.02, 0.04 / 3]))
         both = dataclasses.replace(found, lost=gone)
         assert both.absent == pytest.approx(0.65)
-        # between groups of one value each, the number of values is interpolated: 0.15 is half-way from 0.2 to 0.1
-        assert both.worth(0.0015, 100, 10, 1e9) == pytest.approx((1.5, 2.5, 0.25 + 0.325, 0.325, 175))
-        assert found.worth(0.0015, 100, 10, 1e9).lost == 0
-        little = both.worth(1e-9, 100, 10, 165)  # half of what all of them take
+        # between groups log h is linear in log p; here p h is the same at both ends: 0.15 * 4/3 = 0.2 * 1, 0.016 * 2.5 = 0.02 * 2
+        lost = 0.32 + 0.02 / 3
+        assert both.worth(0.15, 0.016, 100, 10, 1e9) == pytest.approx((4 / 3, 2.5, 0.2 + 0.1 / 3 + lost, lost, 400 / 3 + 25))
+        assert found.worth(0.15, 0.016, 100, 10, 1e9).lost == 0
+        little = both.worth(1e-7, 1e-8, 100, 10, 165)  # half of what all of them take
         assert little == pytest.approx((1.5, 1.5, 0.25 + 0.31, 0.31, 165))
 
     def test_absent_tuples(self):

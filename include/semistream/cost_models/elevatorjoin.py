@@ -42,6 +42,11 @@ def is_cached(n: float, v_s: float, m: float, v_r: float, v_e: float, phi: float
     return n * v_s > 2 * phi * (m * v_r + v_e)
 
 
+def surely(a: float) -> float:
+    """The n with n - sqrt(n) = a: more than so many stream tuples in a sweep, and chance alone does not make a value worth a."""
+    return (0.5 + math.sqrt(0.25 + a)) ** 2
+
+
 class Balance(NamedTuple):
     """Where the cost-balanced inequality settles."""
 
@@ -68,7 +73,8 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
     def at(t: float) -> Balance:
         phi = 1.0
         for _ in range(6):
-            c = work.frequencies.worth(2 * phi / (t * v_s), each, work.cached_key_bytes, most)
+            c = work.frequencies.worth(surely(2 * phi * each / v_s) / t, surely(2 * phi * work.cached_key_bytes / v_s) / t,
+                                       each, work.cached_key_bytes, most)
             misses = max(t * (1 - c.hit), 1e-9)
             s = work.symbols(costs, misses / 2, cut_tuples, c.keys * work.fan_out, "elevator")
             others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i

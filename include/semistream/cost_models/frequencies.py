@@ -66,7 +66,7 @@ class Frequencies:
 
         A sample overrates the rare values that it has and knows nothing of the others. Good's and Turing's estimate corrects
         both: a value seen r times is expected (r + 1) N_{r+1} / N_r times, where N_r values were seen r times; unseen ones share
-        what is left.
+        what is left, by a power law that goes on from the rarest seen.
         """
         counts = np.asarray(counts, np.int64)
         counts = counts[counts > 0]
@@ -78,7 +78,8 @@ class Frequencies:
         missing = min(max(total - float(p @ many), float(n_r[0]) if seen[0] == 1 else 0.0), 0.99 * total) if unseen else 0.0
         p = p * (total - missing) / float(p @ many)
         if missing:
-            p, many = np.append(p, missing / unseen), np.append(many, float(unseen))
+            tail = _tail(float(p[0]), float(len(counts)), float(unseen), missing)
+            p, many = np.append(p, tail[0]), np.append(many, tail[1])
         order = np.argsort(-p, kind="stable")
         return cls(p[order] / (total + absent), many[order], f"observed in {int(total) + absent:,} tuples")
 
@@ -107,18 +108,22 @@ class Frequencies:
         return float(np.interp(h, self._ends, self._mass))
 
     def above(self, probability: float) -> tuple[float, float]:
-        """(values, their share of the stream) that are more probable than this; continuous in it, within a group's width."""
-        if len(self.p) == 1 or probability <= 0:
-            which = self.p > probability
-            return float(self.keys[which].sum()), float(self.p[which] @ self.keys[which])
-        h = float(np.interp(-probability, -self.p, self._ends[1:])) if probability < self.p[0] else 0.0
+        """(values, their share of the stream) that are more probable than this.
+
+        Between two groups log h is linear in log p, as in a Zipf distribution: a group of values that were never seen is large,
+        and far from the next in p. Where all are as probable it is none or all.
+        """
+        if probability >= self.p[0]:
+            return 0.0, 0.0
+        p = -np.log(np.maximum(self.p, 1e-300))
+        h = math.exp(np.interp(-math.log(max(probability, 1e-300)), p, np.log(self._ends[1:])))
         return h, self.top(h)
 
-    def worth(self, per_byte: float, each: float, v_e: float, room: float) -> Cached:
-        """The values that are more probable than `per_byte` for each byte that they take, in at most `room` bytes: `each` for one
-        with master tuples, v_e for one without."""
-        keys, hit = self.above(per_byte * each)
-        absent, lost = self.lost.above(per_byte * v_e) if self.lost else (0.0, 0.0)
+    def worth(self, least: float, least_absent: float, each: float, v_e: float, room: float) -> Cached:
+        """The values that are more probable than `least`, without master tuples than `least_absent`, in at most `room` bytes, of
+        which they take `each` and v_e."""
+        keys, hit = self.above(least)
+        absent, lost = self.lost.above(least_absent) if self.lost else (0.0, 0.0)
         taken = keys * each + absent * v_e
         if taken > room:
             keys, absent = keys * room / taken, absent * room / taken
@@ -207,3 +212,21 @@ def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
     out = seen.astype(np.float64)
     out[:first_lack] = (seen[:first_lack] + 1) * following[:first_lack] / n_r[:first_lack]
     return np.minimum(np.maximum.accumulate(out), np.maximum(seen, 1e-9))
+
+
+def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndarray, np.ndarray]:
+    """Groups of the unseen values, (p, keys): p (seen / rank)^s for the s at which they have `missing` together; one group where
+    they are no rarer than those seen once."""
+    from scipy.optimize import brentq
+    from scipy.special import boxcox
+
+    ranks = np.geomspace(seen, seen + unseen, max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1)
+
+    def mass(s: float) -> np.ndarray:
+        return p * seen * np.diff(boxcox(ranks / seen, 1 - s))
+
+    if len(ranks) == 2 or p * unseen <= missing:
+        return np.array([missing / unseen]), np.array([unseen])
+    steep = 20.0
+    s = brentq(lambda s: mass(s).sum() - missing, 0.0, steep) if mass(steep).sum() < missing else steep
+    return mass(s) * missing / mass(s).sum() / np.diff(ranks), np.diff(ranks)

@@ -76,7 +76,8 @@ def balance(work: Workload, pool: float, partitions: float, disk_tuples: float, 
     least = max(pool * LEAST_H_S, v_s * partitions)
 
     def at(t: float) -> Balance:
-        c = work.frequencies.worth(sf / (t * v_s), each, work.cached_key_bytes, pool - least)
+        c = work.frequencies.worth(sf * each / (t * v_s), sf * work.cached_key_bytes / (t * v_s), each, work.cached_key_bytes,
+                                   pool - least)
         return Balance(t, c.keys * work.fan_out, c.hit, c.lost, c.bytes, min((pool - c.bytes) / v_s, most))
 
     low, high = math.log(partitions), math.log(max(pool / v_s, 2.0)) + 30.0
