@@ -32,7 +32,7 @@ class Settings:
     batch: int = 200_000  # tuples of a micro-batch
     batches: int = 6
     warm_up: int = 3  # of them
-    spark_batches: int = 0  # that Spark's join is given, 0: all; it keeps nothing that would take longer to be in its steady state
+    spark_batches: int = 0  # that Spark's join is given, which has no state to be filled; 0: all
     share: float = 10.0  # M, percent of R
     least_memory: int = 30_000_000  # of M, bytes
     algorithms: tuple[str, ...] = ("elevatorjoin",)
