@@ -9,8 +9,9 @@ are spread over the way that the elevator still has to go: a partition that come
 left has none, and 2 h_S / N leave at a stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the values with
-p T v_S > 2 phi (m v_R + v_E) are in H_R, m = 0 for one without master tuples; phi is the share that reading R has in the cost
-of a miss. One equation in T, solved by bisection. *Reading ahead* is that of MESHJOIN.
+(n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without master tuples; phi is the share that reading R
+has in the cost of a miss, sqrt(n) what chance may add to a sweep's count. One equation in T, solved by bisection. *Reading ahead*
+is that of MESHJOIN.
 """
 
 from __future__ import annotations
