@@ -137,8 +137,9 @@ def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monke
         files = JoinState.files(tmp_path / f"s{i}")
         assert state.whole == (len(files) == 1) and len(files) <= 1 + most
         if i % 7 == 0:
-            waiting, join = join.stats.waiting, make()
-            join.restore(*JoinState.read(tmp_path / files[-1]))
+            waiting, join, states = join.stats.waiting, make(), JoinState.read(tmp_path / files[-1])
+            assert not any(b.address % 8 for s in states for b in s.tables["waiting"]["s0"].chunk(0).buffers() if b)
+            join.restore(*states)
             assert join.stats.waiting == waiting
             cached.append(join.cached)
     (tmp_path / files[0]).unlink()

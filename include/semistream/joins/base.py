@@ -27,7 +27,7 @@ from semistream.master import MasterRelation
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
 SCATTERED = 2  # fewer than one row in so many is taken page by page, rather than from the pages put together
-MAGIC = b"semistream state 2\n"
+MAGIC = b"semistream join state 2\n"  # of 24 bytes, so that what follows is aligned
 WRITTEN_ROWS = 131_072  # of a state's table at a time
 
 
