@@ -1,8 +1,8 @@
 """The app on a standalone cluster of local processes: one executor against two, one core each.
 
 The same files, the same M in all, as many partitions as executors. Driver and master are on the same machine: on two cores, the
-driver's share of them is missing where two executors run: "busy cores" tells how much of them is left. Rows "model" tell what the cost models expect of these and of more,
-without Spark's own time.
+driver's share of them is missing where two executors run; "busy cores" tells what one leaves. Rows "model" tell what the cost
+models expect of these and of more, without Spark's own time.
 """
 
 from __future__ import annotations
