@@ -16,6 +16,7 @@ from semistream.cost_models import (
     Costs,
     Frequencies,
     Workload,
+    elevatorjoin,
     hybridjoin,
     meshjoin,
     rmeshjoin,
@@ -154,6 +155,13 @@ class TestEquations:
         # Eq. 6: 100 * 0.25 / (1 + 0.25 - 0.7560628 * 0.2439372); with the expected count: 100 * 0.5 / (1 + 0.5 - 0.7560628)
         assert xhybridjoin.w(100, old, new) == pytest.approx(23.46171, rel=1e-5)
         assert xhybridjoin.w_expected(100, old, new) == pytest.approx(67.21003, rel=1e-5)
+
+    def test_the_cost_balanced_inequality_settles(self):
+        w = workload()
+        x = elevatorjoin.balance(w, 6e6, 1_000, 1_000, PAPER_LIKE, 1_000, disk_share=0.5)
+        n = x.tuples / (x.h_r * float(harmonic(1_000_000, 1.0)))  # stream tuples a sweep of the rarest value in H_R
+        assert n - n**0.5 == pytest.approx(2 * 0.5 * (109 + 26) / 22, rel=0.05)
+        assert x.tuples * (1 - x.hit) == pytest.approx(2 * x.h_s, rel=0.01)
 
 
 class TestFrequencies:

@@ -118,14 +118,15 @@ def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
 @pytest.mark.parametrize("note", [False, True])
 @pytest.mark.parametrize("most", [3, 100])
 def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monkeypatch):
-    """From each snapshot on, one whole and the changes since: the same goes on; together they are little more than what came."""
+    """From any snapshot, a whole one and the changes since, the same goes on; together they are little more than what came.
+    Most strings are longer than the first ones, so that H_S's heap is full."""
     monkeypatch.setattr("semistream.joins.elevatorjoin.MOST_CHANGES", most)
     table = pa.table({"k": pa.array(range(0, 50_000, 2), pa.int64()), "v": pa.array(range(0, 50_000, 2), pa.int64())})
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
     keys = rng.permutation(np.r_[rng.zipf(1.2, 15_000), rng.integers(0, 50_000, 30_000)]) % 50_000
     stream = pa.table({"id": range(len(keys)), "k": keys})
     if note:
-        stream = stream.append_column("note", pa.array(["n" * (i % 40) for i in range(len(keys))]))
+        stream = stream.append_column("note", pa.array(["n" * (20 if i < 500 else 23) for i in range(len(keys))]))
     make = lambda: open_join("elevatorjoin", memory=300_000, stream=stream.schema, master=master, on=[("k", "k")],  # noqa: E731
                              parameters={"disk_tuples": 512, "disk_share": 1.0})
     join, outputs, kept, files, cached = make(), [], 0, [], []
