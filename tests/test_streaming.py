@@ -97,6 +97,20 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
         assert DeltaTable(settings["sink"]).to_pyarrow_table().num_rows == sqlite_load.expected()[0].total()
 
 
+def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, monkeypatch):
+    from semistream.joins import JoinState
+
+    monkeypatch.setattr(app.Load, "_drain", lambda self: None)
+    for rows in (300, 100, 100):
+        sqlite_load.add_file(rows)
+    sqlite_load.run(spark)
+    states = sqlite_load.settings().directory(sqlite_load.places) / "state"
+    last = "SELECT state_file FROM load_batches WHERE batch = 2"
+    chains = [JoinState.files(states / name) for (name,) in sqlite_load.query(last)]
+    assert max(map(len, chains)) > 1
+    assert {name for chain in chains for name in chain} <= {file.name for file in states.iterdir()}
+
+
 def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
     for rows in (100, 200, 300):
         sqlite_load.add_file(rows)
