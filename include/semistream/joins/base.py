@@ -108,8 +108,8 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
     size, check = (int.from_bytes(data[a:b], "little") for a, b in ((end, end + 8), (end + 8, end + 12)))
     foot = data[end - size:end].to_pybytes() if end - size >= len(MAGIC) else b""
     if data[:len(MAGIC)].to_pybytes() != MAGIC or zlib.crc32(foot) != check or not foot:
-        raise StateError(f"the join state {path} is damaged, of another version, or not one. Go on with the version that wrote it, "
-                         "or begin again with another app name and checkpoint.")
+        raise StateError(f"the join state {path} is damaged, of another version, or not one. Go on with the version that "
+                         "wrote it, or begin again with another app name and checkpoint.")
     return json.loads(foot), data
 
 
