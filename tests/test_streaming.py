@@ -1,5 +1,6 @@
 """The streaming app in this process: sources, sinks, drains, stops, restarts."""
 
+import gc
 import json
 import os
 from collections import Counter
@@ -109,6 +110,13 @@ def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, 
     chains = [JoinState.files(states / name) for (name,) in sqlite_load.query(last)]
     assert max(map(len, chains)) > 1
     assert {name for chain in chains for name in chain} <= {file.name for file in states.iterdir()}
+
+
+def test_workers_do_not_look_through_their_modules_for_garbage_after_every_task(spark, sqlite_load):
+    sqlite_load.add_file(100)
+    sqlite_load.run(spark)
+    frozen = spark.sparkContext.range(2, numSlices=2).mapPartitions(lambda _: [gc.get_freeze_count()]).collect()
+    assert max(frozen) > 50_000  # objects
 
 
 def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):

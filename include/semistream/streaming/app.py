@@ -14,13 +14,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -36,7 +36,7 @@ from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import DeltaSink, Sink, SqlSink
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
-from semistream.streaming.task import RAW, SUMMARY, Work, without_tuples
+from semistream.streaming.task import RAW, SUMMARY, Work, begin, without_tuples
 from semistream.tuning import known_costs
 from semistream.warehouse import create_all
 from semistream.warehouse.ledger import retrying
@@ -156,6 +156,7 @@ class Load:
             self.spark.conf.set(name, value)
         buckets = Manifest.read(self.snapshots / (current_version(self.snapshots) or "")).bucket_count
         self.partitions = self.settings.partitions or min(spark.sparkContext.defaultParallelism, buckets)
+        threading.Thread(target=_start_workers, args=(spark.sparkContext, self.partitions), daemon=True).start()
         stream = sources.read_stream(self.spark, self.job.stream, self.settings.max_files, self.settings.max_rows)
         self.stream = sources.stream_schema(stream)
         self.log = sources.SourceLog(self.checkpoint / "query", self.job.stream.format)
@@ -418,6 +419,12 @@ class Load:
             "seconds": time.monotonic() - self.started}
         write_json(self.checkpoint / "summary.json", summary)
         return summary
+
+
+def _start_workers(context: SparkContext, count: int) -> None:
+    """Have Python workers started that have imported what a task needs, while the driver makes the first micro-batch ready."""
+    with suppress(Exception):  # the micro-batch's tasks will tell, or the session has ended
+        context.range(count, numSlices=count).foreachPartition(begin)
 
 
 def forget_unbegun(query: Path) -> None:

@@ -25,6 +25,8 @@ from semistream.warehouse.schema import unmatched
 from semistream.warehouse.tables import ensure, fact_table
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from semistream.streaming.task import Spool
 
 INSERT_ROWS = 200_000  # handed to the bulk writer at a time
@@ -57,6 +59,14 @@ class Sink(Protocol):
 @lru_cache(maxsize=4)
 def _engine(url: str, _process: int) -> Engine:
     return connect(url)
+
+
+@lru_cache(maxsize=4)
+def _delta_table(uri: str) -> DeltaTable:
+    """It is opened once: that reads the metadata of all its files, which become more with every batch."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(uri)
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,7 @@ class DeltaSink:
         from deltalake.exceptions import DeltaError
 
         schema = pa.schema([*stream, *added, *(pa.field(n, t) for n, t in LOAD_FIELDS)])
+        _delta_table.cache_clear()  # it may be another table, made anew at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
                 if "://" not in self.uri:
@@ -163,10 +174,11 @@ class DeltaSink:
         return DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
 
     def _finish(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        from deltalake import CommitProperties, DeltaTable, Transaction
+        from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
 
-        table, version = DeltaTable(self.uri), 2 * commit["batch"] + commit["drain"]
+        table, version = _delta_table(self.uri), 2 * commit["batch"] + commit["drain"]
+        table.update_incremental()
         newest = table.transaction_version(commit["app"])
         if newest is None or newest < version:
             files = [e["data"] for e in entries if e["data"]]
