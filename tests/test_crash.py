@@ -64,6 +64,10 @@ POINTS = [  # where the driver dies, in the order in which a batch passes them
     ("semistream.warehouse.ledger.Ledger.commit", "after"), ("semistream.streaming.app.Load._committed", "after"),
     ("semistream.streaming.app.Load._finish", "after"),
 ]
+OF_DELTA = [  # what it has besides: a promise, and a commit that Spark need not wait for
+    ("semistream.streaming.sinks.DeltaSink.promise", "before"), ("semistream.streaming.sinks.DeltaSink.promise", "after"),
+    ("semistream.streaming.sinks.DeltaSink.commit", "before"), ("semistream.streaming.sinks.DeltaSink.commit", "after"),
+]
 
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
@@ -72,7 +76,7 @@ def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkey
     load.publish()
     target = "sql" if sink == "sql" else str(tmp_path / "delta")
     for nth in (1, 2):  # in the batch, and in the drain that follows it
-        for number, (name, when) in enumerate(POINTS):
+        for number, (name, when) in enumerate(POINTS if sink == "sql" else POINTS + OF_DELTA):
             load.add_file(250)
             if number == 3:
                 load.publish(f"part {nth}")  # the next batch drains first and takes it up

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import time
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -15,7 +16,8 @@ from loads import ON, SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.streaming import app, columnar, sources
-from semistream.streaming.plan import Plan
+from semistream.streaming.plan import Plan, Progress
+from semistream.streaming.sinks import DeltaSink
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -172,6 +174,24 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sql
     rows = DeltaTable(sink).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
     same(pairs(rows), sqlite_load.expected()[0])
     same(sqlite_load.unmatched(), sqlite_load.expected()[1])
+    sqlite_load.check_ledger()
+
+
+def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(spark, sqlite_load, tmp_path, monkeypatch):
+    for _ in range(3):
+        sqlite_load.add_file(400)
+    commit, write, committed, happened = DeltaSink.commit, Progress.write, app.Load._committed, []
+
+    def slow(*args):
+        time.sleep(0.3)
+        commit(*args)
+        happened.append("made")
+
+    monkeypatch.setattr(DeltaSink, "commit", slow)
+    monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
+    monkeypatch.setattr(app.Load, "_committed", lambda *args: (committed(*args), happened.append("promised")))
+    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)
     sqlite_load.check_ledger()
 
 

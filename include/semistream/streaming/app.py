@@ -13,7 +13,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +113,9 @@ class Load:
         self._stopping, self._signalled = False, threading.Event()
         self.failure: BaseException | None = None
         self.last: tuple[int, int] | None = None  # (batch, drain) of the newest commit
-        self._pending: tuple[int, int] | None = None  # begun, and not yet committed
+        self._pending: tuple[int, int] | None = None  # begun, and not yet sure to be committed
+        self._committer = ThreadPoolExecutor(1, "commit")
+        self._committing: Future[None] | None = None  # the newest commit
         self.entries: list[dict[str, Any]] = []  # ledger rows of the newest commit; none under a new plan
         self.plan: Plan
         self._partition: Column  # of the plan: the number of the partition that a stream tuple belongs to
@@ -151,6 +154,10 @@ class Load:
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
         """Until the source is empty (availableNow), or a stop request or SIGTERM; drained. Gives the summary."""
+        with self._committer:  # a commit is not left half-way, whatever fails meanwhile
+            return self._run_to_end(spark)
+
+    def _run_to_end(self, spark: SparkSession) -> dict[str, Any]:
         self.spark = spark.newSession()
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
@@ -166,6 +173,7 @@ class Load:
         self.status.update(state="draining")
         with self._border:
             self._drain()
+            self._settle()
         summary = self._summary()
         clear_stop(self.checkpoint)
         self.status.update(state="stopped")
@@ -178,6 +186,8 @@ class Load:
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         try:
             while not query.awaitTermination(POLL):
+                if self._committing is not None and self._committing.done():
+                    self._settle()
                 if self._stop_asked() and self._stop_at_border():
                     query.stop()
                 elif self._idle():
@@ -215,7 +225,9 @@ class Load:
         self._change_plan(df)
         self._begin(Progress(batch, 0, self.plan, self.states, self._files(batch)))
         if self._changes_nothing():
-            self._commit([without_tuples(e, batch) for e in self.entries], self.ledger.commit)
+            entries = [without_tuples(e, batch) for e in self.entries]
+            self.ledger.commit(self._row(entries), entries)
+            self._committed(entries)
         else:
             self._finish(df)
 
@@ -261,6 +273,7 @@ class Load:
     # ---- one batch or drain
 
     def _begin(self, progress: Progress) -> None:
+        self._settle()
         progress.write(self.checkpoint)
         self.progress, self._pending = progress, (progress.batch, progress.drain)
 
@@ -269,30 +282,45 @@ class Load:
         at = self.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint), self.stream, self.job.stream.id,
                     self.sink, at.files)
-        self._commit(self._run(work, df), self.sink.commit)
+        entries = self._run(work, df)
+        row = self._row(entries)
+        if self.sink.promise(row, entries):  # while the commit is made, Spark plans the next micro-batch
+            self._committing = self._committer.submit(self.sink.commit, row, entries)
+        else:
+            self.sink.commit(row, entries)
+        self._committed(entries)
+
+    def _settle(self) -> None:
+        """Wait for the newest commit. Raises what it failed with; nothing may begin after that."""
+        if self._committing is not None:
+            self._committing.result()
 
     def _changes_nothing(self) -> bool:
         """Whether the batch just begun is of files without tuples, so that states and ledger rows go on as they are: no task is
         needed."""
         return bool(self.entries and self.progress.files) and not any(map(tuple_count, self.progress.files))
 
-    def _commit(self, entries: list[dict[str, Any]], commit: Callable[[dict[str, Any], list[dict[str, Any]]], None]) -> None:
+    def _row(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """The commit as the ledger has it."""
         at = self.progress
-        commit({"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
+        return {"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
                 "fact_table": self.job.fact_table, "sink": self.settings.sink, "partitions": at.plan.partitions,
                 "source_offsets": json.dumps({} if at.drain else self.log.offsets(at.batch)),
-                "rows_read": sum(e["rows_read"] for e in entries)}, entries)
-        self._committed(entries)
-        self.totals.add(entries)
-        t = self.totals
-        self.status.update(batch=at.batch, rows_read=t.rows_read, matched=t.matched, unmatched=t.unmatched, waiting=t.waiting,
-                           service_rate=t.service_rate)
+                "rows_read": sum(e["rows_read"] for e in entries)}
 
     @property
     def states(self) -> dict[int, str]:
         return {e["partition"]: e["state_file"] for e in self.entries}
 
     def _committed(self, entries: list[dict[str, Any]]) -> None:
+        """Go on from what is committed, or is promised to be."""
+        self._at(entries)
+        self.totals.add(entries)
+        t = self.totals
+        self.status.update(batch=self.progress.batch, rows_read=t.rows_read, matched=t.matched, unmatched=t.unmatched,
+                           waiting=t.waiting, service_rate=t.service_rate)
+
+    def _at(self, entries: list[dict[str, Any]]) -> None:
         self.entries = entries
         self.last, self._pending = (self.progress.batch, self.progress.drain), None
         self._progressed = time.monotonic()
@@ -341,7 +369,7 @@ class Load:
             self.entries = self.ledger.partitions(*self.last)
             self.totals.waiting = sum(e["waiting"] for e in self.entries)
         if self.last == (progress.batch, progress.drain):
-            self._committed(self.entries)
+            self._at(self.entries)
             self._chosen = bool(self.totals.waiting)
             return
         self._chosen, self._pending = True, (progress.batch, progress.drain)

@@ -52,8 +52,11 @@ class Sink(Protocol):
     def recover(self, app: str) -> None:
         """Finish a commit that a crash left half-way."""
 
+    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
+        """Make sure that a batch, all of whose partitions are loaded, will count; False where only ``commit`` can."""
+
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        """Make a batch, all of whose partitions are loaded, count."""
+        """Make the batch count."""
 
 
 @lru_cache(maxsize=4)
@@ -107,14 +110,17 @@ class SqlSink:
     def recover(self, app: str) -> None:
         pass
 
+    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
+        return False
+
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         self.ledger(commit["app"]).commit(commit)
 
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Tasks write Parquet files that nothing refers to. The driver notes them (``intent.json``), commits them as one Delta
-    transaction under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one
+    """Tasks write Parquet files that nothing refers to. The driver notes them (``intent.json``: the promise), commits them as one
+    Delta transaction under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one
     transaction of the warehouse. After a crash only what follows the intent is done again, and both steps can be.
     """
 
@@ -161,19 +167,13 @@ class DeltaSink:
         path = Path(self.checkpoint) / "intent.json"
         if path.exists():
             intent = json.loads(path.read_text())
-            self._finish(intent["commit"], intent["entries"])
+            self.commit(intent["commit"], intent["entries"])
+
+    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
+        write_json(Path(self.checkpoint) / "intent.json", {"commit": commit, "entries": entries})
+        return True
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        write_json(Path(self.checkpoint) / "intent.json", {"commit": commit, "entries": entries})
-        self._finish(commit, entries)
-
-    def version(self, app: str) -> int | None:
-        """The newest transaction version that the table has of an app."""
-        from deltalake import DeltaTable
-
-        return DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
-
-    def _finish(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
 
@@ -194,6 +194,12 @@ class DeltaSink:
         (Path(self.checkpoint) / "intent.json").unlink(missing_ok=True)
         for left_over in staging.glob("*.parquet"):
             left_over.unlink(missing_ok=True)
+
+    def version(self, app: str) -> int | None:
+        """The newest transaction version that the table has of an app."""
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
 
     def _flush(self, version: int) -> None:
         """Wait until the table's log from a version on is on disk: the ledger will say that it is."""
