@@ -115,23 +115,30 @@ class RestartPeer(ProgramPeer):
 
     def _run(self) -> Sample:
         case, home = self.case, self.home
-        tuples, query = home / "stream", home / "checkpoint" / "query"
+        tuples = home / "stream"
         shutil.copytree(case.tuples, tuples)
         settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples, self.algorithm, self.memory)
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1", "--drain-after", "0"]
         environment = case.environment(home) | places(home)
         with program([*command, "--trigger", "1 second"], home / "log", environment) as first:
-            first.until(lambda: 0 in commits(query))
+            first.until(lambda: self._committed(0))
             first.kill()
         with sqlite3.connect(home / "warehouse.db") as ledger:
             waiting = ledger.execute("SELECT sum(waiting) FROM load_batches").fetchone()[0]
         pq.write_table(self._one_more(), home / "one.parquet")
         (home / "one.parquet").rename(tuples / "one.parquet")
         with program(command, home / "log", environment) as second:
-            seconds = second.until(lambda: 1 in commits(query))
+            seconds = second.until(lambda: self._committed(1))
             second.end()
         self.rss_peak = max(self.rss_peak, second.memory_peak)
         return Sample(1, seconds, extra={"waited": waiting})
+
+    def _committed(self, batch: int) -> bool:
+        """Whether Spark has noted the batch, and the ledger too, which may come after."""
+        if batch not in commits(self.home / "checkpoint" / "query"):
+            return False
+        with sqlite3.connect(self.home / "warehouse.db") as ledger:
+            return bool(ledger.execute("SELECT count(*) FROM load_commits WHERE batch = ?", [batch]).fetchone()[0])
 
     def _one_more(self):
         import pyarrow as pa

@@ -151,6 +151,27 @@ def test_delta_sink(spark, sqlite_load, tmp_path, algorithm):
     assert table.transaction_version("sales") in (2, 3)  # batch 1, drained or with nothing left to drain
 
 
+def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp_path, monkeypatch):
+    from deltalake import DeltaTable
+
+    for _ in range(3):
+        sqlite_load.add_file(400)
+    sink, commit = str(tmp_path / "delta"), DeltaSink.commit
+
+    def compacting(self, *args):
+        DeltaTable(sink).optimize.compact()
+        commit(self, *args)
+
+    monkeypatch.setattr(DeltaSink, "commit", compacting)
+    sqlite_load.run(spark, sink=sink)
+    table = DeltaTable(sink)
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert len(table.file_uris()) == len(list((tmp_path / "delta").glob("*.parquet"))) == 1
+    same(pairs(table.to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])), sqlite_load.expected()[0])
+    sqlite_load.check_ledger()
+
+
 def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sqlite_load, tmp_path, monkeypatch):
     from deltalake import DeltaTable
 
