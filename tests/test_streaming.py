@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from loads import ON, SmallLoad, same, until
-from semistream.config import Job
+from semistream.config import Job, Places
 from semistream.errors import ConfigError
 from semistream.streaming import app, columnar, sources
 from semistream.streaming.plan import Plan, Progress
@@ -194,6 +194,31 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sql
     sqlite_load.run(spark, sink=sink)
     rows = DeltaTable(sink).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
     same(pairs(rows), sqlite_load.expected()[0])
+    same(sqlite_load.unmatched(), sqlite_load.expected()[1])
+    sqlite_load.check_ledger()
+
+
+def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_load, tmp_path, monkeypatch):
+    from deltalake import DeltaTable
+
+    def crashing(*_):
+        raise OSError("crash")
+
+    elsewhere = Places(home=sqlite_load.places.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
+    sqlite_load.add_file(300)
+    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    sqlite_load.add_file(2500)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
+        patch.setattr(DeltaSink, "commit", crashing)
+        sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):  # not into another warehouse
+        patch.setattr(sqlite_load, "places", elsewhere)
+        sqlite_load.run(spark, sink="sql")
+    sqlite_load.add_file(300)
+    sqlite_load.run(spark, sink="sql")
+    rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
+    assert rows.num_rows
+    same(pairs(rows) + sqlite_load.facts(), sqlite_load.expected()[0])
     same(sqlite_load.unmatched(), sqlite_load.expected()[1])
     sqlite_load.check_ledger()
 

@@ -35,7 +35,7 @@ from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, tuple_count
 from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
-from semistream.streaming.sinks import DeltaSink, Sink, SqlSink
+from semistream.streaming.sinks import DeltaSink, Sink, SqlSink, keep_promise
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.task import RAW, SUMMARY, Work, begin, without_tuples
 from semistream.tuning import known_costs
@@ -357,10 +357,10 @@ class Load:
         (self.checkpoint / "state").mkdir(exist_ok=True)
         retrying(lambda: create_all(self.warehouse.engine), self.settings.retry)
         progress = Progress.read(self.checkpoint)
-        if progress is not None and isinstance(self.sink, DeltaSink):
-            self.sink.recover(self.app)
         self.last = self.ledger.last()
         self._check_same_history(progress)
+        keep_promise(self.checkpoint, self.warehouse)
+        self.last = self.ledger.last()
         self._open(progress.plan if progress else self._plan(self.partitions).choose(nothing(self.stream), self.costs))
         if progress is None:
             return

@@ -49,9 +49,6 @@ class Sink(Protocol):
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
         """Make the place, or check it. Raises ConfigError when it does not fit."""
 
-    def recover(self, app: str) -> None:
-        """Finish a commit that a crash left half-way."""
-
     def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
         """Make sure that a batch, all of whose partitions are loaded, will count; False where only ``commit`` can."""
 
@@ -107,9 +104,6 @@ class SqlSink:
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
         ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns))
 
-    def recover(self, app: str) -> None:
-        pass
-
     def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
         return False
 
@@ -163,12 +157,6 @@ class DeltaSink:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
                               f"They are: {', '.join(schema.names)}. Name another table.")
 
-    def recover(self, app: str) -> None:
-        path = Path(self.checkpoint) / "intent.json"
-        if path.exists():
-            intent = json.loads(path.read_text())
-            self.commit(intent["commit"], intent["entries"])
-
     def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
         write_json(Path(self.checkpoint) / "intent.json", {"commit": commit, "entries": entries})
         return True
@@ -211,6 +199,14 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
+
+
+def keep_promise(checkpoint: Path, warehouse: SqlSink) -> None:
+    """Finish a commit that a crash left half-way, whatever sink is asked for now."""
+    path = checkpoint / "intent.json"
+    if path.exists():
+        intent = json.loads(path.read_text())
+        DeltaSink(intent["commit"]["sink"], str(checkpoint), warehouse).commit(intent["commit"], intent["entries"])
 
 
 class DataFile:
