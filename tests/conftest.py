@@ -242,3 +242,13 @@ def provisioned(airflow_server, tmp_path_factory):
                or "failed" in airflow_server.runs("semi_stream_load") + airflow_server.runs("provision_master_data"),
                "provisioned, loaded, verified", 400)
     return job
+
+
+@pytest.fixture
+def sqlite_load(tmp_path):
+    """A small load into SQLite, its master data published."""
+    from loads import SmallLoad
+
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    return load

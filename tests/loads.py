@@ -159,6 +159,14 @@ class Running:
             raise self.error
 
 
+def delta_facts(uri: str | Path) -> Counter:
+    """``SmallLoad.facts`` where they are in a Delta table."""
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(uri).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
+    return Counter(tuple(r.values()) for r in rows.to_pylist())
+
+
 def same(found: Counter, wanted: Counter) -> None:
     """Equal, or the first few differences."""
     missing, extra = wanted - found, found - wanted

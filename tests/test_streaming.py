@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import time
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -13,11 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from loads import ON, SmallLoad, same, until
-from semistream.config import Job, Places
+from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.streaming import app, columnar, sources
-from semistream.streaming.plan import Plan, Progress
-from semistream.streaming.sinks import DeltaSink
+from semistream.streaming.plan import Plan
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -26,13 +24,6 @@ from semistream.warehouse.ledger import Ledger
 @pytest.fixture
 def load(tmp_path, warehouse_url):
     load = SmallLoad(tmp_path / "home", warehouse_url)
-    load.publish()
-    return load
-
-
-@pytest.fixture
-def sqlite_load(tmp_path):
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     return load
 
@@ -132,113 +123,6 @@ def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
         assert sum(pq.read_metadata(f).num_rows for f in offsets["files"]) == rows
     assert [json.loads(o) for b, d, o, n in commits if d] in ([{}], [])
     assert {f for o, _ in batches for f in o["files"]} == {str(p) for p in sqlite_load.stream_directory.glob("*.parquet")}
-
-
-@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
-def test_delta_sink(spark, sqlite_load, tmp_path, algorithm):
-    from deltalake import DeltaTable
-
-    for rows in (2500, 3000):
-        sqlite_load.add_file(rows)
-    sink = tmp_path / "delta"
-    sqlite_load.run(spark, sink=str(sink), algorithm=algorithm)
-    joined, unmatched = sqlite_load.expected()
-    table = DeltaTable(sink)
-    rows = table.to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
-    same(pairs(rows), joined)
-    same(sqlite_load.unmatched(), unmatched)
-    sqlite_load.check_ledger()
-    assert table.transaction_version("sales") in (2, 3)  # batch 1, drained or with nothing left to drain
-
-
-def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp_path, monkeypatch):
-    from deltalake import DeltaTable
-
-    for _ in range(3):
-        sqlite_load.add_file(400)
-    sink, commit = str(tmp_path / "delta"), DeltaSink.commit
-
-    def compacting(self, *args):
-        DeltaTable(sink).optimize.compact()
-        commit(self, *args)
-
-    monkeypatch.setattr(DeltaSink, "commit", compacting)
-    sqlite_load.run(spark, sink=sink)
-    table = DeltaTable(sink)
-    table.optimize.compact()
-    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
-    assert len(table.file_uris()) == len(list((tmp_path / "delta").glob("*.parquet"))) == 1
-    same(pairs(table.to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])), sqlite_load.expected()[0])
-    sqlite_load.check_ledger()
-
-
-def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sqlite_load, tmp_path, monkeypatch):
-    from deltalake import DeltaTable
-
-    from semistream.warehouse.ledger import Ledger
-
-    for rows in (2500, 3000):
-        sqlite_load.add_file(rows)
-    commit, sink = Ledger.commit, str(tmp_path / "delta")
-    crashes = iter([True, False, True])
-
-    def crashing(self, *args):
-        if next(crashes, False):
-            raise OSError("crash between Delta and ledger")
-        commit(self, *args)
-
-    monkeypatch.setattr(Ledger, "commit", crashing)
-    for _ in range(2):
-        with pytest.raises(OSError, match="between"):
-            sqlite_load.run(spark, sink=sink)
-    sqlite_load.run(spark, sink=sink)
-    rows = DeltaTable(sink).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
-    same(pairs(rows), sqlite_load.expected()[0])
-    same(sqlite_load.unmatched(), sqlite_load.expected()[1])
-    sqlite_load.check_ledger()
-
-
-def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_load, tmp_path, monkeypatch):
-    from deltalake import DeltaTable
-
-    def crashing(*_):
-        raise OSError("crash")
-
-    elsewhere = Places(home=sqlite_load.places.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
-    sqlite_load.add_file(300)
-    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
-    sqlite_load.add_file(2500)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
-        patch.setattr(DeltaSink, "commit", crashing)
-        sqlite_load.run(spark, sink=str(tmp_path / "delta"))
-    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):  # not into another warehouse
-        patch.setattr(sqlite_load, "places", elsewhere)
-        sqlite_load.run(spark, sink="sql")
-    sqlite_load.add_file(300)
-    sqlite_load.run(spark, sink="sql")
-    rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
-    assert rows.num_rows
-    same(pairs(rows) + sqlite_load.facts(), sqlite_load.expected()[0])
-    same(sqlite_load.unmatched(), sqlite_load.expected()[1])
-    sqlite_load.check_ledger()
-
-
-def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(spark, sqlite_load, tmp_path, monkeypatch):
-    for _ in range(3):
-        sqlite_load.add_file(400)
-    commit, write, committed, happened = DeltaSink.commit, Progress.write, app.Load._committed, []
-
-    def slow(*args):
-        time.sleep(0.3)
-        commit(*args)
-        happened.append("made")
-
-    monkeypatch.setattr(DeltaSink, "commit", slow)
-    monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
-    monkeypatch.setattr(app.Load, "_committed", lambda *args: (committed(*args), happened.append("promised")))
-    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
-    assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)
-    sqlite_load.check_ledger()
 
 
 def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_load):
@@ -498,8 +382,6 @@ def provision_beside(load):
 
 
 def pairs(table):
-    from collections import Counter
-
     return Counter(tuple(r.values()) for r in table.to_pylist())
 
 

@@ -169,8 +169,8 @@ def keep_modules() -> None:
     gc.freeze()
 
 
-def begin(_: Iterator[object]) -> None:
-    """A task that does nothing, in a worker that afterwards has imported this module."""
+def do_nothing(_: Iterator[object]) -> None:
+    """A task after which its worker has imported this module."""
 
 
 def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:

@@ -1,0 +1,109 @@
+"""A Delta table as the sink: in exactly once, its commits beside Spark, compacted meanwhile."""
+
+import time
+
+import pytest
+from deltalake import DeltaTable
+
+from loads import delta_facts, same
+from semistream.config import Places
+from semistream.errors import ConfigError
+from semistream.streaming import app
+from semistream.streaming.plan import Progress
+from semistream.streaming.sinks import DeltaSink
+from semistream.warehouse.ledger import Ledger
+
+
+@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
+def test_delta_sink(spark, sqlite_load, tmp_path, algorithm):
+    for rows in (2500, 3000):
+        sqlite_load.add_file(rows)
+    sink = tmp_path / "delta"
+    sqlite_load.run(spark, sink=str(sink), algorithm=algorithm)
+    joined, unmatched = sqlite_load.expected()
+    table = DeltaTable(sink)
+    same(delta_facts(sink), joined)
+    same(sqlite_load.unmatched(), unmatched)
+    sqlite_load.check_ledger()
+    assert table.transaction_version("sales") in (2, 3)  # batch 1, drained or with nothing left to drain
+
+
+def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp_path, monkeypatch):
+    for _ in range(3):
+        sqlite_load.add_file(400)
+    sink, commit = str(tmp_path / "delta"), DeltaSink.commit
+
+    def compacting(self, *args):
+        DeltaTable(sink).optimize.compact()
+        commit(self, *args)
+
+    monkeypatch.setattr(DeltaSink, "commit", compacting)
+    sqlite_load.run(spark, sink=sink)
+    table = DeltaTable(sink)
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert len(table.file_uris()) == len(list((tmp_path / "delta").glob("*.parquet"))) == 1
+    same(delta_facts(sink), sqlite_load.expected()[0])
+    sqlite_load.check_ledger()
+
+
+def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sqlite_load, tmp_path, monkeypatch):
+    for rows in (2500, 3000):
+        sqlite_load.add_file(rows)
+    commit, sink = Ledger.commit, str(tmp_path / "delta")
+    crashes = iter([True, False, True])
+
+    def crashing(self, *args):
+        if next(crashes, False):
+            raise OSError("crash between Delta and ledger")
+        commit(self, *args)
+
+    monkeypatch.setattr(Ledger, "commit", crashing)
+    for _ in range(2):
+        with pytest.raises(OSError, match="between"):
+            sqlite_load.run(spark, sink=sink)
+    sqlite_load.run(spark, sink=sink)
+    same(delta_facts(sink), sqlite_load.expected()[0])
+    same(sqlite_load.unmatched(), sqlite_load.expected()[1])
+    sqlite_load.check_ledger()
+
+
+def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_load, tmp_path, monkeypatch):
+    def crashing(*_):
+        raise OSError("crash")
+
+    elsewhere = Places(home=sqlite_load.places.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
+    sqlite_load.add_file(300)
+    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    sqlite_load.add_file(2500)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
+        patch.setattr(DeltaSink, "commit", crashing)
+        sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):  # not into another warehouse
+        patch.setattr(sqlite_load, "places", elsewhere)
+        sqlite_load.run(spark, sink="sql")
+    sqlite_load.add_file(300)
+    sqlite_load.run(spark, sink="sql")
+    loaded = delta_facts(tmp_path / "delta")
+    assert loaded
+    same(loaded + sqlite_load.facts(), sqlite_load.expected()[0])
+    same(sqlite_load.unmatched(), sqlite_load.expected()[1])
+    sqlite_load.check_ledger()
+
+
+def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(spark, sqlite_load, tmp_path, monkeypatch):
+    for _ in range(3):
+        sqlite_load.add_file(400)
+    commit, write, committed, happened = DeltaSink.commit, Progress.write, app.Load._committed, []
+
+    def slow(*args):
+        time.sleep(0.3)
+        commit(*args)
+        happened.append("made")
+
+    monkeypatch.setattr(DeltaSink, "commit", slow)
+    monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
+    monkeypatch.setattr(app.Load, "_committed", lambda *args: (committed(*args), happened.append("promised")))
+    sqlite_load.run(spark, sink=str(tmp_path / "delta"))
+    assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)
+    sqlite_load.check_ledger()
