@@ -10,14 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
-
-from pyspark.sql import SparkSession
 
 from semistream.config import Places
 from semistream.errors import ConfigError
-from semistream.streaming.app import Load, describe
-from semistream.streaming.session import open_session
+from semistream.streaming.session import start_session
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.workloads import load_job
@@ -31,23 +27,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = LoadSettings.from_arguments(arguments)
         places = Places.from_environment()
+        job = load_job(settings.job, places)
         with checkpoint_lock(settings.directory(places)), StatusFile(settings.directory(places), settings.name()) as status:
-            load = Load(settings, load_job(settings.job, places), places, status)
+            session = start_session(settings.name())  # while what the app needs is imported, and the settings are checked
+            from semistream.streaming.app import Load, describe
+
+            load = Load(settings, job, places, status)
             with load.signals():
                 load.check()
-                print(describe(run(open_session(settings.name()), load)))
+                spark = session()
+                try:
+                    print(describe(load.run(spark)))
+                finally:
+                    spark.stop()
         return 0
     except ConfigError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
         return 2
-
-
-def run(spark: SparkSession, load: Load) -> dict[str, Any]:
-    """Run the load to its end; the session is stopped."""
-    try:
-        return load.run(spark)
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import gc
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -474,6 +476,36 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(sqlite_load, tmp_path, monkeypa
     read = [pa.Table.from_batches(of) for of in pieces]
     same(Counter(pa.concat_tables(read)["text"].to_pylist()), Counter(rows["text"].to_pylist()))
     assert read[0]["sku"].null_count == 100 and read[1]["sku"].null_count == 0
+
+
+READY = """
+import sys
+from semistream.streaming import task
+from semistream.streaming.columnar import read_partition
+from semistream.streaming.plan import Plan, pa
+
+if "ready" in sys.argv:
+    task.get_ready(iter(()))
+before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", pa.float64())])
+plan = Plan("elevatorjoin", 1_000_000, "inner", {}, (("sku", "code"),), None, 1, sys.argv[1])
+join = plan.open(stream, 0)
+outputs = [output for batch in read_partition(sys.argv[2:3], plan, stream, 0) for output in join.process(batch)]
+outputs += join.drain()
+print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))
+"""
+
+
+def test_a_worker_that_is_ready_has_hardly_anything_left_to_import(sqlite_load):
+    sqlite_load.add_file(1000)
+    places = [next((sqlite_load.places.snapshots / "part").glob("v*")), next(sqlite_load.stream_directory.iterdir())]
+    modules = []
+    for ready in ([], ["ready"]):
+        run = subprocess.run([sys.executable, "-c", READY, *places, *ready], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        rows, count = map(int, run.stdout.split())
+        assert rows == sqlite_load.expected()[0].total()
+        modules.append(count)
+    assert modules[0] > 500 and modules[1] < 50
 
 
 def test_narrower_columns_of_later_files_are_widened_by_spark(spark, sqlite_load):

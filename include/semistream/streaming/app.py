@@ -37,7 +37,7 @@ from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import DeltaSink, Sink, SqlSink, keep_promise
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
-from semistream.streaming.task import RAW, SUMMARY, Work, do_nothing, without_tuples
+from semistream.streaming.task import RAW, SUMMARY, Work, get_ready, without_tuples
 from semistream.tuning import known_costs
 from semistream.warehouse import create_all
 from semistream.warehouse.ledger import retrying
@@ -450,9 +450,9 @@ class Load:
 
 
 def _start_workers(context: SparkContext, count: int) -> None:
-    """Have Python workers started that have imported what a task needs, while the driver makes the first micro-batch ready."""
+    """Have Python workers started and ready, while the driver makes the first micro-batch ready."""
     with suppress(Exception):  # the micro-batch's tasks will tell, or the session has ended
-        context.range(count, numSlices=count).foreachPartition(do_nothing)
+        context.range(count, numSlices=count).foreachPartition(get_ready)
 
 
 def forget_unbegun(query: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -28,3 +31,17 @@ def open_session(app: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def start_session(app: str) -> Callable[[], SparkSession]:
+    """Open it in the background; the result waits for it, and raises what that raised. A process may end without waiting."""
+    opened: Future[SparkSession] = Future()
+
+    def run() -> None:
+        try:
+            opened.set_result(open_session(app))
+        except BaseException as e:
+            opened.set_exception(e)
+
+    threading.Thread(target=run, daemon=True, name="session").start()
+    return opened.result

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from semistream.errors import StateError
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
+from semistream.keys import buckets
 from semistream.streaming.columnar import read_partition
 from semistream.streaming.handover import Holder, prepare
 from semistream.streaming.plan import Plan
@@ -169,8 +170,9 @@ def keep_modules() -> None:
     gc.freeze()
 
 
-def do_nothing(_: Iterator[object]) -> None:
-    """A task after which its worker has imported this module."""
+def get_ready(_: Iterator[object]) -> None:
+    """A task after which its worker has imported what a micro-batch's needs; PyArrow and Numba do so at their first calls."""
+    buckets(pa.array([0]).to_numpy(), True, 1)
 
 
 def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
