@@ -143,7 +143,7 @@ def _summary(samples: list[Sample], result: Result, rates: dict[str, float], nam
     note = ", ".join(filter(None, [result.note, *(f"{what} {value:,.6g}" for what, value in extra.items())]))
     return {
         "rate": rates[name], "ratio": rates[name] / rates[baseline] if baseline in rates else None, "baseline": baseline,
-        "rates": [round(s.tuples / s.seconds) for s in samples], "runs": len(samples),
+        "rates": [float(f"{s.tuples / s.seconds:.4g}") for s in samples], "runs": len(samples),
         "tuples": median(s.tuples for s in samples), "seconds": median(s.seconds for s in samples),
         "cpu_seconds": median(s.cpu_seconds for s in samples), "bytes_read": median(s.bytes_read for s in samples),
         "rows": result.answer.rows, "checksum": f"{result.answer.checksum:016x}", "right": result.answer == result.expected,
