@@ -20,7 +20,7 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     LoadSettings,
     {"Data": ("job", "app", "sink"), "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
-     "Stop policy": ("trigger", "stop_after", "drain_after"),
+     "Stop policy": ("trigger", "stop_after", "drain_after", "drain_every"),
      "Source": ("source_format", "source_path", "source_options", "source_columns", "max_files", "max_rows"),
      "Failure": ("retry",)},
     job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -199,6 +201,55 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     assert {n.split()[0] for i, n in names if i >= first} == {"new"}
     load.check_ledger()
     assert load.query("SELECT DISTINCT master_version FROM load_batches WHERE batch = 1") == [("v000002",)]
+
+
+def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load):
+    load = sqlite_load
+    checkpoint = load.places.checkpoints / "sales"
+    load.add_file(50)
+    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.5, memory="64MB")
+    drains = "SELECT count(*) FROM load_commits WHERE drain = 1"
+
+    def drained_again(count):
+        load.add_file(50)
+        time.sleep(0.1)  # the pace of the stream
+        return load.query(drains)[0][0] >= count
+
+    until(lambda: read_status(checkpoint) and read_status(checkpoint).rows_read, what="the first batch", watch=app.check)
+    until(lambda: drained_again(2), what="a second drain", watch=app.check)
+    request_stop(checkpoint)
+    app.join()
+    load.run(spark, memory="64MB")
+    load.check()
+
+
+def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite_load, monkeypatch):
+    begun, looked = threading.Event(), threading.Event()
+    commit, due = app.SqlSink.commit, app.Load._drain_due
+
+    def fails(sink, row, entries):
+        if row["batch"] == 1:
+            begun.set()
+            assert looked.wait(30)
+            raise OSError("the driver dies")
+        commit(sink, row, entries)
+
+    def only_meanwhile(load):
+        if begun.is_set() and not looked.is_set():
+            threading.Timer(0.5, looked.set).start()  # time to come to the border
+            return True
+        return begun.is_set() and due(load)
+
+    for rows in (800, 900):
+        sqlite_load.add_file(rows)
+    settings = {"memory": "64MB", "drain_every": 0.001}
+    with monkeypatch.context() as patch:
+        patch.setattr(app.SqlSink, "commit", fails)
+        patch.setattr(app.Load, "_drain_due", only_meanwhile)
+        with pytest.raises(Exception, match="the driver dies"):
+            sqlite_load.run(spark, **settings)
+    sqlite_load.run(spark, **settings)
+    sqlite_load.check()
 
 
 def test_changed_settings_are_taken_up_after_a_drain(spark, sqlite_load):

@@ -121,7 +121,7 @@ class Load:
         self._partition: Column  # of the plan: the number of the partition that a stream tuple belongs to
         self.costs = known_costs(places.home)
         self._chosen = False  # by the cost models, from tuples of this run or by the run that left some waiting
-        self._progressed = time.monotonic()
+        self._progressed = self._empty = time.monotonic()  # the newest commit, and the newest after which nothing waited
 
     # ---- before the session
 
@@ -190,9 +190,10 @@ class Load:
                     self._settle()
                 if self._stop_asked() and self._stop_at_border():
                     query.stop()
-                elif self._idle():
+                elif self._drain_due():
                     with self._border:
-                        self._drain()
+                        if self._drain_due():  # still: a batch may have failed meanwhile
+                            self._drain()
         except PySparkException:
             if self.failure is not None:
                 raise self.failure from None
@@ -324,6 +325,8 @@ class Load:
         self.entries = entries
         self.last, self._pending = (self.progress.batch, self.progress.drain), None
         self._progressed = time.monotonic()
+        if not any(e["waiting"] for e in entries):
+            self._empty = self._progressed
         states = self.checkpoint / "state"
         used = {name for state in self.states.values() for name in JoinState.files(states / state)}
         old = [file for file in states.iterdir() if file.name not in used]
@@ -417,9 +420,11 @@ class Load:
         finally:
             self._border.release()
 
-    def _idle(self) -> bool:
-        after = self.settings.drain_after
-        return bool(after and self.totals.waiting) and self._pending is None and time.monotonic() - self._progressed > after
+    def _drain_due(self) -> bool:
+        if not self.totals.waiting or self._pending is not None:
+            return False
+        now, s = time.monotonic(), self.settings
+        return 0 < s.drain_after < now - self._progressed or 0 < s.drain_every < now - self._empty
 
     @contextmanager
     def signals(self) -> Iterator[None]:

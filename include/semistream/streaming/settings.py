@@ -55,6 +55,8 @@ class LoadSettings(JoinSettings):
     stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops by itself; 0: never")
     drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after which those that wait are "
                                                      "finished; 0: they wait for more")
+    drain_every: float = Field(0, ge=0, description="Seconds after which the tuples that wait are finished also while new "
+                                                    "ones come, so that none waits much longer; 0: only as they fill M")
     reason: str = Field("", max_length=1000, description="Why this algorithm, for the ledger; auto tells its own")
     retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is tried again before the app fails")
 
