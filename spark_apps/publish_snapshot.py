@@ -10,11 +10,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
-
 from semistream.config import Places
 from semistream.errors import ConfigError
-from semistream.master.snapshot import Manifest
 from semistream.streaming.publish import Publish, PublishSettings
 from semistream.streaming.session import open_session
 from semistream.workloads import load_job
@@ -34,18 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not publish.needed:
         print(f"The current snapshot of {publish.name} is {publish.dimension.table.name} as it is: nothing to publish.")
         return 0
-    manifest = run(open_session(f"publish {publish.name}"), publish)
+    with open_session(f"publish {publish.name}") as spark:
+        manifest = publish.run(spark)
     print(f"Published {manifest.name} {manifest.version}: {manifest.tuple_count:,} tuples in {manifest.bucket_count} buckets, "
           f"{manifest.null_keys:,} without a key left out.")
     return 0
-
-
-def run(spark: SparkSession, publish: Publish) -> Manifest:
-    """Publish; the session is stopped."""
-    try:
-        return publish.run(spark)
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

@@ -27,19 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = LoadSettings.from_arguments(arguments)
         places = Places.from_environment()
-        job = load_job(settings.job, places)
         with checkpoint_lock(settings.directory(places)), StatusFile(settings.directory(places), settings.name()) as status:
+            job = load_job(settings.job, places)
             session = start_session(settings.name())  # while what the app needs is imported, and the settings are checked
             from semistream.streaming.app import Load, describe
 
             load = Load(settings, job, places, status)
             with load.signals():
                 load.check()
-                spark = session()
-                try:
+                with session() as spark:
                     print(describe(load.run(spark)))
-                finally:
-                    spark.stop()
         return 0
     except ConfigError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)

@@ -223,6 +223,22 @@ def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load):
     load.check()
 
 
+def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, monkeypatch):
+    begin = app.Load.__init__
+
+    def idle_before(load, *args):
+        begin(load, *args)
+        load._progressed = load._waits_since = time.monotonic() - 7200
+
+    monkeypatch.setattr(app.Load, "__init__", idle_before)
+    monkeypatch.setattr(app, "POLL", 0.005)
+    for rows in (800, 900, 700):
+        sqlite_load.add_file(rows)
+    sqlite_load.run(spark, memory="64MB", drain_every=3600)
+    sqlite_load.check()
+    assert sqlite_load.query("SELECT batch FROM load_commits WHERE drain = 1") == [(2,)]  # at the end
+
+
 def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite_load, monkeypatch):
     begun, looked = threading.Event(), threading.Event()
     commit, due = app.SqlSink.commit, app.Load._drain_due

@@ -121,7 +121,7 @@ class Load:
         self._partition: Column  # of the plan: the number of the partition that a stream tuple belongs to
         self.costs = known_costs(places.home)
         self._chosen = False  # by the cost models, from tuples of this run or by the run that left some waiting
-        self._progressed = self._empty = time.monotonic()  # the newest commit, and the newest after which nothing waited
+        self._progressed = self._waits_since = time.monotonic()  # the newest commit; the oldest tuple that waits came no sooner
 
     # ---- before the session
 
@@ -275,6 +275,8 @@ class Load:
 
     def _begin(self, progress: Progress) -> None:
         self._settle()
+        if not self.totals.waiting:
+            self._waits_since = time.monotonic()
         progress.write(self.checkpoint)
         self.progress, self._pending = progress, (progress.batch, progress.drain)
 
@@ -325,8 +327,6 @@ class Load:
         self.entries = entries
         self.last, self._pending = (self.progress.batch, self.progress.drain), None
         self._progressed = time.monotonic()
-        if not any(e["waiting"] for e in entries):
-            self._empty = self._progressed
         states = self.checkpoint / "state"
         used = {name for state in self.states.values() for name in JoinState.files(states / state)}
         old = [file for file in states.iterdir() if file.name not in used]
@@ -424,7 +424,7 @@ class Load:
         if not self.totals.waiting or self._pending is not None:
             return False
         now, s = time.monotonic(), self.settings
-        return 0 < s.drain_after < now - self._progressed or 0 < s.drain_every < now - self._empty
+        return 0 < s.drain_after < now - self._progressed or 0 < s.drain_every < now - self._waits_since
 
     @contextmanager
     def signals(self) -> Iterator[None]:
