@@ -16,7 +16,6 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
-from semistream.keys import buckets
 from semistream.streaming import sinks, task
 from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import DeltaSink, SqlSink
@@ -40,7 +39,7 @@ class Tasks:
         fields = list(join.output_schema)
         self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
         self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))  # again is harmless
-        self.keys, self.buckets = self.plan.stream_keys(STREAM)
+        self.placement = self.plan.placement(STREAM)
         self.states, self.batch = {}, -1
 
     def work(self, batch, drain=0):
@@ -49,8 +48,7 @@ class Tasks:
     def chunks(self, rows):
         """A micro-batch by partition."""
         chunk = pa.RecordBatch.from_pylist(self.load.sales(rows).to_pylist(), STREAM)
-        codes, _ = self.keys.stream_codes(chunk)
-        owner = buckets(codes, self.keys.exact, self.buckets) % 2
+        owner = self.placement.partitions(chunk)
         return [chunk.filter(pa.array(owner == p)) for p in range(2)]
 
     def run(self, rows=None):

@@ -120,7 +120,7 @@ class Load:
         self.plan: Plan
         self._partition: Column  # of the plan: the number of the partition that a stream tuple belongs to
         self.costs = known_costs(places.home)
-        self._chosen = False  # by the cost models, from tuples of this run or by the run that left some waiting
+        self._chosen = False  # what was open, from tuples of this run or by the run that left some waiting
         self._progressed = self._waits_since = time.monotonic()  # the newest commit; the oldest tuple that waits came no sooner
 
     # ---- before the session
@@ -233,15 +233,17 @@ class Load:
             self._finish(df)
 
     def _change_plan(self, df: DataFrame) -> None:
-        """Take up a new master version, or changed settings, once nothing waits under the old plan; where the algorithm is to be
-        chosen, choose it, in the first batch of a run that nothing waits before."""
+        """Take up a new master version, or changed settings, once nothing waits under the old plan; what a sample of the stream
+        is to decide is decided in the first batch of a run that nothing waits before."""
         wanted = self._plan(self.partitions)
-        if wanted == self.plan.asked() and (self._chosen or not wanted.auto):
+        if wanted == self.plan.asked() and (self._chosen or not self.plan.open_questions):
             return
-        if wanted.auto:
-            wanted = wanted.choose(self._sample(df), self.costs)
-            log.info("%s", wanted.reason)
-        self._chosen = True
+        if wanted.open_questions:
+            sample = self._sample(df)
+            wanted = wanted.choose(sample, self.costs, self.plan)
+            self._chosen = sample.num_rows > 0
+            if wanted.auto:
+                log.info("%s", wanted.reason)
         if replace(wanted, reason="") == replace(self.plan, reason=""):
             self.plan = wanted
             return
@@ -399,7 +401,7 @@ class Load:
         join = plan.open(self.stream, 0)
         n = len(self.stream)
         fields = list(join.output_schema)
-        self._partition = plan.partition_expression(self.stream)
+        self._partition = plan.placement(self.stream).expression()
         retrying(lambda: self.sink.prepare(pa.schema(fields[:n]), pa.schema(fields[n:]), self.job.stream.id), self.settings.retry)
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)

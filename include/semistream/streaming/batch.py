@@ -39,7 +39,7 @@ def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, 
     stream = stream_schema(df)
     join = plan.open(stream, 0)
     join.master.close()
-    placed = df.repartitionById(count, plan.partition_expression(stream))
+    placed = df.repartitionById(count, plan.placement(stream).expression())
     return placed.mapInArrow(_task(plan, stream), from_arrow_schema(join.output_schema))
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semistream.keys import buckets
 from semistream.streaming.plan import Plan
 
 MOST_PARTITIONS = 16  # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
@@ -41,17 +39,16 @@ def _same(found: pa.Schema, stream: pa.Schema) -> bool:
 
 
 def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partition: int) -> Iterator[pa.RecordBatch]:
-    """The tuples of one partition, in the stream's schema and the order of the files. Tuples without a key are partition 0's.
+    """The tuples of one partition, in the stream's schema and the order of the files.
 
     Raises pa.ArrowException or OSError for a file that has changed since ``can_read``.
     """
-    of, count = plan.stream_keys(stream)
+    placement = plan.placement(stream)
     for file in files:
         with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
             for rows in tuples.iter_batches(_rows(tuples.metadata), columns=stream.names, use_threads=False):
                 batch = pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
-                codes, valid = of.stream_codes(batch)
-                mine = np.where(valid, buckets(codes, of.exact, count) % plan.partitions, 0) == partition
+                mine = placement.partitions(batch) == partition
                 if mine.any():
                     yield batch.filter(pa.array(mine))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,32 @@ from semistream.warehouse.tables import surrogate_key
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+EVEN = 1.05  # partitions whose tuples differ by no more count as even
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which partition a stream tuple belongs to. owners: that of each bucket of R, int[buckets]."""
+
+    keys: JoinKeys  # in the order that R is bucketed by
+    owners: np.ndarray
+
+    def buckets(self, batch: pa.RecordBatch) -> np.ndarray:
+        """int[n], -1 where a key is null."""
+        codes, valid = self.keys.stream_codes(batch)
+        return np.where(valid, buckets(codes, self.keys.exact, len(self.owners)), -1)
+
+    def partitions(self, batch: pa.RecordBatch) -> np.ndarray:
+        """int[n]; tuples without a key are partition 0's."""
+        of = self.buckets(batch)
+        return np.where(of < 0, 0, self.owners[of])
+
+    def expression(self) -> Column:
+        """The same as a Spark column expression, but for tuples without a key."""
+        from pyspark.sql import functions as F
+
+        return F.get(F.lit(self.owners.tolist()), bucket_expression(self.keys.stream, self.keys.types, len(self.owners)))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -38,16 +65,18 @@ class Plan:
     surrogate_key: bool = True  # add it to the columns, where the master has one
     reason: str = ""  # why this algorithm
     auto: bool = False  # algorithm and parameters are, or are to be, the cost models' choice
+    owners: tuple[int, ...] = ()  # the partition of each bucket of R; none: the bucket's number modulo P
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
         on = tuple((s, m) for s, m in values["on"])
-        return cls(**{**values, "on": on, "columns": None if values["columns"] is None else tuple(values["columns"])})
+        columns = None if values["columns"] is None else tuple(values["columns"])
+        return cls(**{**values, "on": on, "columns": columns, "owners": tuple(values.get("owners", ()))})
 
     def relation(self, partition: int) -> SnapshotRelation:
         """The buckets of R that a partition's operator owns."""
-        count = Manifest.read(Path(self.snapshot)).bucket_count
-        return SnapshotRelation(self.snapshot, buckets=[b for b in range(count) if b % self.partitions == partition])
+        owners = self._owners(Manifest.read(Path(self.snapshot)))
+        return SnapshotRelation(self.snapshot, buckets=np.flatnonzero(owners == partition).tolist())
 
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
         """The operator of one partition. Raises ConfigError for whatever cannot work."""
@@ -62,48 +91,78 @@ class Plan:
             columns = (sk, *columns)
         return columns
 
+    @property
+    def open_questions(self) -> bool:
+        """Whether a sample of the stream is to decide anything; the algorithm, where it is open, in each run anew."""
+        return self.auto or (self.partitions > 1 and not self.owners)
+
     def asked(self) -> Plan:
         """The plan before anything was chosen."""
-        return replace(self, algorithm=AUTO, parameters={}, reason="") if self.auto else self
+        asked = replace(self, owners=())
+        return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
-    def choose(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
-        """With the algorithm and parameters that the models find best for a sample of the stream, where that was asked for.
+    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None) -> Plan:
+        """With the buckets of R shared out, and where that was asked for the algorithm and parameters that the models find best
+        for a sample of the stream.
 
-        It is that of the partition with most of the sample: the slowest, on which the others wait. Raises ConfigError when M is
-        too small for every algorithm.
+        They are those of the slowest partition, on which the others wait. Raises ConfigError when M is too small for every
+        algorithm.
         """
+        plan = self.balance(sample, former)
         if not self.auto:
-            return self
+            return plan
         from semistream.tuning import choose
 
-        mine, tuples = self.busiest(sample)
-        relation = self.relation(mine)
+        mine, tuples = plan.slowest(sample)
+        relation = plan.relation(mine)
         try:
             choice = choose(tuples, relation, self.memory, self.on, self.added(relation), costs=costs)
         finally:
             relation.close()
         reason = (f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in partition {mine} of "
                   f"{self.partitions}. {choice.reason}")
-        return replace(self, algorithm=choice.algorithm, parameters=choice.parameters, reason=reason)
+        return replace(plan, algorithm=choice.algorithm, parameters=choice.parameters, reason=reason)
 
-    def busiest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """The partition that most tuples of a sample belong to, and those."""
-        of, count = self.stream_keys(sample.schema)
-        codes, valid = of.stream_codes(sample)
-        numbers = np.where(valid, buckets(codes, of.exact, count) % self.partitions, -1)
-        most = int(np.bincount(numbers[valid], minlength=self.partitions).argmax())
-        return most, sample.filter(pa.array(numbers == most))
+    def balance(self, sample: pa.RecordBatch, former: Plan | None = None) -> Plan:
+        """With the buckets of R shared out so that all partitions have as many of a sample's tuples, as far as that can be.
 
-    def stream_keys(self, stream: pa.Schema) -> tuple[JoinKeys, int]:
-        """The join keys in the order that R is bucketed by, and the number of buckets."""
+        The fullest bucket first, each to the partition that has the fewest tuples so far (Graham's LPT rule). As a former plan
+        had it, if that is about as even: what its operators know of their buckets is worth more. Not at all without a sample.
+        """
+        if self.partitions == 1 or not sample.num_rows:
+            return self
+        placement = self.placement(sample.schema)
+        of = placement.buckets(sample)
+        tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))  # 1: R takes its time too
+        owners = np.empty_like(placement.owners)
+        heap = [(0, p) for p in range(self.partitions)]
+        for bucket in np.argsort(-tuples, kind="stable"):
+            load, owner = heap[0]
+            owners[bucket] = owner
+            heapq.heapreplace(heap, (load + int(tuples[bucket]), owner))
+        plan = replace(self, owners=tuple(owners.tolist()))
+        if former is not None and former.partitions == self.partitions and len(former.owners) == len(owners):
+            before = np.bincount(np.array(former.owners), tuples, minlength=self.partitions)
+            if before.max() <= EVEN * max(load for load, _ in heap):
+                return replace(self, owners=former.owners)
+        return plan
+
+    def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+        """The partition with most of R among those that have about as many tuples of a sample as any, and its tuples."""
+        placement = self.placement(sample.schema)
+        of = placement.partitions(sample)
+        tuples, master = np.bincount(of, minlength=self.partitions), np.bincount(placement.owners, minlength=self.partitions)
+        slowest = int(np.argmax(np.where(EVEN * tuples >= tuples.max(), master, -1)))
+        return slowest, sample.filter(pa.array(of == slowest))
+
+    def placement(self, stream: pa.Schema) -> Placement:
         manifest = Manifest.read(Path(self.snapshot))
         of_master = {m: s for s, m in self.on}
-        return resolve_keys(stream, manifest.schema, [(of_master[m], m) for m in manifest.key_columns]), manifest.bucket_count
+        keys = resolve_keys(stream, manifest.schema, [(of_master[m], m) for m in manifest.key_columns])
+        return Placement(keys, self._owners(manifest))
 
-    def partition_expression(self, stream: pa.Schema) -> Column:
-        """The partition that a stream tuple belongs to, as a Spark column expression."""
-        of, count = self.stream_keys(stream)
-        return bucket_expression(of.stream, of.types, count) % self.partitions
+    def _owners(self, manifest: Manifest) -> np.ndarray:
+        return np.array(self.owners) if self.owners else np.arange(manifest.bucket_count) % self.partitions
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,17 @@ class Case:
                     self.partitions, str(self.snapshot), auto=True)
 
     @cached_property
-    def _busiest(self) -> tuple[int, pa.RecordBatch]:
-        return self.plan(1).busiest(self.sample)
+    def _balanced(self) -> Plan:
+        return self.plan(1).balance(self.sample)
+
+    @cached_property
+    def _slowest(self) -> tuple[int, pa.RecordBatch]:
+        return self._balanced.slowest(self.sample)
 
     @property
     def tuples(self) -> pa.RecordBatch:
-        """The sample's tuples of the partition with most of them, on which the others wait."""
-        return self._busiest[1]
+        """The sample's tuples of the slowest partition, on which the others wait."""
+        return self._slowest[1]
 
     @property
     def share(self) -> float:
@@ -58,7 +62,7 @@ class Case:
     @cached_property
     def relation(self) -> SnapshotRelation:
         """That partition's part of R."""
-        return self.plan(1).relation(self._busiest[0])
+        return self._balanced.relation(self._slowest[0])
 
     @cached_property
     def added(self) -> tuple[str, ...] | None:

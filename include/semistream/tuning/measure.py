@@ -78,7 +78,7 @@ def _point(case: Case, memory: int, p: Prediction, best: bool) -> Point:
 
 
 def measure(case: Case, point: Point) -> Point:
-    """One operator with the busiest partition's tuples, warmed up; a point that cannot run tells why."""
+    """One operator with the slowest partition's tuples, warmed up; a point that cannot run tells why."""
     try:
         return _measure(case, point)
     except (SemistreamError, MemoryError) as e:

@@ -1,6 +1,7 @@
 """What more operators would bring, by the cost models.
 
-Each of P has the P-th part of M and, of R and of the stream, what belongs to its buckets. All wait for the one with most tuples.
+Each of P has the P-th part of M and, of R and of the stream, what belongs to its buckets, which are shared out so that all have
+about as many tuples. All wait for the slowest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Scaled:
     algorithm: str  # the one to choose, with these sizes
     parameters: dict[str, Any]
     rate: float
-    busiest: float  # share of the stream that the operator with most of it has
+    share: float  # of the stream that the slowest operator has
     memory_each: int
     master_each: int  # of R, on disk, of that operator
     shuffled: float  # of a stream tuple, from the executor that reads it to another; none where the tasks read Parquet themselves
@@ -58,11 +59,11 @@ def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
     for memory in dict.fromkeys(p.memory for p in plans):
         mine = [p for p in plans if p.memory == memory]
         table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left", box=None, pad_edge=False)
-        for name in ("operators", "tuples/s", "times", "busiest has", "M each, bytes", "R each, bytes", "shuffled,\nbytes/tuple"):
+        for name in ("operators", "tuples/s", "times", "slowest has", "M each, bytes", "R each, bytes", "shuffled,\nbytes/tuple"):
             table.add_column(name, justify="right")
         table.add_column("best")
         for p in mine:
-            table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}", f"{p.busiest:.1%}",
+            table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}", f"{p.share:.1%}",
                           f"{p.memory_each:,}", f"{p.master_each:,}", f"{p.shuffled:.1f}",
                           f"{p.algorithm}, {spelled(p.parameters)}")
         table.caption = "Shuffled: where Spark brings the tuples; Parquet files the tasks read themselves, all of them each."
