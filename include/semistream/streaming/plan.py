@@ -40,8 +40,7 @@ class Placement:
 
     def partitions(self, batch: pa.RecordBatch) -> np.ndarray:
         """int[n]; tuples without a key are partition 0's."""
-        of = self.buckets(batch)
-        return np.where(of < 0, 0, self.owners[of])
+        return np.append(self.owners, 0)[self.buckets(batch)]
 
     def expression(self) -> Column:
         """The same as a Spark column expression, but for tuples without a key."""
@@ -148,10 +147,11 @@ class Plan:
         return plan
 
     def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """The partition with most of R among those that have about as many tuples of a sample as any, and its tuples."""
+        """The partition with most of R among those that have about as many tuples of a sample as any, and its tuples with a key."""
         placement = self.placement(sample.schema)
-        of = placement.partitions(sample)
-        tuples, master = np.bincount(of, minlength=self.partitions), np.bincount(placement.owners, minlength=self.partitions)
+        of = np.append(placement.owners, -1)[placement.buckets(sample)]
+        tuples = np.bincount(of[of >= 0], minlength=self.partitions)
+        master = np.bincount(placement.owners, minlength=self.partitions)
         slowest = int(np.argmax(np.where(EVEN * tuples >= tuples.max(), master, -1)))
         return slowest, sample.filter(pa.array(of == slowest))
 
