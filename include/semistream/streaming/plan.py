@@ -147,7 +147,7 @@ class Plan:
         return plan
 
     def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """The partition with most of R among those that have about as many tuples of a sample as any, and its tuples with a key."""
+        """The partition with most of R among those that have about as many of a sample's tuples as any, and those with a key."""
         placement = self.placement(sample.schema)
         of = np.append(placement.owners, -1)[placement.buckets(sample)]
         tuples = np.bincount(of[of >= 0], minlength=self.partitions)
