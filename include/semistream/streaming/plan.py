@@ -23,7 +23,7 @@ from semistream.warehouse.tables import surrogate_key
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-EVEN = 1.05  # partitions whose tuples differ by no more count as even
+EVEN = 1.05  # times the tuples of the best sharing out: not worth another one
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,12 @@ class Plan:
         return plan
 
     def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """The partition with most of R among those that have about as many of a sample's tuples as any, and those with a key."""
+        """The partition with most different keys in a sample, and its tuples. Those of a frequent key come through the cache: the
+        operator that has it, and for that less of R, waits for the others."""
         placement = self.placement(sample.schema)
-        of = np.append(placement.owners, -1)[placement.buckets(sample)]
-        tuples = np.bincount(of[of >= 0], minlength=self.partitions)
-        master = np.bincount(placement.owners, minlength=self.partitions)
-        slowest = int(np.argmax(np.where(EVEN * tuples >= tuples.max(), master, -1)))
+        codes, valid = placement.keys.stream_codes(sample)
+        of = np.where(valid, placement.partitions(sample), -1)
+        slowest = int(np.argmax([len(np.unique(codes[of == p])) for p in range(self.partitions)]))
         return slowest, sample.filter(pa.array(of == slowest))
 
     def placement(self, stream: pa.Schema) -> Placement:
