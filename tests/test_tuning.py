@@ -133,7 +133,7 @@ def test_tune_says_what_more_operators_would_bring(files, capsys):
     assert [(p["memory"], p["operators"]) for p in told] == [(m, n) for n in (1, 2, 4) for m in (400_000, 4_000_000)]
     for p in told:
         assert p["memory_each"] == p["memory"] // p["operators"] and p["rate"] > 0 and p["algorithm"] in REGISTRY
-        assert 0.95 / p["operators"] <= p["share"] <= 1
+        assert 0.8 / p["operators"] <= p["share"] <= 1
     one, two, four = (p for p in told if p["memory"] == 400_000)
     assert two["share"] == pytest.approx(0.5, rel=0.05)  # though one key has a third of the stream
     assert one["share"] == 1 and one["shuffled"] == 0 and four["shuffled"] == 1.5 * two["shuffled"] == 0.75 * 16  # two int64
