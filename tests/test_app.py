@@ -102,6 +102,14 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_p
     assert f"in use by another app (pid {os.getpid()} on" in app.output()
 
 
+def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
+    home = {**os.environ, "SEMISTREAM_HOME": str(tmp_path)}
+    run = subprocess.run([sys.executable, faults.APP, "--job", "nope"], capture_output=True, text=True, env=home)
+    assert run.returncode == 2 and "'job' must be" in run.stderr and "Traceback" not in run.stderr
+    status = read_status(tmp_path / "checkpoints" / "nope")
+    assert status.state == "failed" and "'job' must be" in status.error
+
+
 def test_lock_goes_with_its_process(tmp_path):
     code = ("import sys, time; from pathlib import Path; from semistream.streaming.status import checkpoint_lock\n"
             "with checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)")

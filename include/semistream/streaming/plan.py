@@ -151,9 +151,10 @@ class Plan:
         operator that has it, and for that less of R, waits for the others."""
         placement = self.placement(sample.schema)
         codes, valid = placement.keys.stream_codes(sample)
-        of = np.where(valid, placement.partitions(sample), -1)
-        slowest = int(np.argmax([len(np.unique(codes[of == p])) for p in range(self.partitions)]))
-        return slowest, sample.filter(pa.array(of == slowest))
+        of = placement.partitions(sample)
+        _, different = np.unique(codes[valid], return_index=True)
+        slowest = int(np.bincount(of[valid][different], minlength=self.partitions).argmax())
+        return slowest, sample.filter(pa.array(valid & (of == slowest)))
 
     def placement(self, stream: pa.Schema) -> Placement:
         manifest = Manifest.read(Path(self.snapshot))
