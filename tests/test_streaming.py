@@ -487,7 +487,8 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
 
 
 def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, monkeypatch):
-    """Tuples without a key are in another partition where Spark reads: one partition of five is left to be done again."""
+    """Tuples without a key, or of a very frequent one, are in other partitions where Spark reads: one of five is to be done
+    again."""
     sqlite_load.add_file(3000)
     settings = {"partitions": 5, "join_type": "left", "algorithm": "ssbj", "parameters": {}, "memory": "2MB"}
     commit = app.SqlSink.commit
@@ -542,7 +543,8 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(sqlite_load, tmp_path, monkeypa
     assert max(piece.nbytes for of in pieces for piece in of) < 100_000 and min(map(len, pieces)) >= 10
     read = [pa.Table.from_batches(of) for of in pieces]
     same(Counter(pa.concat_tables(read)["text"].to_pylist()), Counter(rows["text"].to_pylist()))
-    assert read[0]["sku"].null_count == 100 and read[1]["sku"].null_count == 0
+    assert read[0]["sku"].null_count + read[1]["sku"].null_count == 100
+    assert all(of["sku"].null_count > 30 for of in read)  # without a key: any partition's
 
 
 READY = """

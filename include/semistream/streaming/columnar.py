@@ -45,12 +45,15 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
     """
     placement = plan.placement(stream)
     for file in files:
+        first = 0
         with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
             for rows in tuples.iter_batches(_rows(tuples.metadata), columns=stream.names, use_threads=False):
                 batch = pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
-                mine = placement.partitions(batch) == partition
-                if mine.any():
-                    yield batch.filter(pa.array(mine))
+                if plan.partitions > 1:
+                    batch = batch.filter(pa.array(placement.partitions(batch, first) == partition))
+                    first += rows.num_rows
+                if batch.num_rows:
+                    yield batch
 
 
 def _rows(of: pq.FileMetaData) -> int:

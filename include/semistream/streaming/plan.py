@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import json
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,29 +26,38 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 EVEN = 1.05  # times the tuples of the best sharing out: not worth another one
+DEALT = -1  # the owner of a bucket whose tuples are dealt out to all
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which partition a stream tuple belongs to. owners: that of each bucket of R, int[buckets]."""
+    """Which partition a stream tuple belongs to. owners: that of each bucket of R, int[buckets], or DEALT."""
 
+    stream: pa.Schema
     keys: JoinKeys  # in the order that R is bucketed by
     owners: np.ndarray
+    count: int  # P
 
     def buckets(self, batch: pa.RecordBatch) -> np.ndarray:
         """int[n], -1 where a key is null."""
         codes, valid = self.keys.stream_codes(batch)
         return np.where(valid, buckets(codes, self.keys.exact, len(self.owners)), -1)
 
-    def partitions(self, batch: pa.RecordBatch) -> np.ndarray:
-        """int[n]; tuples without a key are partition 0's."""
-        return np.append(self.owners, 0)[self.buckets(batch)]
+    def partitions(self, batch: pa.RecordBatch, first: int = 0) -> np.ndarray:
+        """int[n]. What is dealt out, as are tuples without a key, goes by a hash of its row number. first: that of the first."""
+        owners = np.append(self.owners, DEALT)[self.buckets(batch)]
+        dealt = np.flatnonzero(owners == DEALT)
+        owners[dealt] = buckets(first + dealt, True, self.count)
+        return owners
 
     def expression(self) -> Column:
-        """The same as a Spark column expression, but for tuples without a key."""
+        """The same as a Spark column expression. Rows have no number there: what is dealt out goes by a hash of the tuple."""
         from pyspark.sql import functions as F
 
-        return F.get(F.lit(self.owners.tolist()), bucket_expression(self.keys.stream, self.keys.types, len(self.owners)))
+        owner = F.get(F.lit(self.owners.tolist()), bucket_expression(self.keys.stream, self.keys.types, len(self.owners)))
+        without_key = reduce(or_, (F.col(f"`{name}`").isNull() for name in self.keys.stream))
+        tuple_hash = F.xxhash64(*(F.col(f"`{f.name}`") for f in self.stream if not pa.types.is_nested(f.type)))
+        return F.when(without_key | (owner == DEALT), F.pmod(tuple_hash, F.lit(self.count)).cast("int")).otherwise(owner)
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ class Plan:
     surrogate_key: bool = True  # add it to the columns, where the master has one
     reason: str = ""  # why this algorithm
     auto: bool = False  # algorithm and parameters are, or are to be, the cost models' choice
-    owners: tuple[int, ...] = ()  # the partition of each bucket of R; none: the bucket's number modulo P
+    owners: tuple[int, ...] = ()  # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
@@ -73,9 +84,9 @@ class Plan:
         return cls(**{**values, "on": on, "columns": columns, "owners": tuple(values.get("owners", ()))})
 
     def relation(self, partition: int) -> SnapshotRelation:
-        """The buckets of R that a partition's operator owns."""
+        """The buckets of R that a partition's operator needs."""
         owners = self._owners(Manifest.read(Path(self.snapshot)))
-        return SnapshotRelation(self.snapshot, buckets=np.flatnonzero(owners == partition).tolist())
+        return SnapshotRelation(self.snapshot, buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
 
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
         """The operator of one partition. Raises ConfigError for whatever cannot work."""
@@ -125,26 +136,20 @@ class Plan:
     def balance(self, sample: pa.RecordBatch, former: Plan | None = None) -> Plan:
         """With the buckets of R shared out so that all partitions have as many of a sample's tuples, as far as that can be.
 
-        The fullest bucket first, each to the partition that has the fewest tuples so far (Graham's LPT rule). As a former plan
-        had it, if that is about as even: what its operators know of their buckets is worth more. Not at all without a sample.
+        As a former plan had it, if that is about as even: what its operators know of their buckets is worth more. Not at all
+        without a sample.
         """
         if self.partitions == 1 or not sample.num_rows:
             return self
         placement = self.placement(sample.schema)
         of = placement.buckets(sample)
         tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))  # 1: R takes its time too
-        owners = np.empty_like(placement.owners)
-        heap = [(0, p) for p in range(self.partitions)]
-        for bucket in np.argsort(-tuples, kind="stable"):
-            load, owner = heap[0]
-            owners[bucket] = owner
-            heapq.heapreplace(heap, (load + int(tuples[bucket]), owner))
-        plan = replace(self, owners=tuple(owners.tolist()))
+        owners = share_out(tuples, self.partitions)
         if former is not None and former.partitions == self.partitions and len(former.owners) == len(owners):
-            before = np.bincount(np.array(former.owners), tuples, minlength=self.partitions)
-            if before.max() <= EVEN * max(load for load, _ in heap):
+            before = loads(np.array(former.owners), tuples, self.partitions)
+            if before.max() <= EVEN * loads(owners, tuples, self.partitions).max():
                 return replace(self, owners=former.owners)
-        return plan
+        return replace(self, owners=tuple(owners.tolist()))
 
     def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
         """The partition with most different keys in a sample, and its tuples. Those of a frequent key come through the cache: the
@@ -160,10 +165,36 @@ class Plan:
         manifest = Manifest.read(Path(self.snapshot))
         of_master = {m: s for s, m in self.on}
         keys = resolve_keys(stream, manifest.schema, [(of_master[m], m) for m in manifest.key_columns])
-        return Placement(keys, self._owners(manifest))
+        return Placement(stream, keys, self._owners(manifest), self.partitions)
 
     def _owners(self, manifest: Manifest) -> np.ndarray:
         return np.array(self.owners) if self.owners else np.arange(manifest.bucket_count) % self.partitions
+
+
+def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
+    """The owner of each bucket of R, int[buckets], by how many stream tuples come to it.
+
+    The fullest bucket first, each to the partition that has the fewest tuples so far (Graham's LPT rule). A bucket with more than
+    a partition's share of the tuples, as a very frequent key's, is dealt out where the slowest has less to do for it: all
+    partitions then read that bucket of R too.
+    """
+    fullest, total = np.argsort(-tuples, kind="stable"), tuples.sum()
+    plans = []
+    for dealt in range(partitions):
+        owners = np.full(len(tuples), DEALT)
+        heap = [(0, p) for p in range(partitions)]
+        for bucket in fullest[dealt:]:
+            load, owner = heap[0]
+            owners[bucket] = owner
+            heapq.heapreplace(heap, (load + int(tuples[bucket]), owner))
+        plans.append((loads(owners, tuples, partitions).max() / total + dealt / len(tuples), dealt, owners))
+    return min(plans)[2]
+
+
+def loads(owners: np.ndarray, tuples: np.ndarray, partitions: int) -> np.ndarray:
+    """How many tuples each partition gets, float[partitions]."""
+    dealt = owners == DEALT
+    return np.bincount(owners[~dealt], tuples[~dealt], minlength=partitions) + tuples[dealt].sum() / partitions
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What more operators would bring, by the cost models.
 
 Each of P has the P-th part of M and, of R and of the stream, what belongs to its buckets, which are shared out so that all have
-about as many tuples. All wait for the slowest.
+about as many tuples; those of a bucket that has more are dealt out to all. All wait for the slowest.
 """
 
 from __future__ import annotations
