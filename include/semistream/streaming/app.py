@@ -32,7 +32,7 @@ from semistream.joins import JoinState
 from semistream.joins.registry import find_algorithm
 from semistream.master import Manifest, current_version, pin
 from semistream.streaming import sources
-from semistream.streaming.columnar import can_read, tuple_count
+from semistream.streaming.columnar import can_read, first_tuples, tuple_count
 from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import DeltaSink, Sink, SqlSink, keep_promise
@@ -223,7 +223,7 @@ class Load:
         if batch > last + 1:
             raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
                              f"Restore the warehouse or the checkpoint, or begin again with another app name and checkpoint.")
-        self._change_plan(df)
+        self._change_plan(df, batch)
         self._begin(Progress(batch, 0, self.plan, self.states, self._files(batch)))
         if self._changes_nothing():
             entries = [without_tuples(e, batch) for e in self.entries]
@@ -232,14 +232,14 @@ class Load:
         else:
             self._finish(df)
 
-    def _change_plan(self, df: DataFrame) -> None:
+    def _change_plan(self, df: DataFrame, batch: int) -> None:
         """Take up a new master version, or changed settings, once nothing waits under the old plan; what a sample of the stream
         is to decide is decided in the first batch of a run that nothing waits before."""
         wanted = self._plan(self.partitions)
         if wanted == self.plan.asked() and (self._chosen or not self.plan.open_questions):
             return
         if wanted.open_questions:
-            sample = self._sample(df)
+            sample = self._sample(df, batch)
             wanted = wanted.choose(sample, self.costs, self.plan)
             self._chosen = sample.num_rows > 0
             if wanted.auto:
@@ -253,8 +253,10 @@ class Load:
         log.info("master version %s, %s with %d partitions", Path(wanted.snapshot).name, wanted.algorithm, wanted.partitions)
         self.status.update(master_version=Path(wanted.snapshot).name)
 
-    def _sample(self, df: DataFrame) -> pa.RecordBatch:
+    def _sample(self, df: DataFrame, batch: int) -> pa.RecordBatch:
         """Some of a batch's tuples, from as few of its files as have them."""
+        if files := self._files(batch):
+            return first_tuples(files, self.stream, SAMPLE)
         rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
         table = rows.limit(SAMPLE).toArrow().cast(self.stream).combine_chunks()
         return table.to_batches()[0] if table.num_rows else nothing(self.stream)

@@ -44,16 +44,32 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
     Raises pa.ArrowException or OSError for a file that has changed since ``can_read``.
     """
     placement = plan.placement(stream)
+    for first, batch in _decode(files, stream):
+        if plan.partitions > 1:
+            batch = batch.filter(pa.array(placement.partitions(batch, first) == partition))
+        if batch.num_rows:
+            yield batch
+
+
+def first_tuples(files: Sequence[str], stream: pa.Schema, most: int) -> pa.RecordBatch:
+    """Of all partitions, from as few files as have them. Raises as ``read_partition``."""
+    taken = [pa.RecordBatch.from_pylist([], stream)]
+    for _, batch in _decode(files, stream):
+        taken.append(batch.slice(0, most))
+        most -= len(taken[-1])
+        if not most:
+            break
+    return pa.concat_batches(taken)
+
+
+def _decode(files: Sequence[str], stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(number of the first row in its file, tuples)."""
     for file in files:
         first = 0
         with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
             for rows in tuples.iter_batches(_rows(tuples.metadata), columns=stream.names, use_threads=False):
-                batch = pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
-                if plan.partitions > 1:
-                    batch = batch.filter(pa.array(placement.partitions(batch, first) == partition))
-                    first += rows.num_rows
-                if batch.num_rows:
-                    yield batch
+                yield first, pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
+                first += rows.num_rows
 
 
 def _rows(of: pq.FileMetaData) -> int:
