@@ -146,7 +146,8 @@ class SparkPeer(ProgramPeer):
                 self.home / "query"]
 
     def _run(self) -> Sample:
-        with program(self._command(), self.home / "log", self.case.environment(self.home)) as running:
+        environment = self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}  # the JVM's defaults, not the app's
+        with program(self._command(), self.home / "log", environment) as running:
             try:
                 seconds = running.end()
             except RuntimeError:
