@@ -4,6 +4,7 @@ import base64
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -81,3 +82,10 @@ def test_spark_has_its_classes_from_the_archive(tmp_path):
     loaded = re.findall(r"\] (org\.apache\.spark\.[\w.]+) source: (.*)", (tmp_path / "classes").read_text())
     assert len(loaded) > 500
     assert sum("shared objects" in source for _, source in loaded) > 0.9 * len(loaded)
+
+
+def test_the_second_compiler_of_sparks_jvm_waits_longer():
+    java, options = f"{os.environ['JAVA_HOME']}/bin/java", shlex.split(os.environ["SPARK_SUBMIT_OPTS"])
+    command = [java, *options, "-XX:+PrintFlagsFinal", "-version"]
+    flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert dict(re.findall(r"(Tier4\w+Threshold) += (\d+)", flags))["Tier4InvocationThreshold"] == "200000"
