@@ -10,7 +10,7 @@ import pytest
 
 import oracle
 from semistream.errors import ConfigError, StateError
-from semistream.joins import REGISTRY, JoinState, open_join
+from semistream.joins import REGISTRY, JoinState, elevatorjoin, open_join
 from semistream.joins.keyroom import KeyRoom
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
@@ -113,6 +113,20 @@ def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
             assert all(r["v"] == f"v{r['k']}" for o in join.process(chunk(0, *keys)) for r in o.joined.to_pylist())
         assert join.cached in cached and join.stats.rejected == {}
         assert (join.stats.cache_hits - hits > 200) == (skew == 1)
+
+
+def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monkeypatch):
+    """Few tuples wait beside many join values in H_R: what each stop finds is kept back until a share of H_R has missed."""
+    table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
+    join = open_join("elevatorjoin", memory=4_000_000, stream=STREAM, master=snapshot(tmp_path, table, page_tuples=64),
+                     on=[("k", "k")], parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000})
+    indexed, index = [], join.cache._index
+    monkeypatch.setattr(join.cache, "_index", lambda: (index(), indexed.append(join.cache.entries)))
+    keys = np.random.default_rng(3).zipf(1.2, 60_000) % 20_000
+    for first in range(0, len(keys), 1_000):
+        list(join.process(chunk(first, *keys[first:first + 1_000])))
+    misses = join.stats.rows_read - join.stats.cache_hits
+    assert join.cached > 2_000 and 0 < sum(indexed) < elevatorjoin.INDEXED * misses
 
 
 @pytest.mark.parametrize("note", [False, True])
