@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from loads import COLUMNS, ON, STREAM, SmallLoad
+from semistream.keys import master_keys
 from semistream.master import SnapshotRelation
 from semistream.streaming import app
-from semistream.streaming.plan import DEALT, EVEN, Plan, share_out
+from semistream.streaming.plan import DEALT, EVEN, Placement, Plan, share_out
 
 
 @pytest.fixture
@@ -67,6 +68,19 @@ def test_of_a_very_frequent_key_all_partitions_get_as_many_tuples(load):
     shares = np.bincount(placement.partitions(hot), minlength=4) / len(hot)
     assert shares.min() > 0.9 / 4
     assert tuples_of(plan, seen).max() <= EVEN**2 * len(seen) / 4
+
+
+@pytest.mark.parametrize("columns", [["number"], ["text"], ["number", "text"]])
+@pytest.mark.parametrize("count", [1, 7, 64])
+def test_a_tuple_goes_to_the_owner_of_its_bucket(columns, count):
+    numbers = [None if i % 50 == 0 else i for i in range(1000)]
+    tuples = pa.record_batch({"number": numbers, "text": pa.array(map(str, range(1000)))})
+    owners = np.random.default_rng(1).integers(DEALT, 3, count)
+    placement = Placement(tuples.schema, master_keys(tuples.schema, columns), owners, 3)
+    of, found = placement.buckets(tuples), placement.partitions(tuples)
+    assert (of < 0).sum() == (20 if "number" in columns else 0) and of.max() == count - 1
+    owned = (of >= 0) & (owners[of] != DEALT)
+    assert found[owned].tolist() == owners[of[owned]].tolist() and set(found[~owned]) <= {0, 1, 2}
 
 
 def test_a_bucket_is_not_dealt_out_for_little():

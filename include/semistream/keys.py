@@ -231,12 +231,18 @@ def _hash_longs(values, h):
         h[i] = hash_long(values[i], h[i])
 
 
+@njit(inline="always")
+def bucket_of(code, exact, count):
+    """``buckets`` of one key code, for kernels."""
+    h = hash_long(code, SEED) if exact else code
+    return h & (count - 1) if count & (count - 1) == 0 else h % count  # floor modulo, as Spark's pmod
+
+
 @njit(cache=True)
 def _buckets(codes, exact, count):
-    out, mask = np.empty(len(codes), np.int32), count - 1 if count & (count - 1) == 0 else 0
+    out = np.empty(len(codes), np.int32)
     for i in range(len(codes)):
-        h = hash_long(codes[i], SEED) if exact else codes[i]
-        out[i] = h & mask if mask else h % count  # floor modulo, as Spark's pmod
+        out[i] = bucket_of(codes[i], exact, count)
     return out
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -46,7 +47,7 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
     placement = plan.placement(stream)
     for first, batch in _decode(files, stream):
         if plan.partitions > 1:
-            batch = batch.filter(pa.array(placement.partitions(batch, first) == partition))
+            batch = batch.take(pa.array(np.flatnonzero(placement.partitions(batch, first) == partition)))
         if batch.num_rows:
             yield batch
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
 from semistream.config import AUTO
 from semistream.cost_models import Costs
 from semistream.durable import write_json
 from semistream.errors import StateError
 from semistream.joins import SemiStreamJoin, open_join
-from semistream.keys import JoinKeys, bucket_expression, buckets, resolve_keys
+from semistream.keys import JoinKeys, bucket_expression, bucket_of, buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
 from semistream.warehouse.tables import surrogate_key
 
@@ -45,10 +46,8 @@ class Placement:
 
     def partitions(self, batch: pa.RecordBatch, first: int = 0) -> np.ndarray:
         """int[n]. What is dealt out, as are tuples without a key, goes by a hash of its row number. first: that of the first."""
-        owners = np.append(self.owners, DEALT)[self.buckets(batch)]
-        dealt = np.flatnonzero(owners == DEALT)
-        owners[dealt] = buckets(first + dealt, True, self.count)
-        return owners
+        codes, valid = self.keys.stream_codes(batch)
+        return _partitions(codes, valid, self.keys.exact, self.owners, self.count, first)
 
     def expression(self) -> Column:
         """The same as a Spark column expression. Rows have no number there: what is dealt out goes by a hash of the tuple."""
@@ -58,6 +57,15 @@ class Placement:
         without_key = reduce(or_, (F.col(f"`{name}`").isNull() for name in self.keys.stream))
         tuple_hash = F.xxhash64(*(F.col(f"`{f.name}`") for f in self.stream if not pa.types.is_nested(f.type)))
         return F.when(without_key | (owner == DEALT), F.pmod(tuple_hash, F.lit(self.count)).cast("int")).otherwise(owner)
+
+
+@njit(cache=True)
+def _partitions(codes, valid, exact, owners, count, first):
+    out = np.empty(len(codes), np.int32)
+    for i in range(len(codes)):
+        owner = owners[bucket_of(codes[i], exact, len(owners))] if valid[i] else DEALT
+        out[i] = owner if owner != DEALT else bucket_of(first + i, True, count)
+    return out
 
 
 @dataclass(frozen=True)
