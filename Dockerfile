@@ -7,8 +7,6 @@ RUN apt-get update \
 
 ENV JAVA_HOME=/usr/lib/jvm/default-java \
     PYSPARK_PYTHON=/usr/local/bin/python \
-    SPARK_SUBMIT_OPTS="-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 \
--XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000" \
     NUMBA_CACHE_DIR=/tmp/numba \
     SEMISTREAM_HOME=/var/lib/semistream
 
