@@ -19,7 +19,8 @@ from loads import ON, SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.streaming import app, columnar, sources
-from semistream.streaming.plan import Plan
+from semistream.streaming.exchange import receive
+from semistream.streaming.plan import Plan, Progress
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -484,6 +485,21 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
     lost = [Counter(sqlite_load.query(f"SELECT stream_id, tuple, reason FROM unmatched WHERE app = '{name}'"))
             for name in ("tasks", "spark")]
     same(*lost)
+
+
+def test_tasks_decode_row_groups_for_each_other(spark, sqlite_load):
+    """The workers of the newest batch still have what they decoded for the other's partition."""
+    sqlite_load.add_file(4000)
+    file = next(sqlite_load.stream_directory.iterdir())
+    pq.write_table(pq.read_table(file), file, row_group_size=1000)
+    sqlite_load.run(spark, partitions=2)
+    checkpoint = sqlite_load.settings().directory(sqlite_load.places)
+    progress = Progress.read(checkpoint)
+    files = tuple(sources.SourceLog(checkpoint / "query", "parquet").offsets(progress.batch)["files"])
+    batch = str(checkpoint), progress.batch, files, progress.plan
+    found = [receive((batch, partition), 1 - partition) for partition in (0, 1)]
+    assert [set(spans) for _, spans in found] == [{0, 2}, {1, 3}]
+    sqlite_load.check()
 
 
 def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, monkeypatch):

@@ -1,23 +1,28 @@
 """Parquet files of the stream, read by the tasks that join them.
 
-Every task decodes all of a micro-batch's files and keeps the tuples of its own partition. To decode columns P times costs less
-than to take the tuples through Spark as rows, over a shuffle and into Python, as long as P is small.
+The tasks of one machine decode each file once for all of them (``exchange``). Those of different machines each decode all files
+and keep their own tuples: as long as the machines are few, that costs less than to take the tuples through Spark as rows, over a
+shuffle and into Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semistream.streaming.plan import Plan
+from semistream.streaming.exchange import Exchange
+from semistream.streaming.plan import Placement, Plan
 
 MOST_PARTITIONS = 16  # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most
 BUFFER = 1_000_000  # bytes of a column's file that are read at a time
+ENOUGH_FILES = 4  # for each task: then it decodes whole ones for the others, and else row groups
 LEGACY = b"org.apache.spark.legacy"  # dates of another calendar, which only Spark understands
+Piece = tuple[str, int | None]  # file, row group; None: all
 
 
 def can_read(files: Sequence[str], stream: pa.Schema, partitions: int) -> bool:
@@ -39,14 +44,39 @@ def _same(found: pa.Schema, stream: pa.Schema) -> bool:
             and not any(name.startswith(LEGACY) for name in found.metadata or ()))
 
 
-def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partition: int) -> Iterator[pa.RecordBatch]:
-    """The tuples of one partition, in the stream's schema and the order of the files.
+def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partition: int,
+                   batch: object = None) -> Iterator[pa.RecordBatch]:
+    """The tuples of one partition, in the stream's schema.
 
-    Raises pa.ArrowException or OSError for a file that has changed since ``can_read``.
+    batch: what the tasks of a micro-batch know it by, to exchange tuples: each then decodes its share of the files for all, and
+    takes up what the others have decoded for it. Raises pa.ArrowException or OSError for a file that has changed since
+    ``can_read``.
     """
-    placement = plan.placement(stream)
-    for first, batch in _decode(files, stream):
-        if plan.partitions > 1:
+    placement, count = plan.placement(stream), plan.partitions
+    pieces = _pieces(files, count)
+    if batch is None or not 1 < count <= len(pieces):
+        for piece in pieces:
+            yield from _own(piece, placement, partition)
+        return
+    exchange, mine = Exchange(batch, partition, count, stream), range(partition, len(pieces), count)
+    for n in mine:
+        for first, tuples in _decode(pieces[n], stream):
+            parts = placement.split(tuples, first)
+            exchange.keep(parts)
+            if parts[partition].num_rows:
+                yield parts[partition]
+        exchange.give(n)
+    for n, piece in enumerate(pieces):
+        if n not in mine:
+            given = exchange.ask(n % count, n)
+            yield from _own(piece, placement, partition) if given is None else given
+    exchange.forget()
+
+
+def _own(piece: Piece, placement: Placement, partition: int) -> Iterator[pa.RecordBatch]:
+    """One partition's tuples of a piece."""
+    for first, batch in _decode(piece, placement.stream):
+        if placement.count > 1:
             batch = batch.take(pa.array(np.flatnonzero(placement.partitions(batch, first) == partition)))
         if batch.num_rows:
             yield batch
@@ -55,7 +85,7 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
 def first_tuples(files: Sequence[str], stream: pa.Schema, most: int) -> pa.RecordBatch:
     """Of all partitions, from as few files as have them. Raises as ``read_partition``."""
     taken = [pa.RecordBatch.from_pylist([], stream)]
-    for _, batch in _decode(files, stream):
+    for _, batch in chain.from_iterable(_decode((file, None), stream) for file in files):
         taken.append(batch.slice(0, most))
         most -= len(taken[-1])
         if not most:
@@ -63,14 +93,23 @@ def first_tuples(files: Sequence[str], stream: pa.Schema, most: int) -> pa.Recor
     return pa.concat_batches(taken)
 
 
-def _decode(files: Sequence[str], stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _pieces(files: Sequence[str], partitions: int) -> list[Piece]:
+    """What one task decodes for all each, the same for all tasks."""
+    if partitions == 1 or len(files) >= ENOUGH_FILES * partitions:
+        return [(file, None) for file in files]
+    return [(file, n) for file in files for n in range(pq.read_metadata(file).num_row_groups)]
+
+
+def _decode(piece: Piece, stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the first row in its file, tuples)."""
-    for file in files:
-        first = 0
-        with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
-            for rows in tuples.iter_batches(_rows(tuples.metadata), columns=stream.names, use_threads=False):
-                yield first, pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
-                first += rows.num_rows
+    file, group = piece
+    with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
+        of, first, groups = tuples.metadata, 0, None
+        if group is not None:
+            first, groups = sum(of.row_group(n).num_rows for n in range(group)), [group]
+        for rows in tuples.iter_batches(_rows(of), row_groups=groups, columns=stream.names, use_threads=False):
+            yield first, pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
+            first += rows.num_rows
 
 
 def _rows(of: pq.FileMetaData) -> int:

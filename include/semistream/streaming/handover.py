@@ -7,7 +7,6 @@ handles, so that nothing is copied and nothing exists twice. Nothing depends on 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import logging
 import os
@@ -22,12 +21,12 @@ import numpy as np
 
 from semistream.joins import SemiStreamJoin
 from semistream.joins.parts import Region
+from semistream.streaming.neighbours import exactly, leave, listen, visit, visitors
 
 log = logging.getLogger(__name__)
 Key = tuple[str, int, str]  # checkpoint, partition, state file: what an operator is the continuation of
 HEAD = struct.Struct("<QI")  # bytes of the pickle, handles
 HANDLES = 200  # in one message; the system takes 253
-PATIENCE = 10.0  # s
 MOST_FILES = 65_536
 
 
@@ -65,40 +64,28 @@ class Holder:
 
     def _let_go(self) -> None:
         if self._listening:
-            self._listening.shutdown(socket.SHUT_RDWR)
-            self._listening.close()
+            leave(self._listening)
         self._held = self._listening = None
 
     def _listen(self, key: Key) -> None:
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listening.bind(_address(key))
-        except OSError:  # another attempt at the same task is there
-            listening.close()
-            return
-        listening.listen(1)
-        self._listening = listening
-        threading.Thread(target=self._give, args=(listening, key), daemon=True).start()
+        self._listening = listen(key)
+        if self._listening:  # else another attempt at the same task is there
+            threading.Thread(target=self._give, args=(self._listening, key), daemon=True).start()
 
     def _give(self, listening: socket.socket, key: Key) -> None:
         """Wait for who wants the operator, and give it away."""
-        try:
-            asking, _ = listening.accept()
-            while not _mine(asking):
-                asking.close()
-                asking, _ = listening.accept()
-        except OSError:  # it was let go
-            return
-        with asking, self._lock:
-            if self._held is None or self._held[0] != key:
+        for asking in visitors(listening):
+            with self._lock:
+                if self._held is None or self._held[0] != key:
+                    return
+                join = self._held[1]
+                self._let_go()
+                try:
+                    send(asking, join)
+                except OSError as e:
+                    log.warning("an operator was not given away: %s", e)
+                _free(join)
                 return
-            join = self._held[1]
-            self._let_go()
-            try:
-                send(asking, join)
-            except OSError as e:
-                log.warning("an operator was not given away: %s", e)
-            _free(join)
 
 
 def _free(join: SemiStreamJoin) -> None:
@@ -108,7 +95,6 @@ def _free(join: SemiStreamJoin) -> None:
 
 
 def send(to: socket.socket, join: SemiStreamJoin) -> None:
-    to.settimeout(PATIENCE)
     out = io.BytesIO()
     pickler = _Pickler(out)
     pickler.dump(join)
@@ -121,20 +107,19 @@ def send(to: socket.socket, join: SemiStreamJoin) -> None:
 
 def receive(key: Key) -> SemiStreamJoin | None:
     """The operator of a neighbour who holds it, or None."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
-        other.settimeout(PATIENCE)
-        handles: list[int] = []
+    other = visit(key)
+    if other is None:
+        return None
+    handles: list[int] = []
+    with other:
         try:
-            other.connect(_address(key))
-            if not _mine(other):  # a pickle of somebody else's is not to be loaded
-                return None
-            size, count = HEAD.unpack(_exactly(other, HEAD.size))
+            size, count = HEAD.unpack(exactly(other, HEAD.size))
             while len(handles) < count:
                 more = socket.recv_fds(other, 1, HANDLES)[1]
                 if not more:
                     raise EOFError
                 handles += more
-            data = _exactly(other, size)
+            data = exactly(other, size)
         except (OSError, EOFError):
             for handle in handles:
                 os.close(handle)
@@ -169,27 +154,6 @@ class _Unpickler(pickle.Unpickler):
         if number not in self._regions:
             self._regions[number] = Region(size, self._handles[number])
         return np.ndarray(shape, dtype, self._regions[number], offset, strides)
-
-
-def _exactly(source: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = source.recv(min(size, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def _address(key: Key) -> str:
-    """An abstract socket's: it is gone with the process that listens there."""
-    return f"\0semistream-{os.getuid()}-{hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()}"
-
-
-def _mine(other: socket.socket) -> bool:
-    """Whether the process at the other end is the same user's."""
-    return struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] == os.getuid()
 
 
 def prepare() -> None:

@@ -6,6 +6,7 @@ import heapq
 import json
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
+from itertools import pairwise
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,12 @@ class Placement:
         codes, valid = self.keys.stream_codes(batch)
         return _partitions(codes, valid, self.keys.exact, self.owners, self.count, first)
 
+    def split(self, batch: pa.RecordBatch, first: int = 0) -> list[pa.RecordBatch]:
+        """The tuples of each partition, in their order."""
+        order, starts = _by_partition(self.partitions(batch, first), self.count)
+        batch = batch.take(pa.array(order))
+        return [batch.slice(start, end - start) for start, end in pairwise(starts.tolist())]
+
     def expression(self) -> Column:
         """The same as a Spark column expression. Rows have no number there: what is dealt out goes by a hash of the tuple."""
         from pyspark.sql import functions as F
@@ -66,6 +73,20 @@ def _partitions(codes, valid, exact, owners, count, first):
         owner = owners[bucket_of(codes[i], exact, len(owners))] if valid[i] else DEALT
         out[i] = owner if owner != DEALT else bucket_of(first + i, True, count)
     return out
+
+
+@njit(cache=True)
+def _by_partition(of, count):
+    """(row numbers, those of the same partition together; where in them each partition starts, and the last ends)."""
+    starts = np.zeros(count + 1, np.int64)
+    for partition in of:
+        starts[partition + 1] += 1
+    starts = np.cumsum(starts)
+    order, at = np.empty(len(of), np.int32), starts.copy()
+    for row in range(len(of)):
+        order[at[of[row]]] = row
+        at[of[row]] += 1
+    return order, starts
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
 from semistream.keys import buckets
 from semistream.streaming.columnar import read_partition
+from semistream.streaming.exchange import scratch
 from semistream.streaming.handover import Holder, prepare
 from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import DataFile, Sink, ledger_row
@@ -100,7 +101,8 @@ class Work:
 
     def _tuples(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        yield from read_partition(self.files, self.plan, self.stream, partition)
+        mine = self.checkpoint, self.batch, self.files, self.plan
+        yield from read_partition(self.files, self.plan, self.stream, partition, mine)
 
     def _operator(self, partition: int) -> SemiStreamJoin:
         """The operator as it stood after the batch before: the one at hand, or a new one that takes up the state."""
@@ -191,8 +193,7 @@ class Spool:
     def __init__(self, join: SemiStreamJoin, work: Work, data: DataFile | None = None):
         self.work, self.output_schema, self.data = work, join.output_schema, data
         self._added = len(join.output_schema) - len(work.stream)
-        place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=place)
+        self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=scratch())
         self._schemas = {"joined": join.output_schema, "unmatched": UNMATCHED}
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
 

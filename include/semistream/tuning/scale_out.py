@@ -31,7 +31,7 @@ class Scaled:
     share: float  # of the stream that the slowest operator has
     memory_each: int
     master_each: int  # of R, on disk, of that operator
-    shuffled: float  # of a stream tuple, from the executor that reads it to another; none where the tasks read Parquet themselves
+    shuffled: float  # of a stream tuple, from the executor that reads it to another; none where each machine's tasks read Parquet
 
 
 def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int], algorithms: Sequence[str],
@@ -66,6 +66,6 @@ def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
             table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}", f"{p.share:.1%}",
                           f"{p.memory_each:,}", f"{p.master_each:,}", f"{p.shuffled:.1f}",
                           f"{p.algorithm}, {spelled(p.parameters)}")
-        table.caption = "Shuffled: where Spark brings the tuples; Parquet files the tasks read themselves, all of them each."
+        table.caption = "Shuffled: where Spark brings the tuples; Parquet files are read by the tasks, once on each machine."
         table.caption_justify = "left"
         yield table

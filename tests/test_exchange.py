@@ -1,0 +1,259 @@
+"""What one task of a machine decodes for the others: each piece once, each tuple in the partition that it is in without that."""
+
+import gc
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from semistream.master import publish_snapshot
+from semistream.streaming import columnar, neighbours
+from semistream.streaming.exchange import Exchange
+from semistream.streaming.plan import DEALT, Plan
+
+STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
+MASTER = pa.table({"k": pa.array(range(1000), pa.int64()), "v": [f"v{k}" for k in range(1000)]})
+ROWS, GROUP = 20_000, 2_500
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    root = tmp_path_factory.mktemp("snapshots") / "m"
+    publish_snapshot(MASTER.to_batches(), MASTER.schema, root, "m", ["k"], bucket_count=8)
+    return str(next(root.glob("v*")))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Two files, of eight row groups and of four, each of which is decoded in three steps. Some keys are null."""
+    monkeypatch.setattr(columnar, "ROWS", 1000)
+    random, names = np.random.default_rng(1), []
+    for first, rows in ((0, ROWS), (ROWS, ROWS // 2)):
+        keys = [None if k % 50 == 0 else int(k) for k in random.integers(0, 1000, rows)]
+        ids = range(first, first + rows)
+        names.append(str(tmp_path / f"{first}"))
+        pq.write_table(pa.table({"id": ids, "k": keys, "note": [f"n{i}" for i in ids]}, STREAM), names[-1], row_group_size=GROUP)
+    return tuple(names)
+
+
+def plan_of(master, count):
+    """Bucket 0 is dealt out."""
+    owners = (DEALT, *(bucket % count for bucket in range(1, 8)))
+    return Plan("ssbj", 1_000_000, "inner", {}, (("k", "k"),), None, count, master, owners=owners)
+
+
+def ids(batches):
+    return [i for batch in batches for i in batch["id"].to_pylist()]
+
+
+def without(files, plan):
+    return [ids(columnar.read_partition(files, plan, STREAM, p)) for p in range(plan.partitions)]
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """How often each piece has been decoded."""
+    counts, decode = Counter(), columnar._decode
+
+    def counting(piece, stream):
+        counts[piece] += 1
+        return decode(piece, stream)
+
+    monkeypatch.setattr(columnar, "_decode", counting)
+    return counts
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """No task asks the others before all have decoded their share."""
+    def wait(count):
+        barrier, ask, met = threading.Barrier(count), Exchange.ask, set()
+
+        def asks(self, *which):
+            if self not in met:
+                met.add(self)
+                barrier.wait(30)
+            return ask(self, *which)
+
+        monkeypatch.setattr(Exchange, "ask", asks)
+
+    return wait
+
+
+def read_all(files, plan, batch):
+    """Every partition's batches, by as many threads as tasks."""
+    found = {}
+
+    def read(partition):
+        found[partition] = list(columnar.read_partition(files, plan, STREAM, partition, batch))
+
+    threads = [threading.Thread(target=read, args=(p,)) for p in range(plan.partitions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [found[p] for p in range(plan.partitions)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, files, decoded, together, count):
+    plan = plan_of(master, count)
+    expected = without(files, plan)
+    for file in files:  # as if there were no row groups
+        whole = pq.read_table(file).combine_chunks().to_batches()[0]
+        for tuples, of in zip(plan.placement(STREAM).split(whole), expected, strict=True):
+            assert set(tuples["id"].to_pylist()) <= set(of)
+    decoded.clear()
+    together(count)
+    found = read_all(files, plan, ("each once", count))
+    assert [sorted(ids(of)) for of in found] == [sorted(of) for of in expected]
+    assert sorted(i for of in found for i in ids(of)) == list(range(ROWS + ROWS // 2))
+    assert decoded == {(file, group): 1 for file, groups in zip(files, (8, 4), strict=True) for group in range(groups)}
+    table = pa.Table.from_batches([b for of in found for b in of]).sort_by("id")
+    assert table.equals(pa.concat_tables(map(pq.read_table, files)))
+
+
+def test_many_files_are_exchanged_whole(master, files, decoded, together):
+    plan, many = plan_of(master, 2), (*files,) * 4
+    together(2)
+    found = read_all(many, plan, "whole")
+    assert sorted(i for of in found for i in ids(of)) == sorted(4 * list(range(ROWS + ROWS // 2)))
+    assert decoded == {(file, None): 4 for file in files}
+
+
+def test_fewer_pieces_than_tasks_and_one_task_exchange_nothing(master, files, decoded, monkeypatch):
+    monkeypatch.setattr(columnar, "Exchange", None)
+    for count in (1, 13):
+        plan = plan_of(master, count)
+        found = [ids(columnar.read_partition(files, plan, STREAM, p, "few")) for p in range(count)]
+        assert sorted(i for of in found for i in of) == list(range(ROWS + ROWS // 2))
+
+
+def test_who_comes_first_does_not_wait_and_who_comes_later_gets_it(master, files, decoded):
+    plan = plan_of(master, 2)
+    expected = [sorted(of) for of in without(files, plan)]
+    decoded.clear()
+    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 0, "in turn"))) == expected[0]
+    assert decoded.total() == 12
+    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 1, "in turn"))) == expected[1]
+    assert decoded.total() == 12 + 6
+
+
+def task(files, plan, partition, batch, told, may_end):
+    """A worker process: it decodes its share, and stays."""
+    ask, first = Exchange.ask, []
+
+    def asks(self, *which):
+        if not first:
+            first.append(told.put("decoded"))
+            may_end.wait(60)
+        return ask(self, *which)
+
+    Exchange.ask, columnar.ROWS = asks, 1000
+    told.put(ids(columnar.read_partition(files, plan, STREAM, partition, batch)))
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_processes_exchange_and_do_without_who_dies(master, files, decoded, dies):
+    spawn, plan = multiprocessing.get_context("spawn"), plan_of(master, 2)
+    expected, told, may_end = without(files, plan), spawn.Queue(), spawn.Event()
+    decoded.clear()
+    worker = spawn.Process(target=task, args=(files, plan, 1, f"processes {dies}", told, may_end), daemon=True)
+    worker.start()
+    assert told.get(timeout=60) == "decoded"
+    mine = columnar.read_partition(files, plan, STREAM, 0, f"processes {dies}")
+    taken = [next(mine) for _ in range(3 * 6 + 1)]  # the first piece of the other's is its last row group's
+    if dies:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+    else:
+        may_end.set()
+        assert sorted(told.get(timeout=60)) == sorted(expected[1])
+        worker.kill()
+    assert sorted(ids([*taken, *mine])) == sorted(expected[0])
+    assert decoded.total() == 6, "what was given stays, though the giver has died"
+
+
+def test_a_worker_that_died_before_gives_nothing(master, files, decoded):
+    spawn, plan = multiprocessing.get_context("spawn"), plan_of(master, 2)
+    expected, told, never = without(files, plan), spawn.Queue(), spawn.Event()
+    worker = spawn.Process(target=task, args=(files, plan, 1, "dead", told, never), daemon=True)
+    worker.start()
+    assert told.get(timeout=60) == "decoded"
+    worker.kill()
+    worker.join()
+    decoded.clear()
+    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 0, "dead"))) == sorted(expected[0])
+    assert decoded.total() == 12
+
+
+def test_a_full_disk_is_no_failure(master, files, decoded):
+    plan = plan_of(master, 2)
+    expected, (soft, hard) = without(files, plan), resource.getrlimit(resource.RLIMIT_FSIZE)
+    decoded.clear()
+    former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        found = [sorted(ids(columnar.read_partition(files, plan, STREAM, p, "full"))) for p in (0, 1)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, former)
+    assert found == [sorted(of) for of in expected]
+    assert decoded.total() == 24 and not Exchange._open
+
+
+def test_another_attempt_at_a_task_gives_nothing_and_gets_its_share(master, files):
+    plan = plan_of(master, 2)
+    expected = without(files, plan)
+    for _ in range(2):
+        assert sorted(ids(columnar.read_partition(files, plan, STREAM, 0, "again"))) == sorted(expected[0])
+    assert len([e for e in Exchange._open if e.key == "again"]) == 1
+    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 1, "again"))) == sorted(expected[1])
+
+
+def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch):
+    """Neither files nor their pages: they are on disk without a name, and go with the next batch."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    plan = plan_of(master, 2)
+
+    def in_use():
+        """Files without a name that this process has open or mapped."""
+        gc.collect()
+        held = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        return ([f for f in held if f.startswith(str(tmp_path / "scratch"))],
+                [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path / "scratch") in line])
+
+    for _ in range(3):
+        for p in (0, 1):
+            ids(columnar.read_partition(files, plan, STREAM, p, "one"))
+    opened, mapped = in_use()
+    assert len(opened) == 2 and not mapped and not list((tmp_path / "scratch").iterdir())
+    Exchange("another", 0, 2, STREAM).close()
+    assert in_use() == ([], []) and not Exchange._open
+
+
+def test_another_user_is_not_believed_and_not_answered(monkeypatch):
+    monkeypatch.setattr(neighbours, "_address", lambda key: f"\0semistream-test-{os.getpid()}-{key}")
+    listening = [neighbours.listen(key) for key in "ab"]
+    friend = neighbours.visit("a")
+    monkeypatch.setattr(neighbours.os, "getuid", lambda: 12345)
+    assert neighbours.visit("b") is None
+    answered = []
+    answering = threading.Thread(target=lambda: answered.extend(neighbours.visitors(listening[0])))
+    answering.start()
+    with friend:
+        assert friend.recv(1) == b""
+    for socket in listening:
+        neighbours.leave(socket)
+    answering.join(30)
+    assert not answered
