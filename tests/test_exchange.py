@@ -73,34 +73,33 @@ def decoded(monkeypatch):
 
 @pytest.fixture
 def together(monkeypatch):
-    """No task asks the others before all have decoded their share."""
+    """Tasks that look at the same time for what the others have decoded, each time."""
     def wait(count):
-        barrier, ask, met = threading.Barrier(count), Exchange.ask, set()
+        barrier, look = threading.Barrier(count), Exchange.look
 
-        def asks(self, *which):
-            if self not in met:
-                met.add(self)
-                barrier.wait(30)
-            return ask(self, *which)
+        def looks(self):
+            barrier.wait(30)
+            look(self)
+            barrier.wait(30)
 
-        monkeypatch.setattr(Exchange, "ask", asks)
+        monkeypatch.setattr(Exchange, "look", looks)
 
     return wait
 
 
-def read_all(files, plan, batch):
-    """Every partition's batches, by as many threads as tasks."""
-    found = {}
+def read_all(files, plan, batch, partitions=None):
+    """The batches of all partitions, or of some, by as many threads."""
+    found, partitions = {}, partitions or range(plan.partitions)
 
     def read(partition):
         found[partition] = list(columnar.read_partition(files, plan, STREAM, partition, batch))
 
-    threads = [threading.Thread(target=read, args=(p,)) for p in range(plan.partitions)]
+    threads = [threading.Thread(target=read, args=(p,)) for p in partitions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    return [found[p] for p in range(plan.partitions)]
+    return [found[p] for p in partitions]
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
@@ -137,27 +136,39 @@ def test_fewer_pieces_than_tasks_and_one_task_exchange_nothing(master, files, de
         assert sorted(i for of in found for i in of) == list(range(ROWS + ROWS // 2))
 
 
+@pytest.mark.parametrize("here", [(0, 1), (1, 2), (0, 3), (2,)])
+def test_a_machine_decodes_the_others_share_once_too(master, files, decoded, together, here):
+    """Four tasks, of which the others are on another machine."""
+    plan = plan_of(master, 4)
+    expected = without(files, plan)
+    decoded.clear()
+    together(len(here))
+    found = read_all(files, plan, ("machine", here), here)
+    assert [sorted(ids(of)) for of in found] == [sorted(expected[p]) for p in here]
+    assert len(decoded) == decoded.total() == 12
+
+
 def test_who_comes_first_does_not_wait_and_who_comes_later_gets_it(master, files, decoded):
     plan = plan_of(master, 2)
     expected = [sorted(of) for of in without(files, plan)]
-    decoded.clear()
-    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 0, "in turn"))) == expected[0]
-    assert decoded.total() == 12
-    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 1, "in turn"))) == expected[1]
-    assert decoded.total() == 12 + 6
+    for partition in (0, 1):
+        decoded.clear()
+        assert sorted(ids(columnar.read_partition(files, plan, STREAM, partition, "in turn"))) == expected[partition]
+        assert decoded.total() == (0 if partition else 12)
 
 
 def task(files, plan, partition, batch, told, may_end):
     """A worker process: it decodes its share, and stays."""
-    ask, first = Exchange.ask, []
+    look, looked = Exchange.look, []
 
-    def asks(self, *which):
-        if not first:
-            first.append(told.put("decoded"))
+    def looks(self):
+        if looked == [1]:
+            told.put("decoded")
             may_end.wait(60)
-        return ask(self, *which)
+        looked.append(1)
+        return look(self)
 
-    Exchange.ask, columnar.ROWS = asks, 1000
+    Exchange.look, columnar.ROWS = looks, 1000
     told.put(ids(columnar.read_partition(files, plan, STREAM, partition, batch)))
     threading.Event().wait()
 
@@ -171,7 +182,7 @@ def test_processes_exchange_and_do_without_who_dies(master, files, decoded, dies
     worker.start()
     assert told.get(timeout=60) == "decoded"
     mine = columnar.read_partition(files, plan, STREAM, 0, f"processes {dies}")
-    taken = [next(mine) for _ in range(3 * 6 + 1)]  # the first piece of the other's is its last row group's
+    taken = [next(mine)]
     if dies:
         os.kill(worker.pid, signal.SIGKILL)
         worker.join()
@@ -180,7 +191,7 @@ def test_processes_exchange_and_do_without_who_dies(master, files, decoded, dies
         assert sorted(told.get(timeout=60)) == sorted(expected[1])
         worker.kill()
     assert sorted(ids([*taken, *mine])) == sorted(expected[0])
-    assert decoded.total() == 6, "what was given stays, though the giver has died"
+    assert decoded.total() == 6, "what was found stays, though who gave it has died"
 
 
 def test_a_worker_that_died_before_gives_nothing(master, files, decoded):
@@ -240,6 +251,22 @@ def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch)
     assert len(opened) == 2 and not mapped and not list((tmp_path / "scratch").iterdir())
     Exchange("another", 0, 2, STREAM).close()
     assert in_use() == ([], []) and not Exchange._open
+
+
+def test_what_is_known_is_not_told_again():
+    giving, asking = (Exchange("known", partition, 2, STREAM) for partition in (0, 1))
+    tuples = pa.record_batch([[1, 2, 3], [4, None, 6], ["a", None, ""]], schema=STREAM)
+    for pieces, told in ((5, 7), {5, 7}), ((3,), {3}), ((), set()):
+        for piece in pieces:
+            giving.keep([tuples, tuples.slice(1)])
+            giving.give(piece)
+        asking.look()
+        assert set(asking.found) == told
+        for piece in told:
+            assert [batch.to_pylist() for batch in asking.take(piece)] == [tuples.to_pylist()[1:]]
+    giving.close()
+    asking.look()
+    assert not asking.found
 
 
 def test_another_user_is_not_believed_and_not_answered(monkeypatch):

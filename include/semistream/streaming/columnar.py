@@ -1,8 +1,7 @@
 """Parquet files of the stream, read by the tasks that join them.
 
-The tasks of one machine decode each file once for all of them (``exchange``). Those of different machines each decode all files
-and keep their own tuples: as long as the machines are few, that costs less than to take the tuples through Spark as rows, over a
-shuffle and into Python.
+The tasks of a machine decode a micro-batch once for all of them, each its share (``exchange``). Every machine decodes all of it:
+as long as they are few, that costs less than to take the tuples through Spark as rows, over a shuffle and into Python.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
     """The tuples of one partition, in the stream's schema.
 
     batch: what the tasks of a micro-batch know it by, to exchange tuples: each then decodes its share of the files for all, and
-    takes up what the others have decoded for it. Raises pa.ArrowException or OSError for a file that has changed since
-    ``can_read``.
+    of the rest what nobody else on its machine has decoded. Raises pa.ArrowException or OSError for a file that has changed
+    since ``can_read``.
     """
     placement, count = plan.placement(stream), plan.partitions
     pieces = _pieces(files, count)
@@ -58,19 +57,28 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
         for piece in pieces:
             yield from _own(piece, placement, partition)
         return
-    exchange, mine = Exchange(batch, partition, count, stream), range(partition, len(pieces), count)
-    for n in mine:
-        for first, tuples in _decode(pieces[n], stream):
-            parts = placement.split(tuples, first)
-            exchange.keep(parts)
-            if parts[partition].num_rows:
-                yield parts[partition]
-        exchange.give(n)
-    for n, piece in enumerate(pieces):
-        if n not in mine:
-            given = exchange.ask(n % count, n)
-            yield from _own(piece, placement, partition) if given is None else given
-    exchange.forget()
+    exchange, left = Exchange(batch, partition, count, stream), list(range(len(pieces)))
+    exchange.look()
+    share = left[partition::count]
+    while left:
+        if share:
+            now = [share.pop(0)]
+        else:
+            exchange.look()
+            now = [n for n in left if n in exchange.found] or [left[partition % len(left)]]  # not all the same one
+        for n in now:
+            yield from exchange.take(n) if n in exchange.found else _for_all(n, pieces[n], placement, partition, exchange)
+            left.remove(n)
+
+
+def _for_all(n: int, piece: Piece, placement: Placement, partition: int, exchange: Exchange) -> Iterator[pa.RecordBatch]:
+    """One partition's tuples of piece n; the others' are kept for them."""
+    for first, tuples in _decode(piece, placement.stream):
+        parts = placement.split(tuples, first)
+        exchange.keep(parts)
+        if parts[partition].num_rows:
+            yield parts[partition]
+    exchange.give(n)
 
 
 def _own(piece: Piece, placement: Placement, partition: int) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """Tuples that the tasks of one machine decode for each other.
 
-A task decodes its share of a micro-batch, and keeps what belongs to the others in a file without a name, which they ask it for
-when they have joined their own. Nothing depends on it: who gets nothing decodes the files itself.
+A task decodes a piece of a micro-batch for all, and keeps what belongs to the others in a file without a name, until they ask.
+Nothing depends on it: what nobody has decoded, whoever needs it decodes.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ import pyarrow as pa
 from semistream.streaming.neighbours import exactly, leave, listen, visit, visitors
 
 log = logging.getLogger(__name__)
-WHO, SIZE = struct.Struct("<I"), struct.Struct("<I")  # a request: the partition that asks; an answer: bytes of its JSON
-Spans = dict[int, list[tuple[int, int]]]  # piece: (start, bytes) of each of its Arrow messages in the file
+ASK, SIZE = struct.Struct("<II"), struct.Struct("<I")  # the partition that asks, pieces it knows of; bytes of the answer's JSON
+Spans = list[tuple[int, int]]  # (start, bytes) of each of a piece's Arrow messages in the file
 
 
 class Exchange:
-    """One task's end of it. A piece is what one task decodes for all: its number is the same for all of them.
+    """One task's end of it. A piece has the same number for all tasks.
 
     key: what a micro-batch is known by, and what its partitions are; of the one before, nothing is kept.
+    found: the pieces that others have decoded so far, by their number.
     """
 
     _open: list[Exchange] = []  # of this process: a task may have ended long before its neighbours ask
 
     def __init__(self, key: object, partition: int, count: int, schema: pa.Schema):
         self.key, self.partition, self.schema = key, partition, schema
-        self._given: list[Spans] = [{} for _ in range(count)]  # to each partition
-        self._next: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # of the piece that is being decoded
-        self._found: dict[int, tuple[mmap.mmap, Spans]] = {}  # by partition: its file and what it gave at the latest
+        self._given: list[list[tuple[int, Spans]]] = [[] for _ in range(count)]  # (piece, its spans), to each partition
+        self._next: list[Spans] = [[] for _ in range(count)]  # of the piece that is being decoded
+        self.found: dict[int, tuple[mmap.mmap, Spans]] = {}
+        self._known = [0] * count  # pieces that each other partition's task has given
         self._lock, self._file = threading.Lock(), tempfile.TemporaryFile(dir=scratch())  # noqa: SIM115 - open until close()
         for former in [e for e in Exchange._open if e.key != key]:
             former.close()
@@ -64,27 +66,24 @@ class Exchange:
 
     def give(self, piece: int) -> None:
         """The piece is decoded: who asks gets his part."""
-        if not self._listening:
-            return
         with self._lock:
-            for spans, more in zip(self._given, self._next, strict=True):
-                spans[piece] = more
+            for given, spans in zip(self._given, self._next, strict=True):
+                given.append((piece, spans))
             self._next = [[] for _ in self._given]
 
-    def ask(self, owner: int, piece: int) -> Iterator[pa.RecordBatch] | None:
-        """This partition's tuples of a piece that another one's task has decoded, or None."""
-        if owner not in self._found or piece not in self._found[owner][1]:
-            found = receive((self.key, owner), self.partition)
-            if found is None or piece not in found[1]:
-                return None
-            self._found[owner] = found
-        file, spans = self._found[owner]
-        data = pa.py_buffer(file)
-        return (pa.ipc.read_record_batch(data.slice(*span), self.schema) for span in spans[piece])
+    def look(self) -> None:
+        """Ask all others what they have decoded since."""
+        for other, known in enumerate(self._known):
+            if other != self.partition and (given := ask((self.key, other), self.partition, known)):
+                file, pieces = given
+                self.found |= {piece: (file, spans) for piece, spans in pieces}
+                self._known[other] += len(pieces)
 
-    def forget(self) -> None:
-        """What the others have given has been read."""
-        self._found.clear()
+    def take(self, piece: int) -> Iterator[pa.RecordBatch]:
+        """This partition's tuples of a piece that was found."""
+        file, spans = self.found.pop(piece)
+        data = pa.py_buffer(file)
+        return (pa.ipc.read_record_batch(data.slice(*span), self.schema) for span in spans)
 
     def close(self) -> None:
         """Give nothing any more; who has asked before keeps what there was."""
@@ -98,38 +97,37 @@ class Exchange:
     def _answer(self, listening: socket.socket) -> None:
         for asking in visitors(listening):
             try:
-                partition, = WHO.unpack(exactly(asking, WHO.size))
+                partition, known = ASK.unpack(exactly(asking, ASK.size))
                 with self._lock:
                     if not self._listening:
                         return
-                    answer = json.dumps(self._given[partition]).encode()
+                    answer = json.dumps(self._given[partition][known:]).encode()
                     socket.send_fds(asking, [SIZE.pack(len(answer))], [self._file.fileno()])
                 asking.sendall(answer)
             except (OSError, EOFError) as e:
                 log.warning("tuples were not given to another task: %s", e)
 
 
-def receive(key: object, partition: int) -> tuple[mmap.mmap, Spans] | None:
-    """What the neighbour who listens under a key has for a partition so far, or None."""
+def ask(key: object, partition: int, known: int) -> tuple[mmap.mmap, list[tuple[int, Spans]]] | None:
+    """What the task that listens under a key has decoded for a partition, but for the first pieces known; None if nothing."""
     other = visit(key)
     if other is None:
         return None
     with closing(other):
         try:
-            other.sendall(WHO.pack(partition))
+            other.sendall(ASK.pack(partition, known))
             size, handles, *_ = socket.recv_fds(other, SIZE.size, 1)
             if not handles:
                 return None
             try:
-                spans = json.loads(exactly(other, *SIZE.unpack(size)))
-                if not os.fstat(handles[0]).st_size:  # which cannot be mapped
+                pieces = json.loads(exactly(other, *SIZE.unpack(size)))
+                if not pieces or not os.fstat(handles[0]).st_size:  # which cannot be mapped
                     return None
-                file = mmap.mmap(handles[0], 0, prot=mmap.PROT_READ)
+                return mmap.mmap(handles[0], 0, prot=mmap.PROT_READ), pieces
             finally:
                 os.close(handles[0])
         except (OSError, EOFError):
             return None
-    return file, {int(piece): of for piece, of in spans.items()}
 
 
 def scratch() -> str | None:
