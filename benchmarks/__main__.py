@@ -19,6 +19,7 @@ from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
 BENCHMARKS = {"memory": "memory", "grid": "grid", "duckdb": "duckdb_join", "spark": "spark_join", "scale-out": "scale_out",
               "sinks": "sinks", "start": "start_up"}  # name: module
+RUNS = {"smallest": 1, "small": 3, "full": 5}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,8 +27,8 @@ def main(argv: list[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--list", action="store_true", help="what each measures, and its settings")
-    parser.add_argument("--scale", choices=("smallest", "small", "full"), default="small", help="[%(default)s]")
-    parser.add_argument("--runs", type=int, default=5, help="of each peer [%(default)s]")
+    parser.add_argument("--scale", choices=RUNS, default="small", help="[%(default)s]")
+    parser.add_argument("--runs", type=int, help="of each peer [" + ", ".join(f"{s}: {n}" for s, n in RUNS.items()) + "]")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a setting; repeat it")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "semistream-benchmarks",
                         help="where data files are made, once [%(default)s]")
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     known = {f.name for m in modules.values() for f in dataclasses.fields(m.Settings)}
     if unknown := sorted(changes.keys() - known):
         parser.error(f"--set {unknown[0]}: no such setting; see --list")
-    bench = Bench(a.scale, a.runs, Files(a.data.absolute()), a.output)
+    bench = Bench(a.scale, a.runs or RUNS[a.scale], Files(a.data.absolute()), a.output)
     failed = False
     for name, module in modules.items():
         bench.say(f"{name}, {a.scale}")

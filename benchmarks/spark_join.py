@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Files, Stream
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable
 from benchmarks.processes import Program, answer_of, commits, forget, program, spark_environment
+from benchmarks.spark_static import NOTHING
 
 APP = ROOT / "spark_apps" / "semi_stream_join.py"
 
@@ -146,8 +147,7 @@ class SparkPeer(ProgramPeer):
                 self.home / "query"]
 
     def _run(self) -> Sample:
-        environment = self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}  # the JVM's defaults, not the app's
-        with program(self._command(), self.home / "log", environment) as running:
+        with program(self._command(), self.home / "log", self._environment()) as running:
             try:
                 seconds = running.end()
             except RuntimeError:
@@ -159,6 +159,11 @@ class SparkPeer(ProgramPeer):
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         finished = self.case.batch * (self.case.batches - self.case.warm_up)
         return self._sample(running, seconds, commits(self.home / "query"), finished)
+
+    def _environment(self) -> dict[str, str]:
+        """Spark's own join has the JVM's defaults, a job of the app what the app has."""
+        options = {} if self.of.variant == NOTHING else {"SPARK_SUBMIT_OPTS": ""}
+        return self.case.environment(self.home) | options
 
     def _answer(self) -> Answer:
         return answer_of([*(self.home / "output").glob("*.parquet")])
