@@ -115,17 +115,32 @@ def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, fi
     found = read_all(files, plan, ("each once", count))
     assert [sorted(ids(of)) for of in found] == [sorted(of) for of in expected]
     assert sorted(i for of in found for i in ids(of)) == list(range(ROWS + ROWS // 2))
-    assert decoded == {(file, group): 1 for file, groups in zip(files, (8, 4), strict=True) for group in range(groups)}
+    assert decoded == {(file, range(n, n + 1)): 1 for file, groups in zip(files, (8, 4), strict=True) for n in range(groups)}
     table = pa.Table.from_batches([b for of in found for b in of]).sort_by("id")
     assert table.equals(pa.concat_tables(map(pq.read_table, files)))
 
 
-def test_many_files_are_exchanged_whole(master, files, decoded, together):
+def test_many_files_are_exchanged_whole(master, files, decoded, together, monkeypatch):
+    monkeypatch.setattr(columnar, "PIECES", 4)
     plan, many = plan_of(master, 2), (*files,) * 4
     together(2)
     found = read_all(many, plan, "whole")
     assert sorted(i for of in found for i in ids(of)) == sorted(4 * list(range(ROWS + ROWS // 2)))
     assert decoded == {(file, None): 4 for file in files}
+
+
+def test_many_row_groups_are_exchanged_some_at_a_time(master, tmp_path, decoded, together, monkeypatch):
+    """Each piece opens its file, and reads the metadata of all row groups."""
+    monkeypatch.setattr(columnar, "PIECES", 5)
+    rows = pa.table({"id": range(3000), "k": range(3000), "note": ["n"] * 3000}, STREAM)
+    pq.write_table(rows, tmp_path / "many", row_group_size=10)
+    plan = plan_of(master, 2)
+    expected = without([tmp_path / "many"], plan)
+    decoded.clear()
+    together(2)
+    found = read_all([tmp_path / "many"], plan, "many groups")
+    assert [sorted(ids(of)) for of in found] == [sorted(of) for of in expected] and sum(map(len, expected)) == 3000
+    assert len(decoded) == decoded.total() == 10 and {len(groups) for _, groups in decoded} == {30}
 
 
 def test_fewer_pieces_than_tasks_and_one_task_exchange_nothing(master, files, decoded, monkeypatch):

@@ -19,9 +19,9 @@ from semistream.streaming.plan import Placement, Plan
 MOST_PARTITIONS = 16  # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most
 BUFFER = 1_000_000  # bytes of a column's file that are read at a time
-ENOUGH_FILES = 4  # for each task: then it decodes whole ones for the others, and else row groups
+PIECES = 16  # for each task to decode for all, about: files, or some of their row groups each
 LEGACY = b"org.apache.spark.legacy"  # dates of another calendar, which only Spark understands
-Piece = tuple[str, int | None]  # file, row group; None: all
+Piece = tuple[str, range | None]  # file, row groups; None: all
 
 
 def can_read(files: Sequence[str], stream: pa.Schema, partitions: int) -> bool:
@@ -102,20 +102,26 @@ def first_tuples(files: Sequence[str], stream: pa.Schema, most: int) -> pa.Recor
 
 
 def _pieces(files: Sequence[str], partitions: int) -> list[Piece]:
-    """What one task decodes for all each, the same for all tasks."""
-    if partitions == 1 or len(files) >= ENOUGH_FILES * partitions:
+    """What one task decodes for all each, the same for all tasks; not more than is worth to open a file for."""
+    most = -(-PIECES * partitions // len(files)) if files else 1  # of a file
+    if partitions == 1 or most == 1:
         return [(file, None) for file in files]
-    return [(file, n) for file in files for n in range(pq.read_metadata(file).num_row_groups)]
+    pieces: list[Piece] = []
+    for file in files:
+        groups = pq.read_metadata(file).num_row_groups
+        count = min(most, groups)
+        pieces += [(file, range(groups * n // count, groups * (n + 1) // count)) for n in range(count)]
+    return pieces
 
 
 def _decode(piece: Piece, stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the first row in its file, tuples)."""
-    file, group = piece
+    file, groups = piece
     with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
-        of, first, groups = tuples.metadata, 0, None
-        if group is not None:
-            first, groups = sum(of.row_group(n).num_rows for n in range(group)), [group]
-        for rows in tuples.iter_batches(_rows(of), row_groups=groups, columns=stream.names, use_threads=False):
+        of = tuples.metadata
+        groups = range(of.num_row_groups) if groups is None else groups
+        first = sum(of.row_group(n).num_rows for n in range(groups.start))
+        for rows in tuples.iter_batches(_rows(of), row_groups=list(groups), columns=stream.names, use_threads=False):
             yield first, pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names], schema=stream)
             first += rows.num_rows
 

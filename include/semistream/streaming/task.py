@@ -101,8 +101,8 @@ class Work:
 
     def _tuples(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        mine = self.checkpoint, self.batch, self.files, self.plan
-        yield from read_partition(self.files, self.plan, self.stream, partition, mine)
+        key = self.checkpoint, self.batch, self.files, self.plan
+        yield from read_partition(self.files, self.plan, self.stream, partition, key)
 
     def _operator(self, partition: int) -> SemiStreamJoin:
         """The operator as it stood after the batch before: the one at hand, or a new one that takes up the state."""
