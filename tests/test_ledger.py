@@ -395,3 +395,12 @@ def entry(partition):
                "bytes_read", "r_cycles", "service_rate", "seconds", "memory_budget", "memory_peak")
     return {"app": "app", "batch": 0, "drain": 0, "partition": partition, "algorithm": "a", "master": "m", "master_version": "v",
             "memory": {"H_S": 1}, "rejected": {"no_match": partition}, "state_file": f"s{partition}", **dict.fromkeys(numbers, 0)}
+
+
+def test_columns_that_an_earlier_version_did_not_have_are_added(warehouse):
+    with warehouse.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE load_batches DROP COLUMN reason")
+    create_all(warehouse)
+    create_all(warehouse)  # nothing is missing any more
+    with warehouse.connect() as connection:
+        assert connection.execute(select(load_batches.c.reason)).all() == []

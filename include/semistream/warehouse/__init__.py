@@ -1,6 +1,7 @@
 """The warehouse: dimension, fact and ledger tables on SQLite or MySQL."""
 
-from sqlalchemy import Engine
+from sqlalchemy import Column, Engine, Table, inspect
+from sqlalchemy.exc import DBAPIError
 
 from semistream.warehouse.connect import connect
 from semistream.warehouse.schema import metadata
@@ -9,5 +10,24 @@ __all__ = ["connect", "create_all"]
 
 
 def create_all(engine: Engine) -> None:
-    """Make the warehouse's own tables where they are missing."""
+    """Make the warehouse's own tables where they are missing, and the columns that those of an earlier version lack."""
     metadata.create_all(engine)
+    for table, column in _lacking(engine):
+        try:
+            _add(engine, table, column)
+        except DBAPIError:
+            if (table, column) in _lacking(engine):  # else another process was first
+                raise
+
+
+def _lacking(engine: Engine) -> list[tuple[Table, Column]]:
+    found = inspect(engine).get_multi_columns(filter_names=list(metadata.tables))
+    return [(table, column) for (_, name), columns in found.items() for table in [metadata.tables[name]]
+            for column in table.columns if column.name not in {c["name"] for c in columns}]
+
+
+def _add(engine: Engine, table: Table, column: Column) -> None:
+    """Add a column; it is null in the rows that are there."""
+    quote, kind = engine.dialect.identifier_preparer.quote, column.type.compile(engine.dialect)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}")
