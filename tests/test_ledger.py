@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
@@ -21,6 +21,7 @@ from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import DeltaSink, SqlSink
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
+from semistream.warehouse.schema import load_batches
 
 
 class Tasks:
