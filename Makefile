@@ -25,7 +25,8 @@ lint: setup ## Check style and types
 	@$(RUN) ruff check . && mypy
 
 lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
-	@$(RUN) $(COMPILE) --extra dev -o requirements.lock pyproject.toml
+	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml
+	@$(RUN) $(COMPILE) --group dev --constraint requirements.lock -o requirements-dev.lock
 	@$(RUN) $(COMPILE) --group tools -o requirements-tools.lock
 
 clean: ## Remove .venv and everything under var/ (the warehouse too)

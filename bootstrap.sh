@@ -70,14 +70,15 @@ follow_pip() {
 
 install_packages() {
     py=$venv/bin/python
-    say "installing $(grep -c '==' requirements.lock) pinned packages"
+    locks="-r requirements.lock -r requirements-dev.lock"
+    say "installing $(cat requirements.lock requirements-dev.lock | grep '==' | sort -u | wc -l) pinned packages"
     "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements-tools.lock \
         || die "pip could not install the tools of requirements-tools.lock; is a package index reachable?"
     follow_pip
-    if ! "$venv/bin/uv" pip install -q --python "$py" --require-hashes --no-deps --no-build-isolation -r requirements.lock; then
+    if ! "$venv/bin/uv" pip install -q --python "$py" --require-hashes --no-deps --no-build-isolation $locks; then
         say "uv failed; trying pip, which takes some minutes"
         "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps --no-build-isolation --use-pep517 \
-            -r requirements.lock \
+            $locks \
             || die "the packages could not be installed; is a package index reachable?"
     fi
     "$py" -m pip install -q --disable-pip-version-check --no-index --no-build-isolation --no-deps -e .
@@ -144,7 +145,7 @@ test_programs() {
     apt_install $(echo "$missing" | sed 's/mariadb-server/mariadb-server-core mariadb-client/')
 }
 
-key=$(cat requirements.lock requirements-tools.lock pyproject.toml | sha256sum | cut -c1-64)@$PWD
+key=$(cat requirements.lock requirements-dev.lock requirements-tools.lock pyproject.toml | sha256sum | cut -c1-64)@$PWD
 if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || [ ! -x "$venv/bin/python" ]; then
     make_venv
     install_packages

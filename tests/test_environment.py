@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = [ROOT / "requirements.lock", ROOT / "requirements-tools.lock"]
-PINNED = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ \\;]+)", LOCKS[0].read_text(), re.M))
+LOCKS = [ROOT / f"requirements{which}.lock" for which in ("", "-dev", "-tools")]
+RUNTIME, DEVELOPMENT, _ = [dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ \\;]+)", lock.read_text(), re.M)) for lock in LOCKS]
+PINNED = DEVELOPMENT | RUNTIME
 
 
 def test_pyspark_is_whole():
@@ -38,11 +39,16 @@ def test_installed_versions_are_those_of_the_lock():
 
 def test_the_lock_has_what_the_project_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    asked = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["dev"]
-    for requirement in asked:
-        name, _, pin = requirement.partition("==")
-        name = re.match(r"[A-Za-z0-9_.-]+", name)[0].lower().replace("_", "-")
-        assert name in PINNED and pin in ("", PINNED[name]), requirement
+    for asked, pinned in ((project["project"]["dependencies"], RUNTIME), (project["dependency-groups"]["dev"], DEVELOPMENT)):
+        for requirement in asked:
+            name, _, pin = requirement.partition("==")
+            name = re.match(r"[A-Za-z0-9_.-]+", name)[0].lower().replace("_", "-")
+            assert name in pinned and pin in ("", pinned[name]), requirement
+
+
+def test_what_only_development_needs_is_in_a_lock_of_its_own():
+    assert {n: v for n, v in DEVELOPMENT.items() if n in RUNTIME} == {n: RUNTIME[n] for n in DEVELOPMENT if n in RUNTIME}
+    assert not {"pytest", "ruff", "mypy", "selenium", "duckdb", "hypothesis"} & set(RUNTIME)
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda p: p.name)
@@ -67,7 +73,7 @@ def test_ci_runs_the_readmes_test_command():
 
 
 def test_make_help_lists_every_target():
-    targets = re.findall(r"^([a-z]+):(?!=)", (ROOT / "Makefile").read_text(), re.M)
+    targets = re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M)
     shown = subprocess.run(["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True).stdout
     assert {"load", "up", "down", "test", "lint", "lock", "clean", "help"} <= set(targets)
     assert all(f"make {t} " in shown for t in targets if t != "setup")
