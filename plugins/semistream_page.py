@@ -7,38 +7,65 @@ from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
-from fastapi import Depends, FastAPI, HTTPException, Request
+from airflow.configuration import conf
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader
+from starlette.middleware.base import RequestResponseEndpoint
 
 from semistream import pipeline
+from semistream.overview import Overview
 from semistream.streaming.status import request_stop
 from semistream_operators import places
 
 LOAD = "semi_stream_load"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OWN = ("default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src 'self'; form-action 'self'; "
+       "base-uri 'none'; frame-ancestors 'self'")
+REPORT = ("default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action 'none'; base-uri 'none'; "
+          "frame-ancestors 'self'")  # they have no script, and their style in themselves
 may_read = Depends(requires_access_dag("GET", param_dag_id=LOAD))
 may_stop = Depends(requires_access_dag("PUT", DagAccessEntity.RUN, param_dag_id=LOAD))
 
-templates = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True)
+here = Path(__file__).parent
+templates = Environment(loader=FileSystemLoader(here / "templates"), autoescape=True)
 app = FastAPI(title="Semistream", docs_url=None, redoc_url=None, openapi_url=None)
+app.mount("/static", StaticFiles(directory=here / "static"))
+overview = Overview()
+
+
+@app.middleware("http")
+async def restrict(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """What a browser may do with an answer: run no script but the page's own, and show it in Airflow's frames only."""
+    response = await answer(request)
+    response.headers.setdefault("Content-Security-Policy", OWN)
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["X-Frame-Options"] = "SAMEORIGIN"
+    return response
 
 
 def same_origin(request: Request) -> None:
-    """The login is a cookie: a form on another site must not use it."""
-    origin = request.headers.get("origin")
-    if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(403, "A stop must be requested from this page")
+    """The login is a cookie: a form on another site must not use it, nor one under a name that was made to lead here.
+
+    This page's own address is the setting api.base_url; or, where Airflow is asked for by a name of this machine itself, that.
+    """
+    origin, own = urlsplit(request.headers.get("origin", "")), urlsplit(conf.get("api", "base_url", fallback=""))
+    local = origin.hostname in LOOPBACK and origin.netloc == request.headers.get("host")
+    if not local and (not own.netloc or origin[:2] != own[:2]):
+        raise HTTPException(403, "A stop must be requested from this page, and AIRFLOW__API__BASE_URL must be its address")
 
 
 @app.get("/", dependencies=[may_read], response_class=HTMLResponse)
-def show(request: Request) -> str:
-    return templates.get_template("semistream.html").render(overview=pipeline.overview(places()), root=_root(request))
+def show(request: Request, ended: bool = True) -> str:
+    """ended: with the apps that run no more."""
+    return _page("semistream.html", request, ended)
 
 
 @app.get("/live", dependencies=[may_read], response_class=HTMLResponse)
-def live(request: Request) -> str:
+def live(request: Request, ended: bool = True) -> str:
     """The part of the page that changes."""
-    return templates.get_template("live.html").render(overview=pipeline.overview(places()), root=_root(request))
+    return _page("live.html", request, ended)
 
 
 @app.post("/apps/{name}/stop", dependencies=[may_stop, Depends(same_origin)])
@@ -60,10 +87,18 @@ def show_report(path: str, request: Request) -> str:
 def report(path: str) -> FileResponse:
     """A file of the Data Docs."""
     reports = places().reports.resolve()
-    file = (reports / path).resolve()
-    if not file.is_relative_to(reports) or not file.is_file():
+    try:
+        file = (reports / path).resolve()
+        found = file.is_relative_to(reports) and file.is_file()
+    except (OSError, ValueError):  # no name of a file at all
+        found = False
+    if not found:
         raise HTTPException(404, "There is no such report")
-    return FileResponse(file)
+    return FileResponse(file, headers={"Content-Security-Policy": REPORT})
+
+
+def _page(template: str, request: Request, ended: bool) -> str:
+    return templates.get_template(template).render(overview=overview.show(places(), ended), ended=ended, root=_root(request))
 
 
 def _root(request: Request) -> str:

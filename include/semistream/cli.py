@@ -355,9 +355,12 @@ def _status(arguments: argparse.Namespace) -> int:
     checkpoints = Places.from_environment().checkpoints
     names = [arguments.app] if arguments.app else pipeline.app_names(checkpoints)
     for name in names:
+        if name not in pipeline.app_names(checkpoints):
+            raise _unknown_app(name, checkpoints)
         status = read_status(checkpoints / name)
         if status is None:
-            raise _unknown_app(name, checkpoints)
+            print(f"{name}: its status.json cannot be read; a running app writes it anew")
+            continue
         print(f"{name}: " + ", ".join(f"{k} {v:,}" if isinstance(v, (int, float)) and k != "pid" else f"{k} {v}"
                                       for k, v in asdict(status).items() if v not in ("", None)))
     if not names:
@@ -366,13 +369,14 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
+    from semistream import pipeline
     from semistream.streaming.status import read_status, request_stop
 
     checkpoint = Places.from_environment().checkpoints / arguments.app
-    status = read_status(checkpoint)
-    if status is None:
+    if arguments.app not in pipeline.app_names(checkpoint.parent):
         raise _unknown_app(arguments.app, checkpoint.parent)
-    if status.state in ("stopped", "failed"):
+    status = read_status(checkpoint)
+    if status is not None and status.state in ("stopped", "failed"):
         print(f"{arguments.app} is not running: {status.state}.")
         return 0
     request_stop(checkpoint)

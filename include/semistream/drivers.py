@@ -7,7 +7,6 @@ lives, on whichever machine of a shared file system it is asked. Before the lock
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import subprocess
@@ -16,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from semistream.durable import write_json
 from semistream.streaming.status import Status, clear_stop, read_status
@@ -32,6 +33,9 @@ class Launch:
     host: str
     owner: str  # who asked for it, for instance a DAG run
     at: float  # epoch seconds
+
+
+LAUNCH = TypeAdapter(Launch)
 
 
 def launch(command: Sequence[str], checkpoint: Path, owner: str, environment: Mapping[str, str]) -> Launch:
@@ -52,9 +56,10 @@ def launch(command: Sequence[str], checkpoint: Path, owner: str, environment: Ma
 
 
 def last_launch(checkpoint: Path) -> Launch | None:
+    """None when nothing was launched there, or what was noted of it is damaged."""
     try:
-        return Launch(**json.loads((checkpoint / "driver.json").read_text()))
-    except FileNotFoundError:
+        return LAUNCH.validate_json((checkpoint / "driver.json").read_bytes())
+    except (FileNotFoundError, ValueError):
         return None
 
 

@@ -12,16 +12,13 @@ from typing import Any
 
 from rich.table import Table
 from sqlalchemy import Connection, Engine, case, func, make_url, select, true
-from sqlalchemy.exc import SQLAlchemyError
 
 from semistream import drivers
 from semistream.config import Places, Settings
 from semistream.streaming.settings import LoadSettings
-from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs, tuning_runs, unmatched
-
-TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good", "failed": "bad", "killed": "bad"}
+from semistream.warehouse.schema import load_commits, quality_runs, tuning_runs, unmatched
+from semistream.warehouse.totals import Totals, read_totals
 
 
 def prepare(job: str, places: Places) -> None:
@@ -122,7 +119,7 @@ def unverified(places: Places) -> list[str]:
     newer = (select(load_commits.c.app).distinct().order_by(load_commits.c.app)
              .outerjoin_from(load_commits, verified, load_commits.c.app == verified.c.app)
              .where(verified.c.at.is_(None) | (load_commits.c.committed_at > verified.c.at)))
-    with _connection(places) as connection:
+    with warehouse_connection(places) as connection:
         return list(connection.scalars(newer))
 
 
@@ -131,76 +128,34 @@ def app_names(checkpoints: Path) -> list[str]:
     return sorted(path.parent.name for path in checkpoints.glob("*/status.json"))
 
 
-def overview(places: Places) -> dict[str, Any]:
-    """What the UI page shows: apps by their status files, the ledger and the verifications by the warehouse."""
-    shown: dict[str, Any] = {"apps": [_app(places.checkpoints / name) for name in app_names(places.checkpoints)]}
-    try:
-        return shown | {"ledger": ledger(places), "quality": quality(places), "tuning": sweeps(places), "error": ""}
-    except SQLAlchemyError as e:
-        error = f"The warehouse does not answer: {str(e).splitlines()[0]}"
-        return shown | {"ledger": [], "quality": [], "tuning": [], "error": error}
-
-
-def _app(checkpoint: Path) -> dict[str, Any]:
-    status = read_status(checkpoint)
-    assert status is not None
-    end = drivers.ending(checkpoint)
-    state = status.state if end is None else end[0] if status.state in ("stopped", "failed") else "killed"
-    return {**asdict(status), "name": checkpoint.name, "alive": end is None, "state": state, "tone": TONES[state],
-            "stopping": stop_requested(checkpoint) or state == "draining", "batch": "" if status.batch is None else status.batch,
-            "heartbeat": _minute(datetime.fromisoformat(status.heartbeat)), "error": "" if end is None else end[1]}
-
-
-def ledger(places: Places, app: str | None = None) -> list[dict[str, Any]]:
+def ledger(totals: Iterable[Totals]) -> list[dict[str, Any]]:
     """One entry per app: the totals of everything that it has committed."""
-    b = load_batches.c
-    position = (2 * b.batch + b.drain).label("position")
-    sums = [func.sum(c).label(c.name) for c in (b.rows_read, b.matched, b.unmatched, b.waiting, b.output_rows, b.cache_hits,
-                                                b.memory_peak, b.memory_budget)]
-    latest = [func.max(c).label(c.name) for c in (b.committed_at, b.algorithm, b.master_version)]
-    batches = (select(b.app, b.batch, position, *latest, *sums)
-               .where(b.app == app if app else true()).group_by(b.app, b.batch, b.drain).subquery())
-    a = batches.c
-    last = select(a.app, func.max(a.position).label("position")).group_by(a.app).subquery()
-    totals = select(
-        a.app, func.count(a.batch.distinct()).label("batches"), func.max(a.committed_at).label("committed_at"),
-        *(func.sum(c).label(c.name) for c in (a.rows_read, a.matched, a.unmatched, a.output_rows, a.cache_hits)),
-        *(func.max(c).label(c.name) for c in (a.memory_peak, a.memory_budget)),
-        *(func.max(case((a.position == last.c.position, c))).label(c.name) for c in (a.waiting, a.algorithm, a.master_version)),
-    ).join(last, a.app == last.c.app).group_by(a.app).order_by(a.app)
-    tables = select(load_commits.c.app, func.max(load_commits.c.fact_table)).group_by(load_commits.c.app)
-    with _connection(places) as connection:
-        fact = dict(connection.execute(tables).tuples().all())
-        rows = [dict(row) for row in connection.execute(totals).mappings()]
-    return [{**row, "fact_table": fact.get(row["app"], ""), "committed_at": _minute(row["committed_at"]),
-             "cache_share": _share(row["cache_hits"], row["rows_read"]),
-             "memory": f"{_megabytes(row['memory_peak'])} of {_megabytes(row['memory_budget'])}"} for row in rows]
+    return [{**asdict(t), "committed_at": minute(t.committed_at), "cache_share": _share(t.cache_hits, t.rows_read),
+             "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}"} for t in totals]
 
 
-def quality(places: Places, app: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
+def quality(connection: Connection, places: Places, app: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     """The latest verifications, newest first; ``report`` is relative to the reports' directory."""
     q = quality_runs.c
     latest = select(quality_runs).where(q.app == app if app else true()).order_by(q.id.desc()).limit(limit)
-    with _connection(places) as connection:
-        rows = [dict(row) for row in connection.execute(latest).mappings()]
+    rows = [dict(row) for row in connection.execute(latest).mappings()]
     for row in rows:
         row["batches"] = f"{row['from_batch'] or 0} to {row['to_batch']}" if row["to_batch"] is not None else ""
-        row |= {"failed": json.loads(row["failed"]), "started_at": _minute(row["started_at"]), "path": row["report"],
+        row |= {"failed": json.loads(row["failed"]), "started_at": minute(row["started_at"]), "path": row["report"],
                 "report": _report(Path(row["report"]), places)}
     return rows
 
 
-def sweeps(places: Places, limit: int = 5) -> list[dict[str, Any]]:
+def sweeps(connection: Connection, places: Places, limit: int = 5) -> list[dict[str, Any]]:
     """The latest tuning sweeps, newest first, with what they recommend; ``report`` is relative to the reports' directory."""
     t = tuning_runs.c
     latest = select(t.sweep, func.max(t.job).label("job"), func.max(t.recorded_at).label("recorded_at"),
-                    func.count().label("points"), func.sum(case((t.state == "failed", 1), else_=0)).label("failed")) \
+                    func.count().label("points"), func.count(case((t.state == "failed", 1))).label("failed")) \
         .group_by(t.sweep).order_by(func.max(t.recorded_at).desc()).limit(limit)
     best = select(t.sweep, t.memory, t.algorithm, t.rate).where(t.recommended == 1).order_by(t.memory)
-    with _connection(places) as connection:
-        rows = [dict(row) for row in connection.execute(latest).mappings()]
-        recommended = connection.execute(best.where(t.sweep.in_([row["sweep"] for row in rows]))).all()
-    return [{**row, "recorded_at": _minute(row["recorded_at"]), "job": row["job"] and Path(row["job"]).stem,
+    rows = [dict(row) for row in connection.execute(latest).mappings()]
+    recommended = connection.execute(best.where(t.sweep.in_([row["sweep"] for row in rows]))).all()
+    return [{**row, "recorded_at": minute(row["recorded_at"]), "job": row["job"] and Path(row["job"]).stem,
              "best": [f"{_megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
                       for sweep, memory, algorithm, rate in recommended if sweep == row["sweep"]],
              "report": _report(places.reports / "tuning" / f"{row['sweep']}.html", places)} for row in rows]
@@ -213,7 +168,7 @@ def _report(file: Path, places: Places) -> str:
 
 
 @contextmanager
-def _connection(places: Places) -> Iterator[Connection]:
+def warehouse_connection(places: Places) -> Iterator[Connection]:
     engine = warehouse(places)
     try:
         with engine.connect() as connection:
@@ -240,10 +195,10 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
     """The ledger's totals of an app, its unmatched tuples by reason, its last run, and its last verification."""
     u = unmatched.c
     reasons = select(u.reason, func.count()).where(u.app == app).group_by(u.reason).order_by(func.count().desc())
-    with _connection(places) as connection:
+    with warehouse_connection(places) as connection:
         by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
-    total = ledger(places, app)
-    proof = quality(places, app, limit=1)
+        total = ledger(read_totals(connection, app).values())
+        proof = quality(connection, places, app, limit=1)
     return {"app": app, "total": total[0] if total else {}, "reasons": by_reason, "run": run_summary(places.checkpoints / app),
             "proof": proof[0] if proof else {}}
 
@@ -272,7 +227,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _minute(at: datetime) -> str:
+def minute(at: datetime) -> str:
     return at.strftime("%Y-%m-%d %H:%M UTC")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import threading
@@ -14,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from semistream.durable import write_json
 from semistream.errors import ConfigError
@@ -43,13 +44,17 @@ class Status:
     error: str = ""
 
 
+STATUS = TypeAdapter(Status)
+
+
 def read_status(checkpoint: str | Path) -> Status | None:
-    """The latest status, or None when no app has ever run there."""
+    """The latest status; None when no app has ever run there, or when a crash of the machine left no whole file."""
     try:
-        values = json.loads((Path(checkpoint) / "status.json").read_text())
-    except FileNotFoundError:
+        status = STATUS.validate_json((Path(checkpoint) / "status.json").read_bytes())
+        datetime.fromisoformat(status.heartbeat)
+    except (OSError, ValueError):
         return None
-    return Status(**{k: v for k, v in values.items() if k in Status.__dataclass_fields__})
+    return status
 
 
 def request_stop(checkpoint: str | Path) -> None:

@@ -1,0 +1,105 @@
+"""What the UI's page shows, whatever is there to be shown: apps by their status files, all else out of the warehouse.
+
+The warehouse is read by a thread of its own, once at a time however many look on. Who looks waits a moment for it; when it takes
+longer, or fails, what was read before is shown, with its age.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+
+from semistream import drivers, pipeline
+from semistream.config import Places
+from semistream.streaming.status import Status, read_status, stop_requested
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.totals import Totals, read_totals
+
+log = logging.getLogger(__name__)
+PATIENCE = 2.0  # s that a look waits for the warehouse
+READ_SECONDS = 600  # after which a server that says nothing more is given up
+TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the warehouse said at a moment (``time.monotonic()``)."""
+
+    url: str = ""
+    at: float = 0.0
+    totals: Mapping[str, Totals] = field(default_factory=dict)
+    quality: tuple[dict[str, Any], ...] = ()
+    tuning: tuple[dict[str, Any], ...] = ()
+
+
+class Overview:
+    """Of one process. Threads may look at the same time."""
+
+    def __init__(self) -> None:
+        self._mutex, self._reader = threading.Lock(), ThreadPoolExecutor(1, "overview")
+        self._under_way: Future[Reading] | None = None
+        self._read = Reading()  # the newest
+        self._ready = ""  # URL of the warehouse whose tables are known to be there
+
+    def show(self, places: Places, ended: bool = True) -> dict[str, Any]:
+        """ended: with the apps that run no more."""
+        apps = [_app(places.checkpoints / name) for name in pipeline.app_names(places.checkpoints)]
+        shown = [app for app in apps if ended or app["alive"]]
+        error, read = self._look(places)
+        return {"apps": shown, "ended": sum(not app["alive"] for app in apps), "error": error, "read": bool(read.at),
+                "age": round(time.monotonic() - read.at), "ledger": pipeline.ledger(read.totals.values()),
+                "quality": read.quality, "tuning": read.tuning}
+
+    def _look(self, places: Places) -> tuple[str, Reading]:
+        """Why there is no reading of this moment, if so, and the newest of this warehouse."""
+        with self._mutex:
+            if self._under_way is None or self._under_way.done():
+                self._under_way = self._reader.submit(self._read_warehouse, places)
+            reading = self._under_way
+        error = "The warehouse has not answered yet."
+        if reading in wait([reading], PATIENCE).done:
+            failure = reading.exception()
+            error = f"The warehouse does not answer: {str(failure).splitlines()[0]}" if failure else ""
+        read = self._read
+        return error, read if read.url == places.warehouse_url else Reading()
+
+    def _read_warehouse(self, places: Places) -> Reading:
+        url, before = places.warehouse_url, self._read
+        engine = connect(url)
+        if engine.dialect.name != "sqlite":
+            event.listen(engine, "do_connect", lambda _dialect, _record, _args, given: given.update(read_timeout=READ_SECONDS))
+        try:
+            if self._ready != url:
+                create_all(engine)
+            self._ready = ""  # unless all goes well
+            with engine.connect() as connection:
+                totals = read_totals(connection, known=before.totals if before.url == url else None)
+                quality, tuning = pipeline.quality(connection, places), pipeline.sweeps(connection, places)
+            self._ready = url
+        finally:
+            engine.dispose()
+        self._read = Reading(url, time.monotonic(), totals, tuple(quality), tuple(tuning))
+        return self._read
+
+
+def _app(checkpoint: Path) -> dict[str, Any]:
+    """An app in its latest run."""
+    end, status = drivers.ending(checkpoint), read_status(checkpoint)
+    shown = {"name": checkpoint.name, "alive": end is None, "stopping": stop_requested(checkpoint), "tone": "bad",
+             "error": "" if end is None else end[1]}
+    if status is None:
+        return {**asdict(Status("starting", 0, "", "")), **shown, "state": "unknown", "batch": "",
+                "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it anew."}
+    state = status.state if end is None else end[0] if status.state in ("stopped", "failed") else "killed"
+    return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
+            "stopping": shown["stopping"] or state == "draining", "batch": "" if status.batch is None else status.batch,
+            "heartbeat": pipeline.minute(datetime.fromisoformat(status.heartbeat))}

@@ -1,0 +1,276 @@
+"""The page "Semistream" without Airflow around it: on each database, with whatever it finds there, and what browsers are told."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, text
+
+from semistream import pipeline
+from semistream.config import Places
+from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs, tuning_runs, unmatched
+from semistream.warehouse.totals import read_totals
+
+NOW = datetime(2026, 1, 2, 3, 4, 5)
+
+
+class Page:
+    """The page's app with a home of its own, its login left out, and ways to fill what it shows."""
+
+    def __init__(self, home: Path, url: str, app):
+        from fastapi.testclient import TestClient
+
+        self.places, self.app = Places(home=home, warehouse_url=url), app
+        self.client = TestClient(app, base_url="http://localhost:8080")
+        self.engine = connect(url)
+
+    def get(self, path: str = "/"):
+        return self.client.get(path)
+
+    def fill(self) -> None:
+        """Two batches and a drain of the app "sales" in two partitions, a proof and a tuning sweep."""
+        create_all(self.engine)
+        ledger = Ledger(self.engine, "sales")
+        for batch, drain, rows, waiting in ((0, 0, 2500, 10), (1, 0, 1500, 7), (1, 1, 0, 0)):
+            load(ledger, batch, drain, rows, waiting)
+        with self.engine.begin() as c:
+            c.execute(unmatched.insert(), {"app": "sales", "batch": 0, "drain": 0, "partition": 0, "fact_table": "fact_sales",
+                                           "reason": "no_match", "stream_id": "1", "tuple": "{}"})
+            c.execute(quality_runs.insert(), {
+                "app": "sales", "fact_table": "fact_sales", "started_at": NOW, "seconds": 1.0, "from_batch": 0, "to_batch": 1,
+                "to_drain": 1, "success": 1, "expectations": 12, "failed": "[]", "report": "nowhere.html"})
+            c.execute(tuning_runs.insert(), [
+                {"sweep": "sweep one", "point": n, "job": "tpch", "algorithm": "ssbj", "memory": 4_000_000, "partitions": 2,
+                 "parameters": "{}", "predicted_rate": 1.0, "rate": 12345.0, "rows_read": 1, "seconds": 1.0, "state": state,
+                 "error": "", "best": 1, "recommended": int(n == 0), "recorded_at": NOW}
+                for n, state in enumerate(("measured", "failed"))])
+
+    def status(self, name: str) -> Path:
+        """The status of an app that ran and was killed."""
+        checkpoint = self.places.checkpoints / name
+        checkpoint.mkdir(parents=True)
+        StatusFile(checkpoint, name).update(state="running", rows_read=4000)
+        return checkpoint
+
+
+def load(ledger: Ledger, batch: int, drain: int, rows: int, waiting: int) -> None:
+    """A batch in two partitions, the second with one tuple more."""
+    for partition in (0, 1):
+        numbers = {"waiting_before": 0, "rows_read": rows + partition, "matched": rows, "unmatched": partition,
+                   "waiting": waiting + partition, "output_rows": rows, "cache_hits": rows // 2, "disk_tuples_read": 1,
+                   "bytes_read": 1, "r_cycles": 1.0, "service_rate": 1.0, "seconds": 1.0, "memory_budget": 2_000_000,
+                   "memory_peak": 1_000_000 + batch}
+        ledger.load({"app": ledger.app, "batch": batch, "drain": drain, "partition": partition, "algorithm": "ssbj",
+                     "master": "m", "master_version": f"v{batch}", "memory": {}, "rejected": {},
+                     "state_file": "s", **numbers}, lambda c: None)
+    ledger.commit({"app": ledger.app, "batch": batch, "drain": drain, "job": "{}", "fact_table": "fact_sales", "sink": "sql",
+                   "partitions": 2, "source_offsets": "{}", "rows_read": 2 * rows + 1})
+
+
+@pytest.fixture
+def make_page(tmp_path, monkeypatch, airflow_plugins):
+    import semistream_page
+
+    def make(url: str) -> Page:
+        monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("WAREHOUSE_URL", url)
+        monkeypatch.setattr(semistream_page, "overview", semistream_page.Overview())
+        return Page(tmp_path / "home", url, semistream_page.app)
+
+    open_to_all = {d.dependency: lambda: None for d in (semistream_page.may_read, semistream_page.may_stop)}
+    monkeypatch.setattr(semistream_page.app, "dependency_overrides", open_to_all)
+    return make
+
+
+@pytest.fixture
+def page(make_page, tmp_path):
+    """On SQLite, filled."""
+    page = make_page(f"sqlite:///{tmp_path / 'warehouse.db'}")
+    page.fill()
+    yield page
+    page.engine.dispose()
+
+
+def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
+    from rich.console import Console
+
+    page = make_page(warehouse_url)
+    assert "Nothing has been committed yet" in page.get().text
+    page.fill()
+    checkpoint = page.status("sales")
+    shown = page.get()
+    assert shown.status_code == 200 and 'id="error"' not in shown.text
+    for part in ("<td>sales</td>", "fact_sales", "8,003", "2.0 MB of 4.0 MB", "50.0%", "complete", "sweep one",
+                 "4.0 MB: ssbj, 12,345 tuples/s", "killed"):
+        assert part in shown.text, part
+    numbers = ("rows_read", "matched", "unmatched", "waiting", "output_rows", "service_rate", "cache_share", "memory_peak",
+               "memory_budget", "batches")
+    (checkpoint / "summary.json").write_text(json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1)}))
+    screen = Console(width=120, record=True, file=open(tmp_path / "screen", "w"))  # noqa: SIM115
+    summary = pipeline.final_summary("sales", page.places)
+    screen.print(pipeline.summary_table(summary))
+    told = screen.export_text()
+    assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
+    assert pipeline.unverified(page.places) == ["sales"]
+    page.engine.dispose()
+
+
+def test_totals_go_on_from_what_is_known(warehouse):
+    ledger = Ledger(warehouse, "sales")
+    load(ledger, 0, 0, 100, 5)
+    with warehouse.connect() as c:
+        known = read_totals(c)
+        assert (known["sales"].rows_read, known["sales"].waiting, known["sales"].batches) == (201, 11, 1)
+        assert read_totals(c, known=known)["sales"] is known["sales"]
+    load(ledger, 0, 1, 0, 0)
+    load(Ledger(warehouse, "other"), 0, 0, 7, 0)
+    load(ledger, 1, 0, 50, 2)
+    with warehouse.begin() as c:
+        c.execute(delete(load_batches).where(load_batches.c.batch == 0, load_batches.c.drain == 0, load_batches.c.app == "sales"))
+    with warehouse.connect() as c:  # nothing known already is read again: what is not there any more counts still
+        totals = read_totals(c, known=known)
+        assert list(totals) == ["other", "sales"] and totals["sales"].rows_read == 201 + 1 + 101
+        assert (totals["sales"].batches, totals["sales"].waiting, totals["sales"].master_version) == (2, 5, "v1")
+        assert totals["sales"].memory_peak == 2_000_002
+        assert list(read_totals(c, "other")) == ["other"]
+        assert read_totals(c, "other")["other"] == totals["other"]
+
+
+def test_totals_of_an_app_that_was_begun_anew_are_its_new_ones(warehouse):
+    ledger = Ledger(warehouse, "sales")
+    for batch in range(3):
+        load(ledger, batch, 0, 100, 0)
+    with warehouse.connect() as c:
+        known = read_totals(c)
+    with warehouse.begin() as c:
+        for table in (load_batches, load_commits):
+            c.execute(delete(table))
+    for batch in range(4):
+        load(ledger, batch, 0, 1, 0)
+    with warehouse.begin() as c:
+        c.execute(load_commits.update().values(committed_at=NOW))
+    with warehouse.connect() as c:
+        assert read_totals(c, known=known) == read_totals(c) and read_totals(c)["sales"].rows_read == 12
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 500, b"[]", b'{"state": "running"}', b'{"state": "odd", "pid": 1, "host": "h", '
+                                     b'"heartbeat": "never"}'], ids=["empty", "zeros", "list", "partial", "odd"])
+def test_a_damaged_status_is_shown_as_such(page, content):
+    checkpoint = page.status("broken")
+    page.status("whole")
+    (checkpoint / "status.json").write_bytes(content)
+    (checkpoint / "driver.json").write_bytes(content)
+    shown = page.get()
+    assert shown.status_code == 200 and "unknown" in shown.text and "cannot be read" in shown.text and "killed" in shown.text
+    with checkpoint_lock(checkpoint):
+        assert 'action="/apps/broken/stop"' in page.get().text
+
+
+def test_a_damaged_status_is_told_on_the_console_and_the_app_can_be_stopped(page, capsys):
+    from semistream import cli
+
+    checkpoint = page.status("broken")
+    (checkpoint / "status.json").write_bytes(b"")
+    assert cli.main(["status"]) == 0 and "cannot be read" in capsys.readouterr().out
+    assert cli.main(["stop", "broken"]) == 0 and stop_requested(checkpoint)
+    assert cli.main(["status", "never"]) == 2
+
+
+def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(page, tmp_path, monkeypatch):
+    import semistream_page
+
+    assert "8,003" in page.get().text
+    page.engine.dispose()
+    file = tmp_path / "warehouse.db"
+    file.rename(tmp_path / "away.db")
+    file.write_bytes(b"no database" * 1000)
+    semistream_page.overview._read = semistream_page.overview._read.__class__(
+        **{**vars(semistream_page.overview._read), "at": time.monotonic() - 90})
+    shown = page.get("/live").text
+    assert "8,003" in shown and "The warehouse does not answer" in shown and "90 s ago" in shown
+    for beside in tmp_path.glob("warehouse.db*"):
+        beside.unlink()
+    (tmp_path / "away.db").rename(file)
+    assert "does not answer" not in page.get("/live").text
+
+
+def test_a_ledger_that_was_removed_is_missed_and_made_anew(page):
+    page.get()
+    with page.engine.begin() as c:
+        for name in ("load_commits", "load_batches", "quality_runs"):
+            c.execute(text(f"DROP TABLE {name}"))
+    shown = page.get("/live").text
+    assert "no such table" in shown and "8,003" in shown
+    shown = page.get("/live").text
+    assert "Nothing has been committed yet" in shown and 'id="error"' not in shown
+
+
+def test_a_server_that_is_not_there_or_says_nothing_does_not_hold_the_page_up(make_page):
+    page = make_page("mysql+pymysql://u:secret@127.0.0.1:1/dw")
+    page.status("sales")
+    shown = page.get().text
+    assert "The warehouse does not answer" in shown and "sales" in shown and "secret" not in shown
+    assert "Nothing has been committed" not in shown
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        page = make_page(f"mysql+pymysql://u:secret@127.0.0.1:{silent.getsockname()[1]}/dw")
+        begun = time.monotonic()
+        for _ in range(2):
+            assert "The warehouse has not answered yet" in page.get("/live").text
+        assert time.monotonic() - begun < 8
+
+
+def test_apps_that_run_no_more_can_be_hidden(page):
+    page.status("dead")
+    alive = page.status("alive")
+    with checkpoint_lock(alive):
+        assert "<td>dead</td>" in page.get().text and '?ended=false">hide' in page.get().text
+        few = page.get("/?ended=false").text
+        assert "<td>dead</td>" not in few and "<td>alive</td>" in few and "1 run no more" in few
+        assert 'data-url="/live?ended=false"' in few and "<td>dead</td>" not in page.get("/live?ended=false").text
+    assert "None runs" in page.get("/live?ended=false").text
+
+
+def test_browsers_are_told_what_an_answer_may_do(page):
+    reports = page.places.reports
+    reports.mkdir(parents=True)
+    (reports / "r.html").write_text("<script>alert(1)</script>")
+    for path in ("/", "/live", "/report/r.html", "/reports/r.html", "/reports/no.html", "/static/semistream.js"):
+        headers = page.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'self'" in policy and "base-uri 'none'" in policy, path
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "SAMEORIGIN", path
+    assert "script-src" not in page.get("/reports/r.html").headers["content-security-policy"]
+    assert "<script>" not in page.get().text and "<style" not in page.get().text
+
+
+@pytest.mark.parametrize("path", ["%00", "a%00.html", "x" * 300, "%2e%2e%2fwarehouse.db", ".", ""])
+def test_what_is_no_report_is_not_found(page, path):
+    page.places.reports.mkdir(parents=True)
+    assert page.get(f"/reports/{path}").status_code == 404
+
+
+@pytest.mark.parametrize(("host", "origin", "allowed"), [
+    ("localhost:8080", "http://localhost:8080", True),
+    ("127.0.0.1:8080", "http://127.0.0.1:8080", True),
+    ("inner:8080", "https://airflow.example", True),  # a proxy asks under a name of its own
+    ("localhost:8080", "http://localhost:9999", False),
+    ("rebound.example:8080", "http://rebound.example:8080", False),  # a name that was made to lead here
+    ("airflow.example", "http://airflow.example", False),
+    ("localhost:8080", "null", False),
+    ("localhost:8080", None, False),
+])
+def test_a_stop_comes_from_the_page_itself(page, monkeypatch, host, origin, allowed):
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/path")
+    checkpoint = page.status("sales")
+    headers = {"Host": host} | ({"Origin": origin} if origin else {})
+    answer = page.client.post("/apps/sales/stop", headers=headers, follow_redirects=False)
+    assert answer.status_code == (303 if allowed else 403) and stop_requested(checkpoint) == allowed
