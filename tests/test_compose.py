@@ -47,6 +47,27 @@ def test_services_are_checked_for_health(name):
     assert SERVICES[name]["healthcheck"]["test"]
 
 
+def test_health_comes_from_an_endpoint_that_exists(airflow_environment):
+    """A command of Airflow takes seconds of a processor each time; the endpoint tells of each component, by these names."""
+    from airflow.api_fastapi.core_api.datamodels.monitor import HealthInfoResponse
+
+    checks = {n: " ".join(s["healthcheck"]["test"]) for n, s in SERVICES.items() if s.get("healthcheck")}
+    asked = re.findall(r'health\["(\w+)"\]', " ".join(checks.values()))
+    assert set(asked) == {"dag_processor", "triggerer"} <= set(HealthInfoResponse.model_fields)
+    assert not [n for n, check in checks.items() if "airflow jobs" in check]
+
+
+def test_ports_of_this_machine_are_variables_and_on_loopback():
+    published = [port for s in SERVICES.values() for port in s.get("ports", [])]
+    assert published and all(re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port) for port in published)
+
+
+def test_one_application_leaves_cores_for_another():
+    options = SERVICES["spark-master"]["environment"]["SPARK_MASTER_OPTS"]
+    assert re.fullmatch(r"-Dspark\.deploy\.defaultCores=\$\{SPARK_APP_CORES:-1\}", options)
+    assert SERVICES["spark-worker"]["environment"]["SPARK_WORKER_CORES"] == "${SPARK_WORKER_CORES:-2}"
+
+
 def test_dependencies_exist_and_wait_for_something_that_happens():
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():
@@ -70,9 +91,7 @@ def test_airflow_knows_the_commands_and_options(airflow_environment):
     from airflow.configuration import conf
 
     parser = cli_parser.get_parser()
-    checks = [s["healthcheck"]["test"][1].replace('"$$(hostname)"', "here").split() for n, s in SERVICES.items()
-              if n.startswith("airflow-") and s.get("healthcheck", {}).get("test", [""])[0] == "CMD-SHELL"]
-    for command in [*airflow_commands().values(), *checks]:
+    for command in airflow_commands().values():
         assert command[0] == "airflow" and callable(parser.parse_args(command[1:]).func)
     for key in SERVICES["airflow-scheduler"]["environment"]:
         if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__(\w+)", key):
@@ -83,6 +102,9 @@ def test_airflow_knows_the_commands_and_options(airflow_environment):
 def test_image_holds_what_the_commands_need():
     dockerfile = (ROOT / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (.+) \S+$", dockerfile, re.M)
+    sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.M))
+    assert sent == {path for line in copied for path in line.split()}, "the image is sent what it copies, and nothing else"
+    assert not {p for line in copied for p in line.split()} & {"requirements-dev.lock", "tests"}
     assert all((ROOT / path).exists() for line in copied for path in line.split())
     assert {"dags", "plugins", "include", "spark_apps"} <= {p for line in copied for p in line.split()}
 
