@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import make_url, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
@@ -369,6 +369,62 @@ def test_a_locked_database_is_tried_again_and_a_table_named_so_is_not(tmp_path):
     assert retrying(work, 10) == len(calls)
     holder.dispose()
     engine.dispose()
+
+
+def test_a_statement_that_is_ended_is_tried_again(mariadb):
+    """By an administrator (1317), and by the server's own limit (1969)."""
+    engine, calls = connect(mariadb.fresh()), []
+    long = "SELECT count(*) FROM seq_1_to_100000000 WHERE md5(seq) = 'x'"
+
+    def work():
+        calls.append(1)
+        with engine.begin() as c:
+            if len(calls) == 1:
+                number = c.scalar(text("SELECT connection_id()"))
+                threading.Timer(0.2, end, [number]).start()
+                c.execute(text(long))
+            elif len(calls) == 2:
+                c.execute(text(f"SET STATEMENT max_statement_time = 0.1 FOR {long}"))
+        return len(calls)
+
+    def end(number):
+        with engine.connect() as c:
+            c.execute(text(f"KILL QUERY {number}"))
+
+    assert retrying(work, 10) == 3
+    engine.dispose()
+
+
+def test_a_server_that_may_not_write_is_tried_again_over_new_connections(mariadb):
+    """As a failover leaves it; whom it was before may be another one's now (1290)."""
+    url = make_url(mariadb.fresh())
+    root, calls = connect(str(url)), []
+    with root.begin() as c:
+        c.execute(text("CREATE TABLE t (id INTEGER)"))
+        c.execute(text("CREATE OR REPLACE USER loader@127.0.0.1 IDENTIFIED BY 'loader'"))
+        c.execute(text(f"GRANT ALL ON {url.database}.* TO loader@127.0.0.1"))
+    engine = connect(url.set(username="loader", password="loader").render_as_string(hide_password=False))
+
+    def work():
+        with engine.begin() as c:
+            calls.append(c.scalar(text("SELECT connection_id()")))
+            c.execute(text("INSERT INTO t VALUES (1)"))
+
+    def primary(read_only):
+        with root.begin() as c:
+            c.execute(text(f"SET GLOBAL read_only = {read_only}"))
+
+    try:
+        primary(1)
+        threading.Timer(0.5, primary, [0]).start()
+        retrying(work, 10)
+    finally:
+        primary(0)
+    assert len(set(calls)) == len(calls) > 1
+    with root.connect() as c:
+        assert c.scalar(text("SELECT count(*) FROM t")) == 1
+    for e in (root, engine):
+        e.dispose()
 
 
 def test_other_errors_and_a_database_that_stays_away_are_raised():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
 from semistream.errors import ConfigError
 
 BUSY_SECONDS = 120  # how long a writer waits for another one's transaction
+READ_ONLY = frozenset({1290, 1836})  # MySQL's errors of a server that may not write
 
 
 def connect(url: str) -> Engine:
@@ -26,14 +27,25 @@ def connect(url: str) -> Engine:
     if family == "sqlite":
         return _sqlite(parsed)
     if family in ("mysql", "mariadb"):
-        return create_engine(parsed.set(drivername=f"{family}+pymysql"), isolation_level="READ COMMITTED", pool_pre_ping=True,
-                             connect_args={"local_infile": True, "charset": "utf8mb4",
-                                           "init_command": "SET time_zone = '+00:00'"})
+        return _mysql(parsed.set(drivername=f"{family}+pymysql"))
     raise ConfigError("WAREHOUSE_URL", "must start with sqlite:/// or mysql+pymysql://", parsed.render_as_string(),
                       "The warehouse is SQLite or MySQL.")
 
 
-def _sqlite(url: Any) -> Engine:
+def _mysql(url: URL) -> Engine:
+    engine = create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True,
+                           connect_args={"local_infile": True, "charset": "utf8mb4", "init_command": "SET time_zone = '+00:00'"})
+
+    @event.listens_for(engine, "handle_error")
+    def _lost(context: ExceptionContext) -> None:
+        """A server that is no longer the one to write to, after a failover, is as good as gone: connect anew."""
+        if (arguments := getattr(context.original_exception, "args", ())) and arguments[0] in READ_ONLY:
+            context.is_disconnect = True
+
+    return engine
+
+
+def _sqlite(url: URL) -> Engine:
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     # IMMEDIATE: a transaction that is going to write waits for its turn at BEGIN; one that started reading could only fail.

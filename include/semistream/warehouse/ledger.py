@@ -39,8 +39,9 @@ from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
 
 T = TypeVar("T")
-# Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many connections.
-MYSQL_TRANSIENT = frozenset({1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0})
+# Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many connections; a statement ended by an
+# administrator (1317) or by a limit on its time (1969 MariaDB's, 3024 MySQL's).
+MYSQL_TRANSIENT = frozenset({1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0, 1317, 1969, 3024})
 SQLITE_TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
@@ -55,7 +56,8 @@ def is_transient(error: DBAPIError) -> bool:
 
 
 def retrying(work: Callable[[], T], seconds: float) -> T:
-    """The result of ``work``, run again after a deadlock, a lock timeout or a lost connection, for at most so many seconds."""
+    """The result of ``work``, run again for at most so many seconds: after a deadlock or a lock timeout, when a connection was
+    lost or leads to a server that may not write (any more), or when its statement was ended."""
     deadline, pause = time.monotonic() + seconds, 0.05
     while True:
         try:
