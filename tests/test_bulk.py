@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from semistream.errors import ConfigError
 from semistream.warehouse import bulk, tables
+from semistream.warehouse.checksum import as_stored, checksum, row_hashes, signed
 
 ROWS = [
     {"k": "a", "i": 1, "s": "tab\there", "f": 1.5, "b": True, "d": dt.date(2024, 2, 29),
@@ -42,6 +43,26 @@ def test_every_type_comes_back_as_it_went_in(warehouse, dimension, files):
         assert [dict(r._mapping)["w"] for r in connection.execute(query)] == [r["w"] for r in ROWS]
         # an equality on a string is exact: 'a', 'A' and 'a ' are three keys
         assert connection.scalar(select(func.count()).where(dimension.c.k == "a")) == 1
+
+
+def test_the_checksum_is_of_what_the_database_gives_back(warehouse):
+    """Of every type, with numbers that take all their digits, and none."""
+    rng = np.random.default_rng(1)
+    numbers = np.concatenate([rng.standard_normal(500) * 10.0 ** rng.integers(-300, 300, 500), [0.0, -0.0, np.inf, np.nan]])
+    more = pa.table({"k": [f"n{i}" for i in range(len(numbers))], "f": pa.array(numbers), "g": pa.array(numbers[:500].tolist() + [
+        1.5, None, None, 0.1]).cast(pa.float32(), safe=False), "u": pa.array(np.arange(len(numbers)) % 200, pa.uint8())})
+    rows = pa.concat_tables([pa.Table.from_pylist(ROWS, SCHEMA), more], promote_options="default")
+    table = tables.ensure(warehouse, tables.dimension_table("m", rows.schema, ["k"]))
+    with warehouse.begin() as connection:
+        bulk.bulk_insert(connection, table, rows)
+    found = tables.arrow_schema(tables.existing_table(warehouse, table.name))
+    found = pa.schema([f for f in found if f.name in rows.schema.names])
+    with warehouse.connect() as connection:
+        batches = list(bulk.fetch(connection, select(*[table.c[n] for n in found.names]), found))
+    stored = as_stored(rows, warehouse.dialect.name)
+    assert checksum(stored) == signed(sum(map(checksum, batches)))
+    assert len(set(row_hashes(stored).tolist())) == len(rows)
+    assert checksum(stored) != checksum(stored.slice(1)) and checksum(rows.slice(0, 0)) == 0
 
 
 def test_a_rollback_takes_everything_back(warehouse, dimension):

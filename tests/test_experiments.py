@@ -18,7 +18,7 @@ from semistream.cost_models import MODELS, TYPICAL
 from semistream.cost_models.costs import PHASES
 from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments import EXPERIMENTS
-from semistream.experiments.answer import Answer, row_hashes
+from semistream.experiments.answer import Answer
 from semistream.experiments.bench import Bench
 from semistream.experiments.data import ELSEWHERE, open_data
 from semistream.experiments.explain import TERMS, explain, limits, sentence, without
@@ -28,6 +28,7 @@ from semistream.experiments.run import chosen, run, told, wrong_answers
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY, open_join
 from semistream.joins.base import JoinOutput
+from semistream.warehouse.checksum import row_hashes
 
 R_T, BATCH = 20_000, 4096
 

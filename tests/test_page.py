@@ -46,7 +46,7 @@ class Page:
             c.execute(unmatched.insert(), {"app": "sales", "batch": 0, "drain": 0, "partition": 0, "fact_table": "fact_sales",
                                            "reason": "no_match", "stream_id": "1", "tuple": "{}"})
             c.execute(quality_runs.insert(), {
-                "app": "sales", "fact_table": "fact_sales", "started_at": NOW, "seconds": 1.0, "from_batch": 0, "to_batch": 1,
+                "app": "sales", "fact_table": "fact_sales", "started_at": NOW, "seconds": 1.0, "from_batch": None, "to_batch": 1,
                 "to_drain": 1, "success": 1, "expectations": 12, "failed": "[]", "report": "nowhere.html"})
             c.execute(tuning_runs.insert(), [
                 {"sweep": "sweep one", "point": n, "job": "tpch", "algorithm": "ssbj", "memory": 4_000_000, "partitions": 2,
@@ -120,7 +120,8 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     screen.print(pipeline.summary_table(summary))
     told = screen.export_text()
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
-    assert pipeline.unverified(page.places) == ["sales"]
+    assert pipeline.loaded_apps(page.places) == ["sales"]
+    assert "yes: batches 0 to 1, 12 checks on 2026-01-02 03:04 UTC" in shown.text
     page.engine.dispose()
 
 

@@ -15,10 +15,13 @@ import sqlalchemy as sa
 from semistream import quality
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError
+from semistream.quality.checksums import KEPT
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
+from semistream.warehouse.checksum import as_stored, checksum
+from semistream.warehouse.proof import read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs, unmatched
-from semistream.warehouse.tables import arrow_schema, dimension_table, ensure, existing_table, fact_table
+from semistream.warehouse.tables import LOAD_COLUMNS, arrow_schema, dimension_table, ensure, existing_table, fact_table
 
 BATCHES, PER_BATCH, PARTITIONS = 3, 60, 2
 MASTER = pa.schema([pa.field("sku", pa.string()), pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)),
@@ -99,7 +102,9 @@ class Loader:
                     facts.append({**dict.fromkeys(c.name for c in self.fact.columns), **r, **lineage})
         schema = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED, pa.field("app", pa.string()),
                             pa.field("batch", pa.int64()), pa.field("drain", pa.int32()), pa.field("partition", pa.int32())])
-        bulk_insert(connection, self.fact, pa.Table.from_pylist(facts, schema))
+        written = pa.Table.from_pylist(facts, schema)
+        bulk_insert(connection, self.fact, written)
+        put_aside = pa.Table.from_pylist(kept, pa.schema([(name, pa.string()) for name in KEPT]))
         if kept:
             connection.execute(unmatched.insert(), kept)
         reasons = {k: sum(u["reason"] == k for u in kept) for k in ("null_key", "no_match")}
@@ -108,7 +113,9 @@ class Loader:
             rows_read=len(rows), matched=len(finished) - len(kept), unmatched=len(kept),
             waiting=len(self.waiting[partition]), output_rows=len(facts), cache_hits=0,
             disk_tuples_read=0, bytes_read=0, r_cycles=0, service_rate=0, seconds=0, memory_budget=0,
-            memory_peak=0, memory="{}", rejected=json.dumps(reasons), state_file="", committed_at=now()))
+            memory_peak=0, memory="{}", rejected=json.dumps(reasons), state_file="", committed_at=now(),
+            facts_checksum=checksum(as_stored(written.drop_columns(list(LOAD_COLUMNS)), connection.dialect.name)),
+            unmatched_checksum=checksum(put_aside)))
 
 
 def source_offsets(files: list[Path]) -> str:
@@ -138,7 +145,7 @@ def test_sound(warehouse_url, tmp_path):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
-    assert len(result.results) == 17 and not result.notes
+    assert len(result.results) == 19 and not result.notes
     assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24, "unmatched: no_match": 12,
                               "unmatched: null_key": 12, "waiting": 0, "output rows": 156, "batches": 3}
     with loader.engine.connect() as connection:
@@ -159,7 +166,7 @@ def test_sound_many_to_many(warehouse_url, tmp_path):
         sk = connection.scalar(one)
         connection.execute(loader.fact.delete().where(loader.fact.c.order_id == 20, loader.fact.c.sales_sk == sk))
     result = check(loader, tmp_path / "reports")
-    assert failed(result) == {"fact_rows", "sample_joined"}
+    assert failed(result) == {"fact_rows", "same_rows", "sample_joined"}
     assert [(r["order_id"], r["sales_sk"]) for r in rows_of(result, "sample_joined")] == [(20, sk)]
 
 
@@ -171,7 +178,7 @@ def test_sound_left_join(warehouse_url, tmp_path):
     with loader.engine.begin() as connection:
         connection.execute(loader.fact.update().where(loader.fact.c.order_id == 20).values(sales_sk=None))
     result = check(loader, tmp_path / "reports")
-    assert failed(result) == {"surrogate_keys"}
+    assert failed(result) == {"surrogate_keys", "same_rows"}
     assert rows_of(result, "surrogate_keys")[0]["order_id"] == 20
 
 
@@ -226,22 +233,34 @@ def add_product(connection: sa.Connection, loader: Loader) -> None:
 
 BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
     "a fact is deleted": (sql("DELETE FROM fact_sales WHERE order_id = 20"), {
+        "same_rows": {"batch": 0, "drain": 0, "partition": 0, "table": "fact_sales"},
         "fact_rows": {"batch": 0, "drain": 0, "partition": 0}, "none_missing": {"order_id": 20, "source_batch": 0}}, {}),
     "a fact is there twice": (duplicate, {
+        "same_rows": {"batch": 0},
         "fact_rows": {"batch": 0}, "no_duplicates": {"order_id": 20, "rows_in_warehouse": 2, "rows_in_source": 1}}, {}),
     "a stream id is changed": (on_fact("order_id = 20", order_id=99999), {
+        "same_rows": {"batch": 0},
         "none_missing": {"order_id": 20}, "none_invented": {"order_id": 99999, "batch": 0}}, {}),
     "an enriched value is changed": (on_fact("order_id = 20", name="wrong: 5 off"), {
-        "sample_joined": {"order_id": 20, "column": "name", "loaded": "wrong: 5 off",
-                          "joined_again": "Product 0 100%: 'new'"}}, {}),
-    "a decimal is changed": (on_fact("order_id = 41", price=0.01), {"sample_joined": {"order_id": 41, "column": "price"}}, {}),
+        "same_rows": {"batch": 0}, "sample_joined": {
+            "order_id": 20, "column": "name", "loaded": "wrong: 5 off", "joined_again": "Product 0 100%: 'new'"},
+        "enriched_columns": {"order_id": 20, "column": "name", "loaded": "wrong: 5 off",
+                             "in_dimension": "Product 0 100%: 'new'"}}, {}),
+    "a decimal is changed": (on_fact("order_id = 41", price=0.01), {
+        "same_rows": {"batch": 0, "partition": 1}, "sample_joined": {"order_id": 41, "column": "price"},
+        "enriched_columns": {"order_id": 41, "column": "price"}}, {}),
+    "two facts have each other's quantity": (several(on_fact("order_id = 22", quantity=6), on_fact("order_id = 20", quantity=2),
+                                                     on_fact("order_id = 22", quantity=0)), {"same_rows": {"batch": 0}}, {}),
+    "a stream column is emptied": (on_fact("order_id = 41", quantity=None), {"same_rows": {"batch": 0, "partition": 1}}, {}),
     "an enriched column is emptied": (on_fact("order_id = 20", sales_day=None), {
-        "enriched_columns": {"order_id": 20, "empty_column": "sales_day", "value_in_dimension": "2026-01-01"}}, {"sample": 0}),
+        "enriched_columns": {"order_id": 20, "column": "sales_day", "loaded": None, "in_dimension": "2026-01-01"},
+        "same_rows": {"batch": 0}}, {"sample": 0}),
     "a surrogate key is of no one": (on_fact("order_id = 20", sales_sk=99999), {
-        "surrogate_keys": {"order_id": 20, "sales_sk": 99999}}, {"sample": 0}),
+        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": 99999}}, {"sample": 0}),
     "a surrogate key is missing": (on_fact("order_id = 20", sales_sk=None), {
-        "surrogate_keys": {"order_id": 20, "sales_sk": None}}, {"sample": 0}),
+        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": None}}, {"sample": 0}),
     "a surrogate key is of another": (on_fact("order_id = 41", sales_sk=2), {
+        "same_rows": {"batch": 0}, "enriched_columns": {"order_id": 41, "column": "name"},
         "surrogate_keys": {"order_id": 41, "sku": "p07", "dim_sales_sku": "p01"}}, {"sample": 0}),
     "a batch lacks a partition": (on(load_commits, 1, partitions="3"), {
         "batch_partitions": {"batch": 1, "partitions_expected": 3, "partitions_in_ledger": 2}}, {}),
@@ -265,14 +284,22 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
     "more rows were promised": (on(load_batches, 1, output_rows="output_rows + 1"), {
         "fact_rows": {"batch": 1, "partition": 0}}, {}),
     "an unmatched tuple is lost": (sql("DELETE FROM unmatched WHERE stream_id = '9'"), {
+        "same_rows": {"batch": 0, "partition": 1, "table": "unmatched"},
         "unmatched_rows": {"batch": 0, "reason": "no_match", "partition": 1}, "none_missing": {"order_id": 9}}, {}),
     "an unmatched tuple has another reason": (sql("UPDATE unmatched SET reason = 'null_key' WHERE stream_id = '9'"), {
-        "unmatched_rows": {"batch": 0, "partition": 1}}, {}),
+        "same_rows": {"batch": 0, "table": "unmatched"}, "unmatched_rows": {"batch": 0, "partition": 1}}, {}),
+    "an unmatched tuple is changed": (sql("UPDATE unmatched SET tuple = '{}' WHERE stream_id = '14'"), {
+        "same_rows": {"batch": 0, "table": "unmatched"}}, {}),
+    "more than the limit were unparsable": (on(
+        load_batches, 1, rejected="'{\"no_match\": 2, \"null_key\": 1, \"unparsable\": 2}'"), {
+        "unparsable": {"unparsable": 2, "rows_read": 180}, "unmatched_rows": {"batch": 1}}, {}),
     "the reasons do not add up": (on(load_batches, 1, rejected="'{}'"), {"unmatched_rows": {"batch": 1, "reason": "(all)"}}, {}),
     "a tuple is unmatched under another's id": (sql("UPDATE unmatched SET stream_id = '19' WHERE stream_id = '9'"), {
-        "none_missing": {"order_id": 9}, "unmatched_once": {"stream_id": "19", "rows_in_unmatched": 2, "rows_in_source": 1}}, {}),
+        "same_rows": {"batch": 0}, "none_missing": {"order_id": 9},
+        "unmatched_once": {"stream_id": "19", "rows_in_unmatched": 2, "rows_in_source": 1}}, {}),
     "a tuple is unmatched under a loaded one's id": (sql("UPDATE unmatched SET stream_id = '20' WHERE stream_id = '9'"), {
-        "none_missing": {"order_id": 9}, "unmatched_once": {"stream_id": "20", "rows_in_unmatched": 1, "in_fact_sales": 1}}, {}),
+        "same_rows": {"batch": 0}, "none_missing": {"order_id": 9},
+        "unmatched_once": {"stream_id": "20", "rows_in_unmatched": 1, "in_fact_sales": 1}}, {}),
     "the source has fewer rows": (shorten_source, {
         "source_rows": {"batch": 1, "source": "orders-1.parquet", "rows_in_source": 59, "rows_read": 60},
         "unmatched_once": {"stream_id": "119", "rows_in_source": 0}}, {}),
@@ -313,7 +340,7 @@ def test_since_last(warehouse_url, tmp_path):
     with loader.engine.begin() as connection:
         change(connection, "UPDATE fact_sales SET name = 'before' WHERE order_id = 20")
     later = check(loader, reports, since_last=True)  # begins with the tuples that waited, so it needs their sources too
-    assert later.success, str(later)
+    assert later.success and later.proof.startswith("yes: batches 0 to 2"), str(later)
     assert later.figures["rows read"] == PER_BATCH
     with loader.engine.begin() as connection:
         change(connection, "DELETE FROM fact_sales WHERE order_id = 130")
@@ -322,7 +349,64 @@ def test_since_last(warehouse_url, tmp_path):
     assert failed(drained) == {"none_missing"}  # the batch that lost it was verified before, yet it has not arrived
     assert run_count(loader) == 3
     assert [r["order_id"] for r in rows_of(drained, "none_missing")] == [130]
-    assert failed(check(loader, reports)) == {"none_missing", "fact_rows", "sample_joined"}
+    assert failed(check(loader, reports)) == {"none_missing", "fact_rows", "same_rows", "enriched_columns", "sample_joined"}
+
+
+def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_path):
+    """Also when what was loaded since is sound."""
+    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+    loader.load(range(2))
+    assert check(loader, reports).success
+    with loader.engine.begin() as connection:
+        lost = [dict(r) for r in connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20)).mappings()]
+        change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
+    assert "nothing was committed" in str(check(loader, reports, since_last=True))  # what is proven is not looked at again
+    assert not check(loader, reports).success
+    loader.load(range(2, 3))
+    later = check(loader, reports, since_last=True)
+    assert failed(later) == {"fact_rows", "none_missing", "same_rows"} and later.proof.startswith("NO: batches 0 to 2 failed")
+    with loader.engine.begin() as connection:
+        connection.execute(loader.fact.insert(), lost)
+    mended = check(loader, reports, since_last=True)
+    assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
+    assert mended.proof.startswith("yes: batches 0 to 2, 19 checks on ")
+
+
+@pytest.mark.parametrize("runs, until, open_failures", [
+    ([], (-1, 1), 0),
+    ([(None, (3, 1), True)], (3, 1), 0),
+    ([(None, (3, 1), True), ((3, 1), (5, 1), True)], (5, 1), 0),
+    ([(None, (3, 1), True), ((4, 1), (5, 1), True)], (3, 1), 0),  # nobody looked at batch 4
+    ([(None, (3, 1), True), (None, (3, 1), False), ((3, 1), (5, 1), True)], (-1, 1), 1),
+    ([(None, (3, 1), True), ((3, 1), (5, 1), False), ((5, 1), (6, 1), True)], (3, 1), 1),
+    ([(None, (3, 1), True), ((3, 1), (5, 1), False), ((3, 1), (6, 1), True)], (6, 1), 0),
+    ([((3, 1), (5, 1), False), (None, (4, 1), True)], (4, 1), 1),  # of what failed, batch 5 is left
+    ([((3, 1), (5, 1), False), (None, (6, 1), True)], (6, 1), 0),
+], ids=str)
+def test_what_all_verifications_have_proven(runs, until, open_failures, tmp_path):
+    engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
+    create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(load_commits.insert().values(app="a", batch=6, drain=1, fact_table="f", sink="sql", partitions=1,
+                                                        source_offsets="{}", rows_read=0, committed_at=now()))
+        for first, last, success in runs:
+            connection.execute(quality_runs.insert().values(
+                app="a", fact_table="f", started_at=now(), seconds=0, from_batch=first and first[0],
+                from_drain=first and first[1], to_batch=last[0], to_drain=last[1], success=int(success), expectations=19,
+                failed="[]", report=""))
+        proof = read_proof(connection, "a")
+    assert (proof.until, len(proof.failures), proof.complete) == (until, open_failures, until == (6, 1) and not open_failures)
+    assert str(proof).startswith("yes" if proof.complete else "NO")
+
+
+def test_rows_of_a_version_without_checksums_are_said_to_be(tmp_path):
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    loader.load(range(1))
+    with loader.engine.begin() as connection:
+        connection.execute(load_batches.update().values(facts_checksum=None, unmatched_checksum=None))
+        change(connection, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
+    result = check(loader, tmp_path / "reports")
+    assert result.success and "kept no checksums" in result.notes[0]
 
 
 def test_nothing_new(warehouse_url, tmp_path):
@@ -376,7 +460,7 @@ def test_master_data_changed(warehouse_url, tmp_path):
         change(connection, "UPDATE fact_sales SET name = 'renamed' WHERE order_id = 20")
         change(connection, "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60")
     result = check(loader, reports, snapshots=snapshots)
-    assert failed(result) == {"sample_joined"}
+    assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
     assert {(r["order_id"], r["master_version"], r["joined_again"]) for r in rows_of(result, "sample_joined")} == {
         (20, first, "Product 0 100%: 'new'"), (60, loader.version, "renamed")}
     shutil.rmtree(snapshots / "sales" / first)
@@ -407,7 +491,7 @@ def test_master_data_changed_and_not_yet_published(warehouse_url, tmp_path):
     with loader.engine.begin() as connection:
         change(connection, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
     result = check(loader, reports, snapshots=snapshots)
-    assert failed(result) == {"sample_joined"}
+    assert failed(result) == {"sample_joined", "same_rows"}
     assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [(20, "name 1")]
     publish(loader, snapshots, 2)
     assert rows_of(check(loader, reports, snapshots=snapshots), "sample_joined") == rows_of(result, "sample_joined")
@@ -449,7 +533,7 @@ def test_delta(warehouse_url, tmp_path):
     assert failed(check(loader, tmp_path / "reports")) == set()
     deltalake.DeltaTable(uri).delete("order_id = 20")
     result = check(loader, tmp_path / "reports")
-    assert failed(result) == {"fact_rows", "none_missing"}
+    assert failed(result) == {"fact_rows", "none_missing", "same_rows"}
     assert rows_of(result, "none_missing") == [{"source_batch": 0, "order_id": 20}]
     shutil.rmtree(uri)
     with pytest.raises(ConfigError, match="Delta table that exists"):
@@ -461,7 +545,7 @@ def test_source_gone(warehouse_url, tmp_path):
     loader.load(range(BATCHES))
     (tmp_path / "orders-1.parquet").unlink()
     result = check(loader, tmp_path / "reports")
-    assert result.success and len(result.results) == 13
+    assert result.success and len(result.results) == 15
     assert "orders-1.parquet is gone" in result.notes[0] and "not counted again" in result.report.read_text()
 
 
@@ -554,8 +638,8 @@ def test_report_in_a_browser_offline(tmp_path):
         rows = browser.find_elements("css selector", "tbody tr")
         assert ["complete" in r.text for r in rows] == [True, True] and "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 3 of 17 checks failed"
-        assert browser.title == "sales: 3 failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 19 checks failed"
+        assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown and "source batch order id\n0 20\n" in shown
         assert "<script>" in browser.find_element("id", "sample_joined").text

@@ -127,7 +127,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     _progress_argument(provision)
     verify = command("verify", _verify, "prove that what an app has loaded is complete; exit code 1 where it is not")
     verify.add_argument("app", help="name of the load; by default a job's name")
-    verify.add_argument("--since-last", action="store_true", help="only what was committed since the last one [everything]")
+    verify.add_argument("--since-last", action="store_true", help="only what no verification has proven yet [everything]")
+    verify.add_argument("--sample", type=int, default=1000, metavar="ROWS", help="facts, and unmatched tuples, that the database "
+                                                                                  "joins again, drawn anew each time [1000]")
     tune = command("tune", _tune, "say which algorithm, with which sizes, suits a stream and its master data, by the cost models")
     tune.add_argument("job", nargs="?", default=argparse.SUPPRESS, help=TuneSettings.model_fields["job"].description)
     _settings_arguments(tune, TuneSettings, exclude=("job",))
@@ -265,7 +267,7 @@ def _provision(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from semistream import pipeline
 
-    result = pipeline.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last)
+    result = pipeline.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last, sample=arguments.sample)
     print(f"{result['text']}\nReport: {result['report']}")
     return 0
 

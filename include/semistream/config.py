@@ -256,6 +256,8 @@ class StreamSpec(Settings):
     columns: str | None = Field(None, description="Schema of the stream as Spark DDL ('id BIGINT, sku STRING'); read from the "
                                                   "files where their format has one")
     id: Names = Field((), description="Columns that identify a stream tuple, for the completeness proof")
+    max_unparsable: float = Field(0.01, ge=0, le=1, description="Share of the tuples that may be unparsable; the proof of "
+                                                                "completeness fails when more are")
 
 
 class MasterSpec(Settings):

@@ -22,6 +22,7 @@ from semistream import drivers, pipeline
 from semistream.config import Places
 from semistream.streaming.status import Status, read_status, stop_requested
 from semistream.warehouse import connect, create_all
+from semistream.warehouse.proof import Proof, read_proof
 from semistream.warehouse.totals import Totals, read_totals
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Reading:
     url: str = ""
     at: float = 0.0
     totals: Mapping[str, Totals] = field(default_factory=dict)
+    proofs: Mapping[str, Proof | None] = field(default_factory=dict)
     quality: tuple[dict[str, Any], ...] = ()
     tuning: tuple[dict[str, Any], ...] = ()
 
@@ -56,7 +58,7 @@ class Overview:
         shown = [app for app in apps if ended or app["alive"]]
         error, read = self._look(places)
         return {"apps": shown, "ended": sum(not app["alive"] for app in apps), "error": error, "read": bool(read.at),
-                "age": round(time.monotonic() - read.at), "ledger": pipeline.ledger(read.totals.values()),
+                "age": round(time.monotonic() - read.at), "ledger": pipeline.ledger(read.totals.values(), read.proofs),
                 "quality": read.quality, "tuning": read.tuning}
 
     def _look(self, places: Places) -> tuple[str, Reading]:
@@ -83,11 +85,12 @@ class Overview:
             self._ready = ""  # unless all goes well
             with engine.connect() as connection:
                 totals = read_totals(connection, known=before.totals if before.url == url else None)
+                proofs = {app: read_proof(connection, app) for app in totals}
                 quality, tuning = pipeline.quality(connection, places), pipeline.sweeps(connection, places)
             self._ready = url
         finally:
             engine.dispose()
-        self._read = Reading(url, time.monotonic(), totals, tuple(quality), tuple(tuning))
+        self._read = Reading(url, time.monotonic(), totals, proofs, tuple(quality), tuple(tuning))
         return self._read
 
 

@@ -17,6 +17,7 @@ from semistream import drivers
 from semistream.config import Places, Settings
 from semistream.streaming.settings import LoadSettings
 from semistream.warehouse import connect, create_all
+from semistream.warehouse.proof import Proof, as_run, read_proof
 from semistream.warehouse.schema import load_commits, quality_runs, tuning_runs, unmatched
 from semistream.warehouse.totals import Totals, read_totals
 
@@ -101,26 +102,24 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
     return json.loads((checkpoint / "summary.json").read_text())
 
 
-def verify(app: str, places: Places, *, since_last: bool) -> dict[str, Any]:
-    """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks and rows, when it is not."""
+def verify(app: str, places: Places, *, since_last: bool, sample: int) -> dict[str, Any]:
+    """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks and rows, when it is not.
+
+    since_last: only what no verification has proven yet; sample: how many facts and unmatched tuples are joined again.
+    """
     from semistream import quality
 
     result = quality.verify(places.warehouse_url, app, since_last=since_last, reports_dir=places.reports,
-                            reports_kept=places.reports_kept, snapshots=places.snapshots)
+                            reports_kept=places.reports_kept, snapshots=places.snapshots, sample=sample)
     if not result.success:
         raise quality.VerificationFailed(result)
     return {"app": app, "checks": len(result.results), "report": str(result.report or ""), "text": result.describe()}
 
 
-def unverified(places: Places) -> list[str]:
-    """The apps that have committed something since they were last found complete."""
-    verified = (select(quality_runs.c.app, func.max(quality_runs.c.started_at).label("at"))
-                .where(quality_runs.c.success == 1).group_by(quality_runs.c.app).subquery())
-    newer = (select(load_commits.c.app).distinct().order_by(load_commits.c.app)
-             .outerjoin_from(load_commits, verified, load_commits.c.app == verified.c.app)
-             .where(verified.c.at.is_(None) | (load_commits.c.committed_at > verified.c.at)))
+def loaded_apps(places: Places) -> list[str]:
+    """The apps that have committed anything."""
     with warehouse_connection(places) as connection:
-        return list(connection.scalars(newer))
+        return list(connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
 
 
 def app_names(checkpoints: Path) -> list[str]:
@@ -128,19 +127,24 @@ def app_names(checkpoints: Path) -> list[str]:
     return sorted(path.parent.name for path in checkpoints.glob("*/status.json"))
 
 
-def ledger(totals: Iterable[Totals]) -> list[dict[str, Any]]:
-    """One entry per app: the totals of everything that it has committed."""
-    return [{**asdict(t), "committed_at": minute(t.committed_at), "cache_share": _share(t.cache_hits, t.rows_read),
-             "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}"} for t in totals]
+def ledger(totals: Iterable[Totals], proofs: Mapping[str, Proof | None] | None = None) -> list[dict[str, Any]]:
+    """One entry per app: the totals of everything that it has committed, and what is proven of it."""
+    rows = []
+    for t in totals:
+        proof = (proofs or {}).get(t.app)
+        rows.append({**asdict(t), "complete": str(proof or ""), "proven": proof is not None and proof.complete,
+                     "committed_at": minute(t.committed_at), "cache_share": _share(t.cache_hits, t.rows_read),
+                     "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}"})
+    return rows
 
 
 def quality(connection: Connection, places: Places, app: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
     """The latest verifications, newest first; ``report`` is relative to the reports' directory."""
     q = quality_runs.c
     latest = select(quality_runs).where(q.app == app if app else true()).order_by(q.id.desc()).limit(limit)
-    rows = [dict(row) for row in connection.execute(latest).mappings()]
+    found = connection.execute(latest).all()
+    rows = [{**row._mapping, "batches": as_run(row).batches if row.to_batch is not None else ""} for row in found]
     for row in rows:
-        row["batches"] = f"{row['from_batch'] or 0} to {row['to_batch']}" if row["to_batch"] is not None else ""
         row |= {"failed": json.loads(row["failed"]), "started_at": minute(row["started_at"]), "path": row["report"],
                 "report": _report(Path(row["report"]), places)}
     return rows
@@ -198,14 +202,14 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
     with warehouse_connection(places) as connection:
         by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
         total = ledger(read_totals(connection, app).values())
-        proof = quality(connection, places, app, limit=1)
+        latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
     return {"app": app, "total": total[0] if total else {}, "reasons": by_reason, "run": run_summary(places.checkpoints / app),
-            "proof": proof[0] if proof else {}}
+            "complete": str(proof or "NO: nothing was committed"), "report": latest[0]["path"] if latest else ""}
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """This run beside everything that the app has ever committed."""
-    run, total, proof = summary["run"], summary["total"], summary["proof"]
+    run, total = summary["run"], summary["total"]
     table = Table("", "this run", "in all", title=f"{summary['app']} → {total.get('fact_table', '')}", title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -221,8 +225,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–", total.get("cache_share", ""))
     table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))
     table.add_section()
-    table.add_row("complete", "", "yes" if proof.get("success") else "NO")
-    table.caption = f"Report: {proof.get('path', '')}"
+    said, _, why = summary["complete"].partition(": ")
+    table.add_row("complete", "", said)
+    table.caption = f"Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
 

@@ -35,12 +35,15 @@ class Check:
         return str(self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})).replace(":", "\\:")
 
 
-def all_checks(scope: Scope, rejected: sa.Table, sources: Sources | None, sample: Sample | None) -> Iterator[Check]:
+def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, sources: Sources | None,
+               sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
     ids = None if sources is None else sources.ids
     yield from ledger_checks(scope)
     yield fact_rows(scope)
     yield unmatched_rows(scope, rejected)
+    yield unparsable(scope, rejected)
+    yield same_rows(scope, checksums)
     if sources is not None:
         yield source_rows(scope, sources.counts)
     if scope.ids:
@@ -133,6 +136,34 @@ def unmatched_rows(scope: Scope, rejected: sa.Table) -> Check:
         "must be those that the ledger counted (reason (all): the ledger's total against its own count by reason).",
         sa.union_all(*_both_ways(counted, rejected.select().subquery("ledger"), (*LOAD, "reason")),
                      _reasons_add_up(scope, rejected)))
+
+
+def unparsable(scope: Scope, rejected: sa.Table) -> Check:
+    read = select(func.coalesce(func.sum(load_batches.c.rows_read), 0)).where(scope.holds(load_batches)).scalar_subquery()
+    broken = select(func.coalesce(func.sum(rejected.c.rows_in_ledger), 0)).where(rejected.c.reason == "unparsable")
+    counted = select(broken.scalar_subquery().label("unparsable"), read.label("rows_read")).subquery("counted")
+    return Check(
+        "unparsable", f"No more than {scope.max_unparsable:.4g} of the tuples could not be parsed",
+        "A tuple that cannot be parsed has arrived, in unmatched, but its values have not. The limit is the job's "
+        "stream.max_unparsable.",
+        select(counted).where(counted.c.unparsable > scope.max_unparsable * counted.c.rows_read))
+
+
+def same_rows(scope: Scope, checksums: sa.Table) -> Check:
+    """Loads of a version that kept no checksums have null in the ledger, and are not compared."""
+    b, c = load_batches.c, checksums.c
+    both = load_batches.outerjoin(checksums, and_(*(b[k] == c[k] for k in LOAD)))
+
+    def differing(name: str, table: str) -> Select:
+        now = func.coalesce(c[name], 0)
+        return select(*_load(load_batches), literal(table, sa.String(255)).label("table"), b[name].label("checksum_in_ledger"),
+                      now.label("checksum_of_rows")).select_from(both).where(scope.holds(load_batches), b[name] != now)
+
+    return Check(
+        "same_rows", "The rows are the very ones that were loaded",
+        "Each load notes a checksum over all columns of its rows, which are all read again. Where it differs, a value was "
+        "changed, or a row lost, doubled or added, since.",
+        sa.union_all(differing("facts_checksum", scope.fact_name), differing("unmatched_checksum", unmatched.name)))
 
 
 def _reasons_add_up(scope: Scope, rejected: sa.Table) -> Select:
@@ -255,14 +286,18 @@ def surrogate_keys(scope: Scope) -> Check:
 def enriched_columns(scope: Scope) -> Check:
     f, d = scope.fact, scope.dimension
     pairs = [(f.c[a], d.c[m]) for a, m in scope.added.items()]
-    lacking = or_(*(and_(a.is_(None), m.is_not(None)) for a, m in pairs))
-    first = case(*((and_(a.is_(None), m.is_not(None)), literal(str(a.name), sa.String)) for a, m in pairs))
-    value = case(*((and_(a.is_(None), m.is_not(None)), sa.cast(m, sa.String(255))) for a, m in pairs))
+    differ = [a.is_distinct_from(m) for a, m in pairs]
+    values: dict[str, list[ColumnElement[str]]] = {
+        "column": [literal(str(a.name), sa.String) for a, _ in pairs],
+        "loaded": [sa.cast(a, sa.String(255)) for a, _ in pairs],
+        "in_dimension": [sa.cast(m, sa.String(255)) for _, m in pairs]}
+    shown = [case(*zip(differ, each, strict=True)).label(what) for what, each in values.items()]
     return Check(
-        "enriched_columns", "Enriched columns are filled wherever the master data has a value",
-        f"Compared for every fact: {_listed(scope.added)}.",
-        select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], first.label("empty_column"), value.label("value_in_dimension"))
-        .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate])).where(scope.holds(f), scope.is_current(f), lacking))
+        "enriched_columns", "Enriched columns are what the master data says",
+        f"Compared for every fact that was loaded with the master data that {d.name} has: {_listed(scope.added)}.",
+        select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *shown)
+        .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
+        .where(scope.holds(f), scope.is_current(f), or_(*differ)))
 
 
 def sample_joined(scope: Scope, sample: Sample) -> Check:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import sqlalchemy as sa
 from sqlalchemy import Column
 
 from semistream.config import Job
 from semistream.errors import ConfigError
+from semistream.quality.checksums import Sums, sum_up
 from semistream.quality.staging import Staging
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import NAME
@@ -15,8 +18,8 @@ from semistream.warehouse.types import sql_type, stored_schema
 ROWS = 100_000
 
 
-def stage(staging: Staging, uri: str, job: Job, app: str) -> sa.Table:
-    """What `app` wrote to the Delta table. Raises ConfigError when there is none."""
+def stage(staging: Staging, uri: str, job: Job, app: str) -> tuple[sa.Table, Sums]:
+    """What `app` wrote to the Delta table, and its rows' checksums by load. Raises ConfigError when there is none."""
     import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
@@ -30,10 +33,12 @@ def stage(staging: Staging, uri: str, job: Job, app: str) -> sa.Table:
     table = staging.table("facts", *columns)
     import pyarrow.compute as pc
 
+    sums: Sums = Counter()
     for batch in data.to_batches(filter=pc.field("app") == app, batch_size=ROWS):
+        sums.update(sum_up([batch]))
         with staging.engine.begin() as connection:
             bulk_insert(connection, table, batch)
     staging.index(table, "app", "batch", "drain", "partition")
     if job.stream.id:
         staging.index(table, *job.stream.id)
-    return table
+    return table, sums

@@ -10,10 +10,10 @@ from sqlalchemy.sql import ColumnElement, FromClause
 
 from semistream.config import Job
 from semistream.errors import ConfigError
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs, unmatched
+from semistream.warehouse.proof import Position
+from semistream.warehouse.schema import load_batches, load_commits, unmatched
 from semistream.warehouse.tables import dimension_name, existing_table, surrogate_key
 
-Position = tuple[int, int]  # (batch, drain)
 UNPUBLISHED = "not published yet"  # of the master data, in place of a version
 
 
@@ -41,6 +41,7 @@ class Scope:
     versions: dict[Position, str] = field(default_factory=dict)
     waiting: int = 0  # at the end of `last`
     unidentified: int = 0  # tuples that could not be parsed, so that even their id is unknown
+    max_unparsable: float = 0.01  # share of the tuples read that may be so
 
     def until(self, table: FromClause) -> ColumnElement[bool]:
         """Rows of this app up to `last`."""
@@ -86,15 +87,6 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
         raise ConfigError("app", "must have committed batches in the warehouse", app,
                           f"Apps that have: {', '.join(known) or 'none; load something first'}.")
     return commits
-
-
-def verified_until(connection: sa.Connection, app: str, fact_table: str) -> Position | None:
-    """Where the last successful run for the app ended."""
-    q = quality_runs.c
-    last = connection.execute(select(q.to_batch, q.to_drain).where(
-        q.app == app, q.fact_table == fact_table, q.success == 1, q.to_batch.is_not(None))
-        .order_by(q.to_batch.desc(), q.to_drain.desc()).limit(1)).first()
-    return None if last is None else (last.to_batch, last.to_drain)
 
 
 def drained_until(connection: sa.Connection, app: str, at: Position | None) -> Position | None:
@@ -155,4 +147,4 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
         ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on), added=added_columns(fact, dimension, job),
         business_key=business_key, unique=unique,
         left=left, version=versions.get(last, "") if version is None else version, versions=versions,
-        waiting=int(waiting or 0), unidentified=int(unidentified or 0))
+        waiting=int(waiting or 0), unidentified=int(unidentified or 0), max_unparsable=job.stream.max_unparsable)

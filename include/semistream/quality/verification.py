@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 
 from semistream import warehouse
 from semistream.config import Job, Places
@@ -19,13 +20,16 @@ from semistream.errors import SemistreamError
 from semistream.quality import delta
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
-from semistream.quality.scope import UNPUBLISHED, Position, Scope, committed, make_scope, verified_until
+from semistream.quality.checksums import Sums, stage_checksums
+from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_rejected, stage_sample
+from semistream.warehouse.proof import START, Position, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
 from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
+SAMPLE = 1000  # facts, and unmatched tuples, that are joined again
 NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]  # of a batch, in the report
 
 
@@ -43,7 +47,8 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """report: the page of this run, None when nothing had been committed since the last one; index: the page of all runs."""
+    """report: the page of this run, None when nothing had been committed since the last one; index: the page of all runs; proof:
+    what all runs together have proven."""
 
     success: bool
     app: str
@@ -53,6 +58,7 @@ class VerificationResult:
     notes: list[str] = field(default_factory=list)
     report: Path | None = None
     index: Path | None = None
+    proof: str = ""
 
     @property
     def failed(self) -> list[CheckResult]:
@@ -64,7 +70,7 @@ class VerificationResult:
     def describe(self, rows: int = 5) -> str:
         """A few lines for a log or an error message: what failed, and its first rows."""
         if self.report is None:
-            return f"{self.app}: nothing was committed since the last verification."
+            return f"{self.app}: nothing was committed since the last verification. Complete: {self.proof}"
         if self.success:
             return f"{self.app}: all {len(self.results)} checks hold. Report: {self.report}"
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
@@ -83,26 +89,29 @@ class VerificationFailed(SemistreamError):
 
 
 def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = False, reports_dir: Path | None = None,
-           reports_kept: int | None = None, sample: int = 1000, seed: int = 0,
+           reports_kept: int | None = None, sample: int = SAMPLE, seed: int | None = None,
            snapshots: Path | None = None) -> VerificationResult:
-    """Check everything that `app` has committed, or what it has since the last successful verification.
+    """Check everything that `app` has committed.
 
+    since_last: only what comes behind that which is proven already, by verifications that no failure has followed.
     job: what the app loads; default: what the ledger says, else the shipped job of the app's name. reports_dir: where Data Docs
     are kept, so many of the latest ones, snapshots: where the master data's snapshots are; by default as the environment says.
-    sample: how many facts, and how many unmatched tuples, are joined again. Raises ConfigError for an app that has loaded
-    nothing; a failed check does not.
+    sample: how many facts, and how many unmatched tuples, are joined again, drawn anew each time unless a seed is given.
+    Raises ConfigError for an app that has loaded nothing; a failed check does not.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
     places = Places.from_environment()
+    seed = secrets.randbelow(2**31) if seed is None else seed
     reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
     engine = warehouse.connect(url)
     try:
         with engine.connect() as connection:
             commits = committed(connection, app)
             job = job or _job(commits[-1], app, places)
-            first = verified_until(connection, app, commits[-1].fact_table) if since_last else None
+            proof = read_proof(connection, app)
+            first = proof.until if since_last and proof is not None and proof.until != START else None
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
-            return VerificationResult(True, app, commits[-1].fact_table, index=reports / "index.html")
+            return VerificationResult(True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof))
         while True:
             changes = _changes(engine, job.master.name)
             with Staging(engine) as staging:
@@ -112,9 +121,10 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
                 break
             discard(result.report, reports)  # the master data were changed meanwhile, and what was found may be no more than that
         _write_run(engine, result, scope, started, time.monotonic() - clock)
+        with engine.connect() as connection:
+            return replace(result, proof=str(read_proof(connection, app)))
     finally:
         engine.dispose()
-    return result
 
 
 def _job(commit: sa.Row, app: str, places: Places) -> Job:
@@ -145,21 +155,31 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
 def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None, sampling: tuple[int, int],
             reports: Path, snapshots: Path, changes: int | None, kept: int) -> tuple[VerificationResult, Scope]:
     engine, app, sink, name = staging.engine, commits[-1].app, commits[-1].sink, commits[-1].fact_table
-    fact = existing_table(engine, name) if sink == "sql" else delta.stage(staging, sink, job, app)
+    sums: Sums | None = None
+    if sink == "sql":
+        fact = existing_table(engine, name)
+    else:
+        fact, sums = delta.stage(staging, sink, job, app)
     with engine.connect() as connection:
         scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
     rejected = stage_rejected(staging, scope)
     sources = stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
+    checksums = stage_checksums(staging, scope, sums)
     sample = stage_sample(staging, scope, *sampling, snapshots)
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
+        old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
+        without = connection.scalar(select(func.count()).where(old))
+    if without:
+        staging.notes.append(f"{without:,} of the ledger's rows are of a version that kept no checksums: what they loaded is "
+                             "counted and joined again, but not compared value by value.")
     if not scope.comparable:
         staging.notes.append(f"All of these were loaded with an older version of the master data than {scope.dimension.name} has "
                              f"({scope.version}): enriched columns are compared in the sample only.")
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS, "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]], "notes": staging.notes}
-    checks = list(all_checks(scope, rejected, sources, sample))
+    checks = list(all_checks(scope, rejected, checksums, sources, sample))
     success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports, kept)
     results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")}) for c in checked]
     return VerificationResult(success, app, name, results, figures, staging.notes, page, reports / "index.html"), scope
@@ -200,8 +220,9 @@ def _figures(connection: sa.Connection, scope: Scope) -> tuple[dict[str, int], l
 
 def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float) -> None:
     failed: Sequence[str] = [r.name for r in result.failed]
+    first = scope.first
     with engine.begin() as connection:
         connection.execute(quality_runs.insert().values(
             app=result.app, fact_table=result.fact_table, started_at=started, seconds=seconds,
-            from_batch=None if scope.first is None else scope.first[0], to_batch=scope.last[0], to_drain=scope.last[1],
+            from_batch=first and first[0], from_drain=first and first[1], to_batch=scope.last[0], to_drain=scope.last[1],
             success=int(result.success), expectations=len(result.results), failed=json.dumps(failed), report=str(result.report)))

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, Table
 from semistream.durable import sync, write_json
 from semistream.errors import ConfigError
 from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.checksum import as_stored, checksum, signed
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import unmatched
@@ -93,6 +94,9 @@ class SqlSink:
 
     def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         joined, rejected = with_load(spool.joined(), entry), rejected_rows(spool.unmatched(), entry, self.fact)
+        dialect = self.engine.dialect.name
+        entry = entry | {"facts_checksum": _checksum(spool.joined(), dialect),
+                         "unmatched_checksum": _checksum(spool.unmatched(), dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
 
         def write(connection: Connection) -> None:
@@ -131,13 +135,15 @@ class DeltaSink:
     def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
+        unmatched_checksum = _checksum(spool.unmatched(), self.warehouse.engine.dialect.name)
         rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)
         if rejected.num_rows:
             staging = Path(self.checkpoint) / "staging"
             staging.mkdir(exist_ok=True)
             pq.write_table(rejected, staging / name)
             sync(staging / name)
-        return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None}
+        return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
+                        "facts_checksum": signed(spool.data.total), "unmatched_checksum": unmatched_checksum}
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
         from deltalake import DeltaTable
@@ -222,6 +228,7 @@ class DataFile:
         self._flushing: threading.Thread | None = None
         self._group: list[pa.RecordBatch] = []
         self._rows = self._group_rows = self._group_bytes = 0
+        self.total = 0  # the sum of the rows' checksums
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._group.append(rows)
@@ -254,7 +261,9 @@ class DataFile:
         return f"{self._directory}/{self._name}"
 
     def _write_group(self) -> None:
-        group = with_load(pa.Table.from_batches(self._group, self._schema), self._load)
+        joined = pa.Table.from_batches(self._group, self._schema)
+        self.total += checksum(joined)
+        group = with_load(joined, self._load)
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files, compression="snappy",
                                             use_dictionary=_with_dictionary(group.schema))
@@ -290,6 +299,12 @@ def _with_dictionary(schema: pa.Schema) -> list[str]:
 def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Table:
     """Unmatched tuples as rows of the table ``unmatched``."""
     return with_load(tuples, entry).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+
+
+def _checksum(rows: pa.Table, dialect: str) -> int:
+    """Of rows as the warehouse gives them back; a part at a time, as they lie on disk."""
+    parts = (rows.slice(start, INSERT_ROWS) for start in range(0, rows.num_rows, INSERT_ROWS))
+    return signed(sum(checksum(as_stored(part, dialect)) for part in parts))
 
 
 def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:

@@ -179,8 +179,9 @@ def get_ready(_: Iterator[object]) -> None:
 
 def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
     """A partition's ledger row for a batch that brings it nothing, from that of the commit before."""
-    return ledger_row(entry) | dict.fromkeys(SUMMED, 0) | {"batch": batch, "drain": 0, "waiting_before": entry["waiting"],
-                                                           "r_cycles": 0.0, "service_rate": 0.0, "rejected": {}}
+    nothing = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
+    return ledger_row(entry) | nothing | {"batch": batch, "drain": 0, "waiting_before": entry["waiting"], "r_cycles": 0.0,
+                                          "service_rate": 0.0, "rejected": {}}
 
 
 class Spool:

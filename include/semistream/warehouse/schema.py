@@ -47,6 +47,8 @@ load_batches = Table(
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
     Column("state_file", Text, nullable=False),  # the join state after this batch
+    Column("facts_checksum", BigInteger),  # of the rows in the fact table, see checksum.py; null: loaded before there were any
+    Column("unmatched_checksum", BigInteger),  # of those in unmatched
     Column("committed_at", DateTime, nullable=False),  # UTC
 )
 
@@ -128,7 +130,8 @@ quality_runs = Table(
     Column("fact_table", NAME, nullable=False),
     Column("started_at", DateTime, nullable=False),  # UTC
     Column("seconds", Float, nullable=False),
-    Column("from_batch", BigInteger),
+    Column("from_batch", BigInteger),  # what was verified comes after this batch; null: everything from the first on
+    Column("from_drain", Integer),  # and after the rows drained behind it, if 1
     Column("to_batch", BigInteger),
     Column("to_drain", Integer),  # whether the rows drained after to_batch were among those verified
     Column("success", Integer, nullable=False, server_default=false()),

@@ -1,0 +1,82 @@
+"""A checksum of rows that does not depend on their order: the sum, modulo 2**64, of a hash over all columns of each row.
+
+Computed of what is written, and again of what the warehouse gives back: a value that is changed, lost, doubled, or exchanged with
+another row's, gives another sum. A null adds nothing, so that rows have the same checksum after their table got a new column.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+
+from semistream.keys import canonical_type, codes, hash_long
+from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
+
+ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def row_hashes(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+    """A hash over the columns of each row, by name, uint64[n]. Integers of any width are the same number, as are 0.0 and -0.0."""
+    h = np.zeros(rows.num_rows, np.uint64)
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        values, valid = _longs(name, column)
+        seed = hashlib.blake2b(name.lower().encode(), digest_size=8).digest()  # no database tells the case of names apart
+        _add_column(values, valid, np.frombuffer(seed, np.int64)[0], h)
+    h ^= h >> np.uint64(29)
+    return h * ODD + ODD
+
+
+def checksum(rows: pa.RecordBatch | pa.Table) -> int:
+    """Of the rows together, as a signed 64-bit integer; 0 of none."""
+    return signed(row_hashes(rows).sum(dtype=np.uint64))
+
+
+def signed(total: int | np.uint64) -> int:
+    """A sum modulo 2**64 as a column of the warehouse holds it."""
+    return (int(total) + 2**63) % 2**64 - 2**63
+
+
+def as_stored(rows: pa.RecordBatch | pa.Table, dialect: str) -> pa.Table:
+    """Rows with the values that a database gives back of them, where these are others than were written.
+
+    dialect: SQLAlchemy's name of it. SQLite has no decimals of many digits but their text; MySQL has neither NaN nor infinity,
+    and gets a 32-bit number as its shortest text.
+    """
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    for i, field in enumerate(table.schema):
+        kind = field.type
+        if dialect == "sqlite" and pa.types.is_decimal(kind) and kind.precision > SQLITE_DECIMAL_DIGITS:
+            table = table.set_column(i, field.name, table.column(i).cast(pa.string()))
+        elif dialect != "sqlite" and pa.types.is_floating(kind):
+            column = table.column(i)
+            column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
+            column = column.cast(pa.string()).cast(pa.float64()) if pa.types.is_float32(kind) else column
+            table = table.set_column(i, field.name, column)
+    return table
+
+
+def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(int64[n], bool[n]): a number or a hash for each value, and whether there is one."""
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
+    if pa.types.is_floating(column.type):
+        valid = pc.fill_null(pc.invert(pc.is_nan(column)), False).to_numpy(zero_copy_only=False)
+        values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.float64) + 0.0
+        return values.view(np.int64), valid
+    if pa.types.is_time(column.type):
+        column = column.cast(pa.time64("us")).cast(pa.int64())
+    return codes([column], (canonical_type(name, column.type),))
+
+
+@njit(cache=True)
+def _add_column(values, valid, seed, h):
+    """values: int64[n]; valid: bool[n]; seed: int64, the column's; h: uint64[n], added to."""
+    for i in range(len(values)):
+        if valid[i]:
+            h[i] += np.uint64(hash_long(values[i], seed))

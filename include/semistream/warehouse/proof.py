@@ -1,0 +1,105 @@
+"""What all the verifications of an app together have proven, and which of their failures are still open.
+
+A failure stays open until a later verification of the same batches, all of them, finds nothing. Until then nothing that comes
+behind the failed batches' beginning counts as proven, however many later batches were verified.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import func, select
+
+from semistream.warehouse.schema import load_commits, quality_runs
+
+Position = tuple[int, int]  # (batch, drain)
+START: Position = (-1, 1)  # before the first batch
+
+
+@dataclass(frozen=True)
+class Run:
+    """A verification of the batches after ``first`` up to ``last``."""
+
+    first: Position
+    last: Position
+    at: datetime  # UTC
+    checks: int
+    failed: tuple[str, ...]
+    success: bool
+    report: str
+
+    def covers(self, other: Run) -> bool:
+        return self.first <= other.first and self.last >= other.last
+
+    @property
+    def batches(self) -> str:
+        return f"{self.first[0] + self.first[1]} to {self.last[0]}"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """until: everything up to there is proven; failures: those that are open, the newest first; run: the one that proved last."""
+
+    app: str
+    last: Position  # the newest commit
+    until: Position
+    failures: tuple[Run, ...]
+    run: Run | None
+
+    @property
+    def complete(self) -> bool:
+        return not self.failures and self.until >= self.last
+
+    def __str__(self) -> str:
+        """Which batches are complete, since when and by what; or what is not."""
+        at = "{:%Y-%m-%d %H:%M} UTC".format
+        if self.failures:
+            run = self.failures[0]
+            return f"NO: batches {run.batches} failed {', '.join(run.failed)} on {at(run.at)}"
+        if self.run is None:
+            return "NO: never verified"
+        proven = f"batches 0 to {self.until[0]}, {self.run.checks} checks on {at(self.run.at)}"
+        return f"yes: {proven}" if self.complete else f"NO: not verified after {proven}"
+
+
+def read_proof(connection: sa.Connection, app: str) -> Proof | None:
+    """Of one app and the table that it loads now; None when it has committed nothing."""
+    c, q = load_commits.c, quality_runs.c
+    commit = connection.execute(select(c.batch, c.drain, c.fact_table).where(c.app == app)
+                                .order_by(c.batch.desc(), c.drain.desc()).limit(1)).first()
+    if commit is None:
+        return None
+    mine = sa.and_(q.app == app, q.fact_table == commit.fact_table, q.to_batch.is_not(None))
+    # All that came before a verification of everything is settled by it, unless it failed further on.
+    everything = sa.and_(mine, q.success == 1, q.from_batch.is_(None))
+    whole = connection.execute(select(func.max(q.id), func.max(q.to_batch)).where(everything)).one()
+    needed = sa.true() if whole[0] is None else sa.or_(q.id >= whole[0], sa.and_(q.success == 0, q.to_batch >= whole[1]))
+    rows = connection.execute(select(quality_runs).where(mine, needed).order_by(q.id)).all()
+    return _proof(app, (commit.batch, commit.drain), [as_run(row) for row in rows])
+
+
+def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
+    until, failures, proving = START, list[Run](), None
+    for run in runs:
+        if run.success:
+            failures = [f for f in failures if not run.covers(f)]
+            if run.first <= until:
+                until, proving = max(until, run.last), run
+        else:
+            failures.append(run)
+            until = min(until, run.first)
+    return Proof(app, last, until, tuple(reversed(failures)), proving)
+
+
+def as_run(row: sa.Row) -> Run:
+    """A row of ``quality_runs``."""
+    drain = row.from_drain
+    if drain is None:  # of a run that did not say: what was surely looked at, or surely failed
+        drain = 1 if row.success else 0
+    first = START if row.from_batch is None else (row.from_batch, drain)
+    return Run(first, (row.to_batch, row.to_drain or 0), row.started_at, row.expectations, tuple(json.loads(row.failed)),
+               bool(row.success), row.report)
