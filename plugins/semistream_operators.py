@@ -91,12 +91,14 @@ class SparkAppOperator(SparkSubmitOperator):
         return super().execute(context)
 
     def use_connections(self) -> None:
+        from semistream.streaming.session import local_environment  # parsing a DAG file needs no Spark
+
         try:
-            BaseHook.get_connection(self._conn_id)
+            spark = BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException:  # the hook would quietly submit to YARN
             raise AirflowFailException(f"There is no Airflow connection {self._conn_id!r} to a Spark master. Set AIRFLOW_CONN_"
                                        f"{self._conn_id.upper()} or add it under Admin > Connections.") from None
-        self.env_vars = {**(self.env_vars or {}), **warehouse_environment()}
+        self.env_vars = {**local_environment(spark.host or ""), **(self.env_vars or {}), **warehouse_environment()}
 
 
 class SemiStreamLoadOperator(SparkAppOperator):

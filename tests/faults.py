@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +125,20 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def listening(pids: Iterable[int]) -> set[str]:
+    """The addresses, as /proc/net has them, at which processes wait for TCP connections."""
+    inodes = set()
+    for pid in pids:
+        with suppress(OSError):
+            inodes |= {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    sockets = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {s[1] for s in sockets if s[3] == "0A" and f"socket:[{s[9]}]" in inodes}
+
+
+def is_loopback(address: str) -> bool:
+    return address.split(":")[0] in ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
 
 
 def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = None) -> list[str]:

@@ -78,6 +78,43 @@ def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
     load.check()
 
 
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch, address):
+    """By itself, and with its UI where the environment has the address, as Airflow's tasks set it."""
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    if address:
+        monkeypatch.setenv("SPARK_LOCAL_IP", address)
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(1000)
+    app = faults.App(load, trigger="1 second")
+    try:
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
+        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load", failed)
+        found = faults.listening([app.process.pid, *faults.descendants(app.process.pid)])
+        assert len(found) >= 3 and all(map(faults.is_loopback, found)), found  # PySpark's gateway, RPC, block manager
+        ui = [a for a in found if 4040 <= int(a.rpartition(":")[2], 16) < 4060]
+        assert bool(ui) == bool(address)
+        for port in (int(a.rpartition(":")[2], 16) for a in ui):
+            properties = spark_properties(f"http://127.0.0.1:{port}/api/v1/applications")
+            assert properties["spark.authenticate"] == "true" and "spark.authenticate.secret" not in properties
+        request_stop(app.checkpoint)
+        assert app.end() == 0, app.output()
+    finally:
+        app.close()
+    load.check()
+
+
+def spark_properties(url: str) -> dict[str, str]:
+    """Of the driver whose UI that is."""
+    def get(url: str):
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return json.load(answer)
+
+    return dict(get(f"{url}/{get(url)[0]['id']}/environment")["sparkProperties"])
+
+
 def test_help_tells_every_setting_and_unknown_flags_are_errors():
     run = subprocess.run([sys.executable, faults.APP, "--help"], capture_output=True, text=True)
     assert run.returncode == 0

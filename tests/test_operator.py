@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+import faults
 from airflow_server import wait_until
 from semistream import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
@@ -158,13 +160,38 @@ def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_comman
     from semistream_operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "host": "db", "login": "u", "password": "p/w",
                                                              "schema": "dw"}))
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
-    assert operator.env_vars == {"WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw"}
+    assert operator.env_vars == {"WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw", "SPARK_LOCAL_IP": "127.0.0.1"}
     command = operator._get_hook()._build_spark_submit_command("x.py")
     assert "local[2]" in command and not any("p%2Fw" in a or "p/w" in a for a in command)
+
+
+def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):
+    from semistream_operators import SparkAppOperator
+
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    spark = {"conn_type": "spark", "host": "spark://host:7077", "extra": {"deploy-mode": "client"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    operator = SparkAppOperator(task_id="x", application="x.py")
+    operator.use_connections()
+    assert "SPARK_LOCAL_IP" not in operator.env_vars
+
+
+@pytest.mark.timeout(600)
+def test_airflow_and_its_drivers_are_reached_from_this_machine_only_and_read_by_their_owner_only(airflow_server, provisioned):
+    home = airflow_server.home
+    group = int((home / "airflow" / "standalone.pid").read_text())
+    found = faults.listening([group, *faults.descendants(group)])
+    assert found and all(map(faults.is_loopback, found)), found
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    files = [p for p in home.rglob("*") if not p.is_symlink()]
+    assert [p for p in files if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
+    assert {"warehouse.db", "airflow.db", "driver.log", "simple_auth_manager_passwords.json.generated"} <= {p.name for p in files}
+    assert any(p.name.startswith("attempt=") for p in files)  # logs of tasks
 
 
 @pytest.mark.timeout(600)
@@ -182,6 +209,8 @@ def test_driver_outlives_airflow_and_drains_when_stopped(airflow_server, provisi
     wait_until(lambda: server.tasks("semi_stream_load", load).get("load") == "deferred" and rows_read(checkpoint) == 3000,
                "loading", 300)
     driver = drivers.last_launch(checkpoint)
+    found = faults.listening([driver.pid, *faults.descendants(driver.pid)])
+    assert len(found) >= 3 and all(map(faults.is_loopback, found)), found
     server.kill()
     assert drivers.is_alive(checkpoint)
     provisioned.add(500)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from concurrent.futures import Future
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+LOOPBACK = "127.0.0.1"
 # Where the user's configuration says nothing else.
 DEFAULTS = {
     "spark.master": "local[*,4]",  # a task whose Python worker died is tried four times, as on a cluster
@@ -20,12 +22,34 @@ DEFAULTS = {
 }
 
 
+def is_local(master: str) -> bool:
+    """Whether the driver runs its tasks itself, so that nobody on the network has to reach it."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def local_environment(master: str) -> dict[str, str]:
+    """What spark-submit is to find in its environment: a local driver, its UI too, listens to this machine only."""
+    return {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) and "SPARK_LOCAL_IP" not in os.environ else {}
+
+
+def local_defaults() -> dict[str, str]:
+    """The same for a driver whose JVM has begun already. The UI's address is the environment's alone; without, there is none.
+
+    The secret is Spark's own, made up in the driver and in its memory only.
+    """
+    if "SPARK_LOCAL_IP" in os.environ:
+        return {"spark.authenticate": "true"}
+    return {"spark.authenticate": "true", "spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK,
+            "spark.ui.enabled": "false"}
+
+
 def open_session(app: str) -> SparkSession:
     """On the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf name; on this machine where none does."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     SparkContext._ensure_initialized()  # a SparkConf knows what was given only once there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
-    for name, value in DEFAULTS.items():
+    master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
+    for name, value in (DEFAULTS | (local_defaults() if is_local(master) else {})).items():
         if not given.contains(name):
             builder = builder.config(name, value)
     session = builder.getOrCreate()
