@@ -38,6 +38,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
 START_SECONDS = 300  # that Airflow may take to become healthy
 SQLITE_ARGUMENTS = {"timeout": 60}  # s that a process of Airflow waits while another one writes its metadata; 5 are too few
+# Under one shell, which is the head of their process group. Without their log servers: these would listen to every network, and
+# are of use only where logs are on other machines.
+AIRFLOW = """airflow db migrate || exit
+airflow api-server & airflow scheduler --skip-serve-logs & airflow dag-processor & airflow triggerer --skip-serve-logs & wait"""
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
 
 
@@ -58,6 +62,8 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "8",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": "0o700",  # whatever the umask
+        "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": "0o600",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
@@ -281,7 +287,7 @@ def up(screen: Console, places: Places) -> int:
     _free_port(int(settings["AIRFLOW__API__PORT"]))
     log = home / "standalone.log"
     with open(log, "wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "airflow", "standalone"], stdin=subprocess.DEVNULL, stdout=output,
+        process = subprocess.Popen(["sh", "-c", AIRFLOW], stdin=subprocess.DEVNULL, stdout=output,
                                    stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **settings}, cwd=ROOT)
     (home / "standalone.pid").write_text(str(process.pid))
     with _step(screen, "Airflow", lambda: "starting"):
@@ -310,6 +316,14 @@ def down(screen: Console, places: Places) -> int:
     (home / "standalone.pid").unlink()
     screen.print("Airflow has stopped.")
     return 0
+
+
+def _keep_private(home: Path) -> None:
+    """What is made from now on, and all that is in ``home`` already, is its owner's alone: databases, logs, a password."""
+    os.umask(0o077)
+    home.mkdir(parents=True, exist_ok=True)
+    if home.stat().st_uid == os.getuid():
+        home.chmod(0o700)
 
 
 def _running(home: Path) -> int | None:
@@ -371,6 +385,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     screen = Console(soft_wrap=True)
     places = Places.from_environment()
     os.environ["SEMISTREAM_HOME"] = str(places.home)
+    _keep_private(places.home)
     run: dict[str, Callable[[], int]] = {"load": lambda: load(arguments.job, screen, places), "up": lambda: up(screen, places),
                                          "down": lambda: down(screen, places)}
     try:
