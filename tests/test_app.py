@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 
 import faults
 from loads import SmallLoad, until
@@ -248,3 +249,37 @@ def test_the_users_spark_configuration_wins_over_the_defaults():
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
                          env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"})
     assert run.stdout.splitlines()[-1] == str([own.get(name, DEFAULTS[name]) for name in names])
+
+
+JAAS = "kafka.sasl.jaas.config"
+SECRET = 'PlainLoginModule required username="u" password="hush-hush";'
+
+
+@pytest.mark.parametrize("name, value", [(JAAS, SECRET), ("kafka.ssl.keystore.password", "hush-hush"), ("accessKey", "hush-hush"),
+                                         ("url", "mysql+pymysql://u:hush-hush@h/d")])
+def test_a_secret_is_refused_where_others_could_read_it(name, value):
+    with pytest.raises(ConfigError, match="source_options_file") as refused:
+        LoadSettings.load({"job": "tpch", "source_options": {name: value}})
+    assert name in str(refused.value) and "hush-hush" not in str(refused.value)
+
+
+def test_secrets_of_a_source_come_from_a_file_that_its_owner_alone_may_read(tmp_path):
+    file = tmp_path / "secrets.yaml"
+    file.write_text(yaml.safe_dump({JAAS: SECRET, "rows": 5}))
+    settings = LoadSettings.load({"job": "sales", "source_options": {"url": "mysql://u@h/d"}, "source_options_file": str(file)})
+    job = settings.with_source(SmallLoad(tmp_path / "home", "sqlite://").job)
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match=f"chmod 600 {file}"):
+        job.stream.all_options()
+    file.chmod(0o600)
+    assert job.stream.all_options() == {JAAS: SECRET, "rows": "5", "url": "mysql://u@h/d"}
+    for told in (job.to_ledger(), repr(job), *settings.to_arguments()):
+        assert "hush-hush" not in told
+    for wrong in (f"{JAAS}: [hush-hush", "- hush-hush", f"{JAAS}: {{hush-hush: 1}}"):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match="must be a YAML mapping") as refused:
+            job.stream.all_options()
+        assert "hush-hush" not in str(refused.value)
+    file.unlink()
+    with pytest.raises(ConfigError, match="No such file"):
+        job.stream.all_options()

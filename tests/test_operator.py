@@ -10,6 +10,7 @@ import socket
 import stat
 import sys
 import time
+import urllib.error
 from contextlib import suppress
 from pathlib import Path
 
@@ -193,6 +194,15 @@ def test_airflow_and_its_drivers_are_reached_from_this_machine_only_and_read_by_
     assert [p for p in files if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
     assert {"warehouse.db", "airflow.db", "driver.log", "simple_auth_manager_passwords.json.generated"} <= {p.name for p in files}
     assert any(p.name.startswith("attempt=") for p in files)  # logs of tasks
+
+
+def test_a_secret_in_the_form_is_refused_before_airflow_keeps_it(airflow_server):
+    airflow_server.call("/api/v2/dags")
+    runs = airflow_server.runs("semi_stream_load")
+    for options in ({"kafka.sasl.jaas.config": "hush-hush"}, {"url": "mysql://u:hush-hush@h/d"}):
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            airflow_server.trigger("semi_stream_load", job="tpch", source_options=options)
+    assert airflow_server.runs("semi_stream_load") == runs
 
 
 @pytest.mark.timeout(600)

@@ -362,6 +362,21 @@ def test_kafka_without_its_connector_is_named(spark, sqlite_load):
                         source_options={"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
 
 
+def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, sqlite_load, tmp_path):
+    for rows in (100, 50, 20):
+        sqlite_load.add_file(rows)
+    file = tmp_path / "options.yaml"
+    file.write_text("{maxFilesPerTrigger: 1, connection.password: hush-hush}")
+    file.chmod(0o600)
+    assert sqlite_load.run(spark, max_files=0, source_options_file=str(file))["batches"] >= 3
+    sqlite_load.check()
+    written = [p for p in (*sqlite_load.places.home.rglob("*"), *tmp_path.glob("warehouse.db*")) if p.is_file()]
+    assert [p for p in written if b"hush-hush" in p.read_bytes()] == []
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        sqlite_load.run(spark, source_options_file=str(file))
+
+
 def test_ledger_of_another_checkpoint_is_refused(spark, sqlite_load):
     sqlite_load.add_file(100)
     sqlite_load.run(spark)

@@ -134,6 +134,22 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return values
 
 
+def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
+    """A YAML mapping that its owner alone may read. Raises ConfigError otherwise, which tells nothing of what it says."""
+    remedy = "Write lines of the form NAME: 'VALUE', and chmod 600 it."
+    try:
+        if os.stat(path).st_mode & 0o077:
+            raise ConfigError(parameter, "must be a file that its owner alone may read", str(path), f"chmod 600 {path}")
+        values = yaml.load(Path(path).read_text(), _Loader)
+    except OSError as e:
+        raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path), remedy) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        values = None
+    if not isinstance(values, dict) or not all(isinstance(v, (str, int, float)) for v in values.values()):
+        raise ConfigError(parameter, "must be a YAML mapping of names to texts", str(path), remedy)
+    return {str(name): json.dumps(v) if isinstance(v, bool) else str(v) for name, v in values.items()}
+
+
 def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """Airflow's form reads "type" and no "$ref" or "anyOf" of plain types."""
     schema = dict(schema)
@@ -215,6 +231,8 @@ Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
+SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in any case
+PASSWORD = "://[^/@]*:[^/@]+@"  # in its value
 AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
 
 
@@ -252,12 +270,18 @@ class StreamSpec(Settings):
 
     format: str = Field("parquet", description="Spark source format: parquet, csv, json, kafka, zipf, outbox, …")
     options: dict[str, str] = Field({}, description="Options of the source, as Spark takes them")
+    options_file: str | None = Field(None, description="YAML file with further options that hold a secret; its owner alone may "
+                                                       "read it")
     path: str | None = Field(None, description="Directory of the stream's files")
     columns: str | None = Field(None, description="Schema of the stream as Spark DDL ('id BIGINT, sku STRING'); read from the "
                                                   "files where their format has one")
     id: Names = Field((), description="Columns that identify a stream tuple, for the completeness proof")
     max_unparsable: float = Field(0.01, ge=0, le=1, description="Share of the tuples that may be unparsable; the proof of "
                                                                 "completeness fails when more are")
+
+    def all_options(self) -> dict[str, str]:
+        """Those of the file too, which are kept nowhere else. Raises ConfigError when it cannot be read, or others may."""
+        return self.options | (read_secrets("options_file", self.options_file) if self.options_file else {})
 
 
 class MasterSpec(Settings):
@@ -286,7 +310,7 @@ class Job(Settings):
     def to_ledger(self) -> str:
         """JSON that ``Job.load`` takes again, without options of the source that may hold a secret."""
         options = {k: v for k, v in self.stream.options.items()
-                   if not re.search("url$|pass|secret|jaas|token|key$", k, re.IGNORECASE)}
+                   if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
         return self.model_copy(update={"stream": self.stream.model_copy(update={"options": options})}).model_dump_json()
 
 

@@ -77,7 +77,7 @@ class Part:
 
 def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
     """Out of ``load_commits.source_offsets``. Raises CannotRecount when that part of the source cannot be read again."""
-    kind, options = offsets.get("format"), {k.lower(): v for k, v in stream.options.items()}
+    kind, options = offsets.get("format"), {k.lower(): v for k, v in stream.all_options().items()}
     if "files" in offsets:
         files = [_local(f) for f in offsets["files"]]
         names = [f.name for f in files]

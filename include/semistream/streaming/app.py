@@ -129,6 +129,7 @@ class Load:
         """What can be known to fail without Spark. Raises ConfigError."""
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
+        self.job.stream.all_options()
         schema = sources.schema_before_session(self.job.stream)
         if current_version(self.snapshots) is None:
             raise ConfigError("snapshot", "must have been published", str(self.snapshots),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from semistream.config import Job, JoinSettings, Pairs, Places
+from semistream.config import PASSWORD, SECRET, Job, JoinSettings, Pairs, Places
 from semistream.errors import ConfigError
 
 AVAILABLE_NOW = "availableNow"
@@ -27,8 +27,21 @@ def _app(value: str) -> str:
     return value
 
 
+def _no_secret(options: dict[str, str]) -> dict[str, str]:
+    for name, value in options.items():
+        if re.search(SECRET, name, re.IGNORECASE) or re.search(PASSWORD, value):
+            raise ConfigError("source_options", "must hold no secret, which command lines and Airflow's database show", name,
+                              "Write it into a YAML file that you alone may read (chmod 600), and give that as "
+                              "source_options_file.")
+    return options
+
+
+def _absolute(value: str) -> str:
+    return str(Path(value).absolute()) if value else value
+
+
 def _sink(value: str) -> str:
-    return value if value == "sql" or "://" in value else str(Path(value).absolute())
+    return value if value == "sql" or "://" in value else _absolute(value)
 
 
 class LoadSettings(JoinSettings):
@@ -50,7 +63,12 @@ class LoadSettings(JoinSettings):
     source_format: str = Field(
         "", description="Spark source format in place of the job's: parquet, csv, json, kafka, zipf, outbox …")
     source_path: str = Field("", description="Directory of the stream's files in place of the job's")
-    source_options: Pairs = Field({}, description="Source options besides the job's, NAME=VALUE as Spark takes them")
+    source_options: Annotated[Pairs, AfterValidator(_no_secret)] = Field(
+        {}, description="Source options besides the job's, NAME=VALUE as Spark takes them",
+        json_schema_extra={"propertyNames": {"not": {"pattern": f"(?i){SECRET}"}},
+                           "additionalProperties": {"type": "string", "not": {"pattern": PASSWORD}}})
+    source_options_file: Annotated[str, AfterValidator(_absolute)] = Field(
+        "", description="YAML file with source options that hold a secret, such as a password; its owner alone may read it")
     source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the job's")
     stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops by itself; 0: never")
     drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after which those that wait are "
@@ -72,7 +90,9 @@ class LoadSettings(JoinSettings):
         """The job with the source that these settings put in place of its own."""
         spec = job.stream
         changed = {"format": self.source_format or spec.format, "path": self.source_path or spec.path,
-                   "columns": self.source_columns or spec.columns, "options": spec.options | self.source_options}
+                   "columns": self.source_columns or spec.columns, "options": spec.options | self.source_options,
+                   "options_file": self.source_options_file or spec.options_file}
         if self.source_format and self.source_format != spec.format:
-            changed |= {"options": self.source_options, "path": self.source_path or None, "columns": self.source_columns or None}
+            changed |= {"options": self.source_options, "options_file": self.source_options_file or None,
+                        "path": self.source_path or None, "columns": self.source_columns or None}
         return job.model_copy(update={"stream": spec.model_copy(update=changed)})

@@ -89,7 +89,7 @@ def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
         options["maxFilesPerTrigger"] = str(max_files)
     if max_rows and (spec.format in OWN or spec.format == "kafka"):
         options["maxOffsetsPerTrigger" if spec.format == "kafka" else "rowsPerBatch"] = str(max_rows)
-    return options | spec.options
+    return options | spec.all_options()
 
 
 def _read_schema(spark: SparkSession, spec: StreamSpec) -> StructType | None:

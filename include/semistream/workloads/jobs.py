@@ -46,14 +46,16 @@ def load_job(name: str | Path, places: Places | None = None) -> Job:
     if job.master.path and job.master.table:
         raise ConfigError("master", "must have a path or a table, not both", job.master.path, "Leave one out.")
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
-    return job.model_copy(update={"stream": _below(job.stream, bases), "master": _below(job.master, bases)})
+    stream = job.stream.model_copy(update={"path": _below(job.stream.path, bases),
+                                           "options_file": _below(job.stream.options_file, bases)})
+    return job.model_copy(update={"stream": stream,
+                                  "master": job.master.model_copy(update={"path": _below(job.master.path, bases)})})
 
 
-def _below(spec, bases: list[Path]):
-    if spec.path is None or Path(spec.path).is_absolute() or "://" in spec.path:
-        return spec
-    found = next((b / spec.path for b in bases if (b / spec.path).exists()), bases[-1] / spec.path)
-    return spec.model_copy(update={"path": str(found)})
+def _below(path: str | None, bases: list[Path]) -> str | None:
+    if path is None or Path(path).is_absolute() or "://" in path:
+        return path
+    return str(next((b / path for b in bases if (b / path).exists()), bases[-1] / path))
 
 
 def prepare(job: Job, places: Places, progress: Progress = silent) -> None:
