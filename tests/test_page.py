@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from sqlalchemy import delete, text
 
+from loads import until
 from semistream import pipeline
 from semistream.config import Places
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
@@ -275,3 +279,54 @@ def test_a_stop_comes_from_the_page_itself(page, monkeypatch, host, origin, allo
     headers = {"Host": host} | ({"Origin": origin} if origin else {})
     answer = page.client.post("/apps/sales/stop", headers=headers, follow_redirects=False)
     assert answer.status_code == (303 if allowed else 403) and stop_requested(checkpoint) == allowed
+
+
+class Served:
+    """The page as it is mounted, on a port of its own, again and again."""
+
+    def __init__(self, app):
+        self.app = FastAPI()
+        self.app.mount("/semistream", app)
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            self.port = s.getsockname()[1]
+
+    def __enter__(self) -> str:
+        self._server = uvicorn.Server(uvicorn.Config(self.app, port=self.port, log_level="error", timeout_graceful_shutdown=1))
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        until(lambda: self._server.started, 30, "the server")
+        return f"http://localhost:{self.port}/semistream/"
+
+    def __exit__(self, *_) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path):
+    """In the states that are shown worst: a damaged status, a dead app, a warehouse that is away; then nobody answers at all."""
+    from test_ui import chromium, find
+
+    (page.status("broken") / "status.json").write_bytes(b"")
+    page.status("dead")
+    served, driver = Served(page.app), chromium(tmp_path / "profile")
+    try:
+        with served as url:
+            driver.get(url)
+            assert "8,003" in find(driver, "#ledger").text and "unknown" in find(driver, "#apps").text
+            assert find(driver, "h1").value_of_css_property("font-size") == "20px"  # its style is let in
+            page.engine.dispose()
+            for file in tmp_path.glob("warehouse.db*"):
+                file.rename(tmp_path / f"away-{file.name}")
+            (tmp_path / "warehouse.db").write_bytes(b"no database" * 1000)
+            assert "read" in find(driver, "#error", 20).text and "8,003" in find(driver, "#ledger").text
+            driver.save_screenshot(str(tmp_path / "warehouse-gone.png"))
+            assert [line for line in driver.get_log("browser") if "Content Security Policy" in line["message"]] == []
+        assert "Airflow does not answer. What is shown here is" in find(driver, "#stale", 20).text
+        assert "8,003" in find(driver, "#ledger").text
+        driver.save_screenshot(str(tmp_path / "airflow-gone.png"))
+        with served:
+            until(lambda: not driver.find_element("id", "stale").is_displayed(), 20, "an answer")
+            find(driver, "#ended").click()
+            assert "dead" not in find(driver, "main").text and "None runs" in find(driver, "main").text
+    finally:
+        driver.quit()

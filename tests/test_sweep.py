@@ -89,12 +89,12 @@ def test_a_recommendation_holds_for_its_job_memory_and_partitions(values, algori
     assert settings.partitions == (2 if algorithm != "auto" else values.get("partitions", 0))
 
 
-def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path):
+def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     """Up to the app: what it would be given, and what it leaves."""
     csv.write_csv(pa.table({"id": range(5000), "k": [i * i % 2000 for i in range(5000)]}), tmp_path / "s.csv")
     csv.write_csv(pa.table({"code": range(2000), "name": [f"part {i}" for i in range(2000)]}), tmp_path / "m.csv")
     assert main(["snapshot", "--master", str(tmp_path / "m.csv"), "--on", "code", "--out", str(tmp_path / "snap")]) == 0
-    places = Places(home=tmp_path / "var", warehouse_url=f"sqlite:///{tmp_path / 'warehouse.db'}", reports_kept=2)
+    places = Places(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
     form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"), "on": {"k": "code"},
             "memory": "100KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None, "calibrate": True}
     points = pipeline.sweep_points(form, "manual__1+00:00", places)

@@ -24,13 +24,18 @@ FLAGS = ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def browser(airflow_server, tmp_path_factory):
+def chromium(profile: Path) -> webdriver.Chrome:
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
-    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in (*FLAGS, f"user-data-dir={profile}"):
         options.add_argument("--" + flag)
-    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    return webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+
+
+@pytest.fixture(scope="module")
+def browser(airflow_server, tmp_path_factory):
+    driver = chromium(tmp_path_factory.mktemp("browser"))
     driver.get(airflow_server.url + "/")
     find(driver, "input[name=username]").send_keys("admin")
     find(driver, "input[name=password]").send_keys(airflow_server.password)
@@ -124,11 +129,13 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(airflow_server, 
     assert "fact_small" in find(browser, "#ledger").text
     assert "complete" in find(browser, "#quality").text
     shot("page")
+    assert [line for line in browser.get_log("browser") if "Content Security Policy" in line["message"]] == []
     find(browser, "#quality a").click()
     browser.switch_to.frame(find(browser, "iframe"))
     assert "small" in find(browser, "body").text
     browser.switch_to.default_content()
     shot("report")
+    assert [line for line in browser.get_log("browser") if "Content Security Policy" in line["message"]] == []
     browser.switch_to.frame(find(browser, "iframe"))
     find(browser, "nav a").click()
     find(browser, "#apps")

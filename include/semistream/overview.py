@@ -20,7 +20,7 @@ from sqlalchemy import event
 
 from semistream import drivers, pipeline
 from semistream.config import Places
-from semistream.streaming.status import Status, read_status, stop_requested
+from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.proof import Proof, read_proof
 from semistream.warehouse.totals import Totals, read_totals
@@ -67,7 +67,7 @@ class Overview:
             if self._under_way is None or self._under_way.done():
                 self._under_way = self._reader.submit(self._read_warehouse, places)
             reading = self._under_way
-        error = "The warehouse has not answered yet."
+        error = "The warehouse has not answered yet"
         if reading in wait([reading], PATIENCE).done:
             failure = reading.exception()
             error = f"The warehouse does not answer: {str(failure).splitlines()[0]}" if failure else ""
@@ -100,7 +100,7 @@ def _app(checkpoint: Path) -> dict[str, Any]:
     shown = {"name": checkpoint.name, "alive": end is None, "stopping": stop_requested(checkpoint), "tone": "bad",
              "error": "" if end is None else end[1]}
     if status is None:
-        return {**asdict(Status("starting", 0, "", "")), **shown, "state": "unknown", "batch": "",
+        return {**shown, "state": "unknown", "heartbeat": "",
                 "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it anew."}
     state = status.state if end is None else end[0] if status.state in ("stopped", "failed") else "killed"
     return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
