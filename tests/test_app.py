@@ -16,6 +16,7 @@ import faults
 from loads import SmallLoad, until
 from semistream.config import Places
 from semistream.errors import ConfigError
+from semistream.streaming.session import is_local, local_environment
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import (
     Status,
@@ -105,6 +106,13 @@ def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch,
     finally:
         app.close()
     load.check()
+
+
+@pytest.mark.parametrize("master, local", [("local", True), ("local[*,4]", True), ("local-cluster[1,1,1024]", False),
+                                           ("spark://localhost:7077", False), ("yarn", False), ("k8s://https://host", False)])
+def test_on_a_cluster_nothing_is_forced(monkeypatch, master, local):
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert is_local(master) == local and bool(local_environment(master)) == local
 
 
 def spark_properties(url: str) -> dict[str, str]:

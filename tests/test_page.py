@@ -304,7 +304,7 @@ class Served:
 
 def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path):
     """In the states that are shown worst: a damaged status, a dead app, a warehouse that is away; then nobody answers at all."""
-    from test_ui import chromium, find
+    from test_ui import chromium, find, forbidden
 
     (page.status("broken") / "status.json").write_bytes(b"")
     page.status("dead")
@@ -320,7 +320,7 @@ def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path
             (tmp_path / "warehouse.db").write_bytes(b"no database" * 1000)
             assert "read" in find(driver, "#error", 20).text and "8,003" in find(driver, "#ledger").text
             driver.save_screenshot(str(tmp_path / "warehouse-gone.png"))
-            assert [line for line in driver.get_log("browser") if "Content Security Policy" in line["message"]] == []
+            assert forbidden(driver) == []
         assert "Airflow does not answer. What is shown here is" in find(driver, "#stale", 20).text
         assert "8,003" in find(driver, "#ledger").text
         driver.save_screenshot(str(tmp_path / "airflow-gone.png"))

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -47,7 +47,7 @@ class Overview:
     """Of one process. Threads may look at the same time."""
 
     def __init__(self) -> None:
-        self._mutex, self._reader = threading.Lock(), ThreadPoolExecutor(1, "overview")
+        self._mutex = threading.Lock()
         self._under_way: Future[Reading] | None = None
         self._read = Reading()  # the newest
         self._ready = ""  # URL of the warehouse whose tables are known to be there
@@ -65,7 +65,7 @@ class Overview:
         """Why there is no reading of this moment, if so, and the newest of this warehouse."""
         with self._mutex:
             if self._under_way is None or self._under_way.done():
-                self._under_way = self._reader.submit(self._read_warehouse, places)
+                self._under_way = self._begin(places)
             reading = self._under_way
         error = "The warehouse has not answered yet"
         if reading in wait([reading], PATIENCE).done:
@@ -73,6 +73,19 @@ class Overview:
             error = f"The warehouse does not answer: {str(failure).splitlines()[0]}" if failure else ""
         read = self._read
         return error, read if read.url == places.warehouse_url else Reading()
+
+    def _begin(self, places: Places) -> Future[Reading]:
+        """In a thread that a process ends without waiting for."""
+        reading: Future[Reading] = Future()
+
+        def run() -> None:
+            try:
+                reading.set_result(self._read_warehouse(places))
+            except BaseException as e:
+                reading.set_exception(e)
+
+        threading.Thread(target=run, daemon=True, name="overview").start()
+        return reading
 
     def _read_warehouse(self, places: Places) -> Reading:
         url, before = places.warehouse_url, self._read
