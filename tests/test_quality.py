@@ -584,6 +584,17 @@ def test_text_sources(name, tmp_path):
     assert found.to_pydict() == {"batch": [7] * len(ids), "id": ids, "stream_id": [str(i) for i in ids]}
 
 
+def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):
+    from semistream.quality.sources import _part
+
+    (options := tmp_path / "options.yaml").write_text('{header: "false", sep: ;}')
+    options.chmod(0o600)
+    (file := tmp_path / "part.txt").write_text("1;a\n2;b\n")
+    spec = StreamSpec(format="csv", options_file=str(options), columns="id BIGINT, name STRING", id=("id",))
+    pieces = list(_part({"format": "csv", "files": [str(file)]}, spec, None).read(("id",)))
+    assert pa.concat_batches([b for _, b in pieces])["id"].to_pylist() == [1, 2]
+
+
 def test_numbered_sources(warehouse):
     from semistream.quality.sources import CannotRecount, _part
 
