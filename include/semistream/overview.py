@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import event
+from sqlalchemy.exc import SQLAlchemyError
 
 from semistream import drivers, pipeline
 from semistream.config import Places
+from semistream.errors import SemistreamError
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.proof import Proof, read_proof
@@ -70,7 +72,8 @@ class Overview:
         error = "The warehouse has not answered yet"
         if reading in wait([reading], PATIENCE).done:
             failure = reading.exception()
-            error = f"The warehouse does not answer: {str(failure).splitlines()[0]}" if failure else ""
+            why = str(failure).partition("\n")[0] or type(failure).__name__
+            error = f"The warehouse does not answer: {why}" if failure else ""
         read = self._read
         return error, read if read.url == places.warehouse_url else Reading()
 
@@ -82,6 +85,8 @@ class Overview:
             try:
                 reading.set_result(self._read_warehouse(places))
             except BaseException as e:
+                if not isinstance(e, (SQLAlchemyError, OSError, SemistreamError)):
+                    log.exception("the warehouse could not be read")
                 reading.set_exception(e)
 
         threading.Thread(target=run, daemon=True, name="overview").start()
