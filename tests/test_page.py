@@ -244,6 +244,14 @@ def test_apps_that_run_no_more_can_be_hidden(page):
     assert "None runs" in page.get("/live?ended=false").text
 
 
+def test_the_page_is_found_behind_a_proxy_that_gives_airflow_a_path(airflow_plugins):
+    """Airflow's UI takes a leading slash for the root of the whole site."""
+    from semistream_plugin import SemistreamPlugin
+
+    (view,), (mounted,) = SemistreamPlugin.external_views, SemistreamPlugin.fastapi_apps
+    assert "/" + view["href"] == mounted["url_prefix"] + "/"
+
+
 def test_browsers_are_told_what_an_answer_may_do(page):
     reports = page.places.reports
     reports.mkdir(parents=True)
