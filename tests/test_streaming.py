@@ -377,6 +377,20 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, s
         sqlite_load.run(spark, source_options_file=str(file))
 
 
+@pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
+def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
+    from semistream.config import StreamSpec
+    from semistream.streaming.sources import read_stream
+
+    file = tmp_path / "options.yaml"
+    file.write_text(f"{name}: hush-hush")
+    file.chmod(0o600)
+    stream = read_stream(spark, StreamSpec(format="zipf", options_file=str(file)))
+    plan = stream._jdf.queryExecution().toString()
+    spark.conf.unset("spark.sql.redaction.options.regex")
+    assert name in plan and "hush-hush" not in plan
+
+
 def test_ledger_of_another_checkpoint_is_refused(spark, sqlite_load):
     sqlite_load.add_file(100)
     sqlite_load.run(spark)

@@ -279,9 +279,13 @@ class StreamSpec(Settings):
     max_unparsable: float = Field(0.01, ge=0, le=1, description="Share of the tuples that may be unparsable; the proof of "
                                                                 "completeness fails when more are")
 
+    def secrets(self) -> dict[str, str]:
+        """The options of the file, which are kept nowhere else. Raises ConfigError when it cannot be read, or others may."""
+        return read_secrets("options_file", self.options_file) if self.options_file else {}
+
     def all_options(self) -> dict[str, str]:
-        """Those of the file too, which are kept nowhere else. Raises ConfigError when it cannot be read, or others may."""
-        return self.options | (read_secrets("options_file", self.options_file) if self.options_file else {})
+        """Raises ConfigError as ``secrets`` does."""
+        return self.options | self.secrets()
 
 
 class MasterSpec(Settings):

@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from semistream.config import SECRET
+
 LOOPBACK = "127.0.0.1"
 # Where the user's configuration says nothing else.
 DEFAULTS = {
@@ -19,6 +21,7 @@ DEFAULTS = {
     "spark.python.unix.domain.socket.enabled": "true",  # over TCP each task waits 40 ms for a delayed acknowledgement
     # Without Hadoop's native library the default, which keeps a checksum file beside each file, starts two processes for each.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.redaction.regex": f"(?i)access[.]?key|{SECRET}",  # Spark's own does not know what a Kafka login is called
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -35,6 +36,8 @@ def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0, max_r
     max_files, max_rows: of one micro-batch; 0: no limit. Raises ConfigError for a source that cannot be read.
     """
     options = _options(spec, max_files, max_rows)
+    # Spark shows a source's options in its plans, which errors quote; whatever a file's are called, they are not shown.
+    spark.conf.set("spark.sql.redaction.options.regex", "|".join(["(?i)url", *map(re.escape, spec.secrets())]))
     reader = spark.readStream.format(spec.format).options(**options)
     if spec.format in OWN:
         spark.dataSource.register(OWN[spec.format])
