@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from sqlalchemy import delete, text
 
 from loads import until
@@ -31,8 +32,6 @@ class Page:
     """The page's app with a home of its own, its login left out, and ways to fill what it shows."""
 
     def __init__(self, home: Path, url: str, app):
-        from fastapi.testclient import TestClient
-
         self.places, self.app = Places(home=home, warehouse_url=url), app
         self.client = TestClient(app, base_url="http://localhost:8080")
         self.engine = connect(url)
@@ -231,6 +230,17 @@ def test_a_server_that_is_not_there_or_says_nothing_does_not_hold_the_page_up(ma
         for _ in range(2):
             assert "The warehouse has not answered yet" in page.get("/live").text
         assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize("url", ["mysql+pymysql//u:secret@h/d", "mysql+pymysql://u:secret@h:port/d", "oracle://u:secret@h/d",
+                                 "?"])
+def test_a_warehouse_that_cannot_be_is_told_without_its_password(tmp_path, monkeypatch, make_page, url):
+    import semistream_page
+
+    make_page(f"sqlite:///{tmp_path / 'warehouse.db'}").engine.dispose()
+    monkeypatch.setenv("WAREHOUSE_URL", url)
+    shown = TestClient(semistream_page.app).get("/").text
+    assert "WAREHOUSE_URL" in shown and "must" in shown and "secret" not in shown
 
 
 def test_apps_that_run_no_more_can_be_hidden(page):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ def connect(url: str) -> Engine:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        raise ConfigError("WAREHOUSE_URL", "must be a database URL", url, "For instance sqlite:///var/warehouse.db.") from None
+    except (ArgumentError, ValueError):
+        shown = re.sub(":[^:]*@", ":***@", url)  # what may be a password
+        raise ConfigError("WAREHOUSE_URL", "must be a database URL", shown, "For instance sqlite:///var/warehouse.db.") from None
     family = parsed.get_backend_name()
     if family == "sqlite":
         return _sqlite(parsed)
