@@ -22,7 +22,7 @@ PARAMS = form(
     {"Data": ("job", "app", "sink"), "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
      "Stop policy": ("trigger", "stop_after", "drain_after", "drain_every"),
      "Source": ("source_format", "source_path", "source_options", "source_options_file", "source_columns", "max_files",
-                "max_rows"),
+                "max_rows", "min_age"),
      "Failure": ("retry",)},
     job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
     algorithm={"enum": [AUTO, *REGISTRY],

@@ -245,10 +245,20 @@ def provisioned(airflow_server, tmp_path_factory):
 
 
 @pytest.fixture
+def load(tmp_path, warehouse_url):
+    """A small load into each kind of warehouse, its master data published."""
+    return small_load(tmp_path, warehouse_url)
+
+
+@pytest.fixture
 def sqlite_load(tmp_path):
-    """A small load into SQLite, its master data published."""
+    """A small load into SQLite only."""
+    return small_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+
+
+def small_load(tmp_path, url):
     from loads import SmallLoad
 
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load = SmallLoad(tmp_path / "home", url)
     load.publish()
     return load

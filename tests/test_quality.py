@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -49,12 +50,13 @@ class Loader:
     """Fills a warehouse as the streaming app does: batch after batch, partition by partition, with tuples that wait."""
 
     def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
-        self.url, self.directory, self.left = url, directory, left
+        self.url, self.directory, self.left = url, directory / "orders", left
+        self.directory.mkdir(parents=True, exist_ok=True)
         self.engine = connect(url)
         create_all(self.engine)
         business = ["sku", "name"] if many else ["sku"]
         self.job = Job.load({
-            "name": "sales", "stream": {"format": "parquet", "path": str(directory), "id": ["order_id"]},
+            "name": "sales", "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
             "master": {"name": "sales", "business_key": business}, "on": {"sku": "sku"},
             "columns": ["name", "price", "colour", "day"], "fact_table": "fact_sales"})
         self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, ["sku"]))
@@ -82,7 +84,7 @@ class Loader:
                 self._partition(connection, batch, drain, p, [r for r in rows if r["order_id"] % PARTITIONS == p])
             connection.execute(load_commits.insert().values(
                 app="sales", batch=batch, drain=drain, fact_table="fact_sales", sink="sql", partitions=PARTITIONS,
-                source_offsets=source_offsets(files), rows_read=len(rows), committed_at=now()))
+                source_offsets=source_offsets(files), source_listed=time.time(), rows_read=len(rows), committed_at=now()))
 
     def _partition(self, connection: sa.Connection, batch: int, drain: int, partition: int, rows: list[dict]) -> None:
         before = self.waiting[partition]
@@ -145,7 +147,7 @@ def test_sound(warehouse_url, tmp_path):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
-    assert len(result.results) == 19 and not result.notes
+    assert len(result.results) == 20 and not result.notes
     assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24, "unmatched: no_match": 12,
                               "unmatched: null_key": 12, "waiting": 0, "output rows": 156, "batches": 3}
     with loader.engine.connect() as connection:
@@ -270,7 +272,7 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         "unmatched_rows": {"batch": 1, "partition": 1}}, {}),
     "a batch was never committed": (sql("DELETE FROM load_commits WHERE batch = 1"), {
         "batch_partitions": {"batch": 1, "partitions_expected": None}, "none_invented": {"batch": 1},
-        "unmatched_once": {"rows_in_source": 0, "first_batch": 1}}, {}),
+        "unmatched_once": {"rows_in_source": 0, "first_batch": 1}, "source_files": {"batch": None}}, {}),
     "the driver read more": (on(load_commits, 1, rows_read="rows_read + 1"), {
         "commit_rows": {"batch": 1, "rows_read_by_driver": 61, "rows_read_by_partitions": 60}, "source_rows": {"batch": 1}}, {}),
     "a count is altered": (on(load_batches, 1, matched="matched + 1"), {
@@ -369,7 +371,7 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
         connection.execute(loader.fact.insert(), lost)
     mended = check(loader, reports, since_last=True)
     assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
-    assert mended.proof.startswith("yes: batches 0 to 2, 19 checks on ")
+    assert mended.proof.startswith("yes: batches 0 to 2, 20 checks on ")
 
 
 @pytest.mark.parametrize("runs, until, open_failures", [
@@ -543,9 +545,9 @@ def test_delta(warehouse_url, tmp_path):
 def test_source_gone(warehouse_url, tmp_path):
     loader = Loader(warehouse_url, tmp_path)
     loader.load(range(BATCHES))
-    (tmp_path / "orders-1.parquet").unlink()
+    (loader.directory / "orders-1.parquet").unlink()
     result = check(loader, tmp_path / "reports")
-    assert result.success and len(result.results) == 15
+    assert result.success and len(result.results) == 16
     assert "orders-1.parquet is gone" in result.notes[0] and "not counted again" in result.report.read_text()
 
 
@@ -649,7 +651,7 @@ def test_report_in_a_browser_offline(tmp_path):
         rows = browser.find_elements("css selector", "tbody tr")
         assert ["complete" in r.text for r in rows] == [True, True] and "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 19 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 20 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown and "source batch order id\n0 20\n" in shown

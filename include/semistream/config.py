@@ -233,6 +233,7 @@ Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
 SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in any case
 PASSWORD = "://[^/@]*:[^/@]+@"  # in its value
+FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # of Spark
 AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
 
 

@@ -35,7 +35,7 @@ class Check:
         return str(self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})).replace(":", "\\:")
 
 
-def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, sources: Sources | None,
+def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, files: sa.Table | None, sources: Sources | None,
                sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
     ids = None if sources is None else sources.ids
@@ -44,6 +44,8 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, sources: S
     yield unmatched_rows(scope, rejected)
     yield unparsable(scope, rejected)
     yield same_rows(scope, checksums)
+    if files is not None:
+        yield source_files(files)
     if sources is not None:
         yield source_rows(scope, sources.counts)
     if scope.ids:
@@ -164,6 +166,14 @@ def same_rows(scope: Scope, checksums: sa.Table) -> Check:
         "Each load notes a checksum over all columns of its rows, which are all read again. Where it differs, a value was "
         "changed, or a row lost, doubled or added, since.",
         sa.union_all(differing("facts_checksum", scope.fact_name), differing("unmatched_checksum", unmatched.name)))
+
+
+def source_files(files: sa.Table) -> Check:
+    return Check(
+        "source_files", "Every file of the source is in a batch, and as it was loaded",
+        "The ledger names each file with its size and time. A file listed here was there when the source was read and is in no "
+        "batch, or it was written after its batch was loaded: complete files are to be renamed into the stream's directory.",
+        select(files))
 
 
 def _reasons_add_up(scope: Scope, rejected: sa.Table) -> Select:

@@ -9,6 +9,7 @@ import csv
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Text
+from sqlalchemy import BigInteger, Column, Text, select
 
 from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
@@ -26,6 +27,7 @@ from semistream.quality.staging import Sources, Staging
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ids import shorten, stream_ids
+from semistream.warehouse.schema import load_files
 from semistream.warehouse.tables import arrow_schema, existing_table
 from semistream.warehouse.types import KeyString
 
@@ -39,7 +41,7 @@ class CannotRecount(Exception):
 def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row]) -> Sources | None:
     """The rows and ids of each batch's source. None, and a note, where they cannot be had."""
     try:
-        parts = [(c.batch, _part(json.loads(c.source_offsets), stream, staging.engine)) for c in commits if c.drain == 0]
+        parts = [(c.batch, _part(_source(staging.engine, c), stream, staging.engine)) for c in commits if c.drain == 0]
         return _stage(staging, scope, parts)
     except CannotRecount as e:
         staging.notes.append(f"The source was not counted again: {e}. Rows read are checked against the ledger only, and "
@@ -67,6 +69,19 @@ def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> Sou
     return Sources(counts, ids)
 
 
+def _source(engine: sa.Engine, commit: sa.Row) -> dict[str, Any]:
+    """``source_offsets`` with the paths of the batch's files."""
+    offsets: dict[str, Any] = json.loads(commit.source_offsets)
+    if not isinstance(count := offsets.get("files"), int):
+        return offsets
+    f = load_files.c
+    with engine.connect() as connection:
+        paths = list(connection.scalars(select(f.path).where(f.app == commit.app, f.batch == commit.batch).order_by(f.number)))
+    if len(paths) < count:
+        raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, and their names forgotten")
+    return offsets | {"files": paths}
+
+
 @dataclass(frozen=True)
 class Part:
     """The part of a source that one batch read. read(ids): pieces of (rows, the ids of those that have readable ones)."""
@@ -82,7 +97,7 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         files = [_local(f) for f in offsets["files"]]
         names = [f.name for f in files]
         label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return Part(label, lambda ids: (piece for f in files for piece in read_ids(f, kind, stream, options, ids)))
+        return Part(label, lambda ids: (piece for f in files for piece in _readable_file(f, kind, stream, options, ids)))
     if kind in ("zipf", "outbox"):
         first, last = ((o or [{"id": 0}])[0]["id"] for o in (offsets["start"], offsets["offsets"]))
         label = f"ids {first + 1} to {last}"
@@ -148,6 +163,13 @@ def _local(file: str) -> Path:
     if not path.is_file():
         raise CannotRecount(f"the source file {path} is gone")
     return path
+
+
+def _readable_file(file: Path, *arguments: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
+    try:
+        yield from read_ids(file, *arguments)
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as e:
+        raise CannotRecount(f"{file} cannot be read ({e})") from None
 
 
 def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str, str],

@@ -22,6 +22,7 @@ from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
+from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_rejected, stage_sample
 from semistream.warehouse.proof import START, Position, read_proof
@@ -164,6 +165,7 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
         scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
     rejected = stage_rejected(staging, scope)
     sources = stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
+    files = stage_source_files(staging, scope, job.stream)
     checksums = stage_checksums(staging, scope, sums)
     sample = stage_sample(staging, scope, *sampling, snapshots)
     with engine.connect() as connection:
@@ -179,7 +181,7 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS, "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]], "notes": staging.notes}
-    checks = list(all_checks(scope, rejected, checksums, sources, sample))
+    checks = list(all_checks(scope, rejected, checksums, files, sources, sample))
     success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports, kept)
     results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")}) for c in checked]
     return VerificationResult(success, app, name, results, figures, staging.notes, page, reports / "index.html"), scope

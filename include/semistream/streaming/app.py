@@ -31,6 +31,7 @@ from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
 from semistream.joins.registry import find_algorithm
 from semistream.master import Manifest, current_version, pin
+from semistream.source_files import SourceFile, look_at
 from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, first_tuples, tuple_count
 from semistream.streaming.plan import Plan, Progress
@@ -111,6 +112,7 @@ class Load:
         self.totals, self.started = Totals(), time.monotonic()
         self._border = threading.Lock()  # held while a batch or a drain is worked on
         self._stopping, self._signalled = False, threading.Event()
+        self._called = time.time()  # Spark last, with a batch; it lists the source after that
         self.failure: BaseException | None = None
         self.last: tuple[int, int] | None = None  # (batch, drain) of the newest commit
         self._pending: tuple[int, int] | None = None  # begun, and not yet sure to be committed
@@ -170,11 +172,15 @@ class Load:
         self.log = sources.SourceLog(self.checkpoint / "query", self.job.stream.format)
         self._take_up()
         self.status.update(state="running", master_version=Path(self.plan.snapshot).name, waiting=self.totals.waiting)
+        self.ledger.forget_files()
+        self._called = listed = time.time()
         self._consume(stream)
         self.status.update(state="draining")
         with self._border:
             self._drain()
             self._settle()
+        if self.settings.trigger == AVAILABLE_NOW and not self._stopping and self.last is not None:
+            self.ledger.source_was_listed(self.last[0], listed)
         summary = self._summary()
         clear_stop(self.checkpoint)
         self.status.update(state="stopped")
@@ -210,22 +216,35 @@ class Load:
                 raise Stopped
             try:
                 self._batch(df, batch)
+            except Stopped:
+                self._stopping = True
+                raise
             except BaseException as e:
                 self.failure = e
                 raise
+            finally:
+                self._called = time.time()
 
     def _batch(self, df: DataFrame, batch: int) -> None:
+        paths = self.log.files(batch)
         if self._pending == (batch, 0):
-            self._finish(df)
+            if self._has_changed(batch, paths):
+                self.sink.take_back(self.app, batch, 0)
+                source = self._source(batch, paths, self.plan.partitions)
+                self._begin(replace(self.progress, **source))
+            self._finish(sources.read_files(df, self.job.stream, paths) if paths else df)
             return
         last = self.last[0] if self.last else -1
         if batch <= last:  # committed, but Spark had no time to note it
+            self._check_same_source(batch, paths)
             return
         if batch > last + 1:
             raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
                              f"Restore the warehouse or the checkpoint, or begin again with another app name and checkpoint.")
-        self._change_plan(df, batch)
-        self._begin(Progress(batch, 0, self.plan, self.states, self._files(batch)))
+        source = self._source(batch, paths, self.partitions)
+        df = sources.read_files(df, self.job.stream, paths) if paths else df
+        self._change_plan(df, paths if source["own"] else [])
+        self._begin(Progress(batch, 0, self.plan, self.states, **source))
         if self._changes_nothing():
             entries = [without_tuples(e, batch) for e in self.entries]
             self.ledger.commit(self._row(entries), entries)
@@ -233,14 +252,59 @@ class Load:
         else:
             self._finish(df)
 
-    def _change_plan(self, df: DataFrame, batch: int) -> None:
+    def _source(self, batch: int, paths: list[str], partitions: int) -> dict[str, Any]:
+        """What ``Progress`` says of a batch's part of the source. The tasks read its files, if they can, without Spark."""
+        self.log.flush(batch)
+        sources = self._rested(paths)
+        own = self.job.stream.format == "parquet" and can_read(paths, self.stream, partitions)
+        return {"source": self.log.offsets(batch), "sources": sources, "own": own}
+
+    def _has_changed(self, batch: int, paths: list[str]) -> bool:
+        """Whether the batch that was begun is no longer the same part of the source: a file has changed since, or Spark's note of
+        it was lost."""
+        at = self.progress
+        return at.source != self.log.offsets(batch) or [s.path for s in at.sources] != paths \
+            or any(s.known and s.now() != s for s in at.sources)
+
+    def _check_same_source(self, batch: int, paths: list[str]) -> None:
+        """A batch that is passed over, as its number is in the ledger, must be the very one. Raises StateError."""
+        said, known = self.ledger.source(batch)
+        given = self.log.offsets(batch)
+        same = all(said[name] == given[name] for name in ("format", "offsets", "start"))
+        complete = not paths or len(paths) == (len(known) if isinstance(said["files"], list) else said["files"])
+        if same and complete and set(known) <= set(paths):
+            return
+        raise StateError(f"Batch {batch} of {self.checkpoint / 'query'} is another part of the source than batch {batch} of "
+                         f"{self.app} in the ledger. Passing it over would lose tuples, loading it would double some. Restore "
+                         f"that directory as it was after batch {self.last[0] if self.last else batch}, or load the source "
+                         "anew under another --app name.")
+
+    def _rested(self, paths: list[str]) -> tuple[SourceFile, ...]:
+        """The files of a batch as they are, when none has changed for ``min_age``. Raises StateError for one that is gone, and
+        Stopped if a stop is asked for before."""
+        files = look_at(paths)
+        while (newest := max((f.modified / 1e9 for f in files), default=0.0)) > 0:
+            until = min(newest, time.time()) + self.settings.min_age  # a file may be dated in the future
+            if until <= time.time():
+                return files
+            log.info("waiting %.0f s for the newest of %d files to be complete (min_age)", until - time.time(), len(files))
+            while time.time() < until:
+                if self._stop_asked():
+                    raise Stopped
+                time.sleep(POLL)
+            before, files = files, look_at(paths)
+            if files == before:
+                return files
+        return files
+
+    def _change_plan(self, df: DataFrame, files: list[str]) -> None:
         """Take up a new master version, or changed settings, once nothing waits under the old plan; what a sample of the stream
         is to decide is decided in the first batch of a run that nothing waits before."""
         wanted = self._plan(self.partitions)
         if wanted == self.plan.asked() and (self._chosen or not self.plan.open_questions):
             return
         if wanted.open_questions:
-            sample = self._sample(df, batch)
+            sample = self._sample(df, files)
             wanted = wanted.choose(sample, self.costs, self.plan)
             self._chosen = sample.num_rows > 0
             if wanted.auto:
@@ -254,20 +318,13 @@ class Load:
         log.info("master version %s, %s with %d partitions", Path(wanted.snapshot).name, wanted.algorithm, wanted.partitions)
         self.status.update(master_version=Path(wanted.snapshot).name)
 
-    def _sample(self, df: DataFrame, batch: int) -> pa.RecordBatch:
-        """Some of a batch's tuples, from as few of its files as have them."""
-        if files := self._files(batch):
+    def _sample(self, df: DataFrame, files: list[str]) -> pa.RecordBatch:
+        """Some of a batch's tuples, from as few of its files as have them; files: if they are read without Spark."""
+        if files:
             return first_tuples(files, self.stream, SAMPLE)
         rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
         table = rows.limit(SAMPLE).toArrow().cast(self.stream).combine_chunks()
         return table.to_batches()[0] if table.num_rows else nothing(self.stream)
-
-    def _files(self, batch: int) -> tuple[str, ...]:
-        """Those of a micro-batch, if its tasks can read them without Spark."""
-        if self.job.stream.format != "parquet":
-            return ()
-        files = tuple(self.log.offsets(batch).get("files", ()))
-        return files if can_read(files, self.stream, self.plan.partitions) else ()
 
     def _drain(self) -> None:
         """Finish what waits. The border is held."""
@@ -289,7 +346,7 @@ class Load:
         """Join, load and commit what ``progress`` notes; a drain (df None) has no input."""
         at = self.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint), self.stream, self.job.stream.id,
-                    self.sink, at.files)
+                    self.sink, at.files, at.sources)
         entries = self._run(work, df)
         row = self._row(entries)
         if self.sink.promise(row, entries):  # while the commit is made, Spark plans the next micro-batch
@@ -313,8 +370,14 @@ class Load:
         at = self.progress
         return {"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
                 "fact_table": self.job.fact_table, "sink": self.settings.sink, "partitions": at.plan.partitions,
-                "source_offsets": json.dumps({} if at.drain else self.log.offsets(at.batch)),
+                "source_offsets": json.dumps(at.source), "files": at.sources, "source_listed": self._listed(at),
                 "rows_read": sum(e["rows_read"] for e in entries)}
+
+    def _listed(self, at: Progress) -> float | None:
+        """The time before which all files came that batches up to this one have; None where it is not known, as when Spark is to
+        give further batches of what it has listed."""
+        more = at.drain or self.settings.trigger == AVAILABLE_NOW or len(at.sources) == self.settings.max_files
+        return None if more or not at.sources else self._called
 
     @property
     def states(self) -> dict[int, str]:

@@ -22,6 +22,7 @@ from semistream.errors import StateError
 from semistream.joins import SemiStreamJoin, open_join
 from semistream.keys import JoinKeys, bucket_expression, bucket_of, buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
+from semistream.source_files import SourceFile
 from semistream.warehouse.tables import surrogate_key
 
 if TYPE_CHECKING:
@@ -232,15 +233,23 @@ class Progress:
 
     It is written before any task starts. Whatever is noted here is finished, with this plan and from these states, before
     anything else is begun; so a task that outlives its driver does the same work as its successor, and the ledger keeps one.
-    states: join state files after the batch before, by partition; none where nothing is taken over. files: of the micro-batch,
-    which the tasks read themselves; none where Spark brings the tuples.
+    states: join state files after the batch before, by partition; none where nothing is taken over. source: which part of the
+    source the micro-batch is, as ``load_commits.source_offsets`` says it; sources: its files, as they were when it began; own:
+    whether the tasks read these themselves, or Spark brings the tuples.
     """
 
     batch: int
     drain: int
     plan: Plan
     states: dict[int, str] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
+    source: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[SourceFile, ...] = ()
+    own: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those that the tasks read themselves."""
+        return tuple(s.path for s in self.sources) if self.own else ()
 
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
@@ -249,7 +258,8 @@ class Progress:
         try:
             values = json.loads(path.read_text())
             return cls(values["batch"], values["drain"], Plan.from_json(values["plan"]),
-                       {int(p): f for p, f in values["states"].items()}, tuple(values.get("files", ())))
+                       {int(p): f for p, f in values["states"].items()}, values["source"],
+                       tuple(SourceFile(*s) for s in values["sources"]), values["own"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as e:

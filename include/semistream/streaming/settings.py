@@ -60,6 +60,8 @@ class LoadSettings(JoinSettings):
     max_files: int = Field(0, ge=0, description="Most files that one micro-batch reads; 0: no limit")
     max_rows: int = Field(0, ge=0, description="Most tuples that one micro-batch reads, of a source that can limit them "
                                                "(kafka, zipf, outbox); 0: no limit")
+    min_age: float = Field(0, ge=0, description="Seconds for which a file must not have changed before it is loaded, where files "
+                                                "are not renamed into the stream's directory when they are complete")
     source_format: str = Field(
         "", description="Spark source format in place of the job's: parquet, csv, json, kafka, zipf, outbox …")
     source_path: str = Field("", description="Directory of the stream's files in place of the job's")

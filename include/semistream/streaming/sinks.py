@@ -23,7 +23,7 @@ from semistream.warehouse.checksum import as_stored, checksum, signed
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.schema import unmatched
-from semistream.warehouse.tables import ensure, fact_table
+from semistream.warehouse.tables import ensure, existing_table, fact_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -36,10 +36,13 @@ LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()
 
 
 class Sink(Protocol):
-    """``loaded`` and ``load`` run in tasks, the rest in the driver."""
+    """``loaded``, ``data_file`` and ``load`` run in tasks, the rest in the driver."""
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The ledger row of a partition that is loaded already."""
+
+    def take_back(self, app: str, batch: int, drain: int) -> None:
+        """Forget what some partitions have loaded of a batch that is not committed."""
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
         """Where joined rows go at once, and not into the spool; load: the ``LOAD_FIELDS``."""
@@ -89,6 +92,9 @@ class SqlSink:
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return self.ledger(app).partition(batch, drain, partition)
 
+    def take_back(self, app: str, batch: int, drain: int) -> None:
+        self.ledger(app).take_back(batch, drain, existing_table(self.engine, self.fact))
+
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
         return None
 
@@ -128,6 +134,9 @@ class DeltaSink:
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return None  # the driver asks no task for a batch that is in
+
+    def take_back(self, app: str, batch: int, drain: int) -> None:
+        return None  # nothing refers to what was written
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
         return DataFile(self.uri, schema, load)

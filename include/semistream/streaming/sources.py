@@ -16,17 +16,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from semistream.config import StreamSpec
+from semistream.config import FILE_FORMATS, StreamSpec
+from semistream.durable import sync
 from semistream.errors import ConfigError
 from semistream.streaming.datasources import OutboxSource, ZipfSource
 
 RAW = "_corrupt_record"  # the whole text of a tuple that could not be parsed, else null
 OWN = {s.name(): s for s in (ZipfSource, OutboxSource)}
-FILES = ("parquet", "orc", "csv", "json", "text", "avro")
 TEXTS = ("csv", "json")  # file formats whose tuples may be unparsable
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 SAME_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
               pa.date32(), pa.timestamp("us", "UTC")}  # Parquet's, that Arrow and Spark read alike
+ANY_AGE = "36500d"  # Spark by default never loads a file a week older than the newest one
 SAMPLE_FILES = 1  # that the schema of files without one is taken from
 
 
@@ -53,6 +54,17 @@ def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0, max_r
         what = f"{spec.format} {spec.path or ''}".strip()
         raise ConfigError("stream", "must be a source that Spark can read", what, str(e)) from None
     return parse_kafka(df, spec) if spec.format == "kafka" and spec.columns else df
+
+
+def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
+    """A micro-batch's tuples out of its files as they are now. Spark reads no more of a file than there was when it listed it.
+
+    df: the micro-batch as Spark gives it. Lazy.
+    """
+    options = _options(spec, 0, 0) | {"__globPaths__": "false"}  # a file's name may have a pattern's signs
+    if spec.path and Path(spec.path).is_dir():
+        options["basePath"] = spec.path
+    return df.sparkSession.read.format(spec.format).options(**options).schema(df.schema).load(paths)
 
 
 def parse_kafka(df: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -88,8 +100,11 @@ def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
         options["header"] = "true"
     if spec.format in TEXTS:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW}
-    if max_files and spec.format in FILES:
-        options["maxFilesPerTrigger"] = str(max_files)
+    if spec.format in FILE_FORMATS:
+        options["maxFileAge"] = ANY_AGE
+    if max_files and spec.format in FILE_FORMATS:
+        # What was listed is not kept for later batches: then a batch that has fewer files than it may has all that there are.
+        options |= {"maxFilesPerTrigger": str(max_files), "maxCachedFiles": "0"}
     if max_rows and (spec.format in OWN or spec.format == "kafka"):
         options["maxOffsetsPerTrigger" if spec.format == "kafka" else "rowsPerBatch"] = str(max_rows)
     return options | spec.all_options()
@@ -99,7 +114,7 @@ def _read_schema(spark: SparkSession, spec: StreamSpec) -> StructType | None:
     """The schema to read with; None lets the source tell its own."""
     if spec.columns:
         schema = _from_ddl(spark, spec.columns)
-    elif spec.format in FILES:
+    elif spec.format in FILE_FORMATS:
         schema = _infer(spark, spec)
     else:
         return None
@@ -159,9 +174,34 @@ class SourceLog:
         """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
         start, end = self._read(batch - 1) if batch else None, self._read(batch)
         out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
-        if self.format in FILES and end:
-            out["files"] = self._files(start[0]["logOffset"] if start and start[0] else -1, end[0]["logOffset"])
-        return out
+        return out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS and end else out
+
+    def files(self, batch: int) -> list[str]:
+        """The files of a batch as the source's log has them: plain paths, or URIs where they are not local."""
+        if self.format not in FILE_FORMATS:
+            return []
+        after, last = (o[0]["logOffset"] if o and o[0] else -1 for o in (self._read(batch - 1), self._read(batch)))
+        entries: dict[str, None] = {}
+        for number in range(after + 1, last + 1):
+            for line in self._log(number).read_text().splitlines()[1:]:
+                entry = json.loads(line)
+                if after < entry["batchId"] <= last:
+                    entries[_plain_path(entry["path"])] = None
+        return list(entries)
+
+    def flush(self, batch: int) -> None:
+        """Wait until what Spark has noted of a batch is on disk, as it does not: the ledger will say that the batch is in."""
+        offsets, end = self.directory / "offsets", self._read(batch)
+        paths = [offsets / str(batch), offsets]
+        if self.format in FILE_FORMATS and end and end[0]:
+            paths += [self._log(end[0]["logOffset"]), self.directory / "sources" / "0"]
+        for path in paths:
+            sync(path)
+
+    def _log(self, number: int) -> Path:
+        """An entry of the source's log; it is compacted now and then."""
+        path = self.directory / "sources" / "0" / str(number)
+        return path if path.exists() else path.with_name(f"{number}.compact")
 
     def _read(self, batch: int) -> list[Any] | None:
         try:
@@ -169,18 +209,6 @@ class SourceLog:
         except FileNotFoundError:
             return None
         return [None if line == "-" else json.loads(line) for line in lines]
-
-    def _files(self, after: int, last: int) -> list[str]:
-        """The files that the source's log has for (after, last]; it is compacted now and then."""
-        entries: dict[str, None] = {}
-        log = self.directory / "sources" / "0"
-        for number in range(after + 1, last + 1):
-            path = log / str(number)
-            for line in (path if path.exists() else log / f"{number}.compact").read_text().splitlines()[1:]:
-                entry = json.loads(line)
-                if after < entry["batchId"] <= last:
-                    entries[_plain_path(entry["path"])] = None
-        return list(entries)
 
 
 def _plain_path(uri: str) -> str:

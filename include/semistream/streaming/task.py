@@ -23,6 +23,7 @@ from semistream.errors import StateError
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
 from semistream.keys import buckets
+from semistream.source_files import SourceFile, check_unchanged
 from semistream.streaming.columnar import read_partition
 from semistream.streaming.exchange import scratch
 from semistream.streaming.handover import Holder, prepare
@@ -42,7 +43,8 @@ class Work:
     """One micro-batch, or the drain after it, as every task of it is told.
 
     checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples, ``_corrupt_record`` left out;
-    files: of the micro-batch, which the tasks read themselves; none where Spark brings the tuples.
+    files: of the micro-batch, which the tasks read themselves; none where Spark brings the tuples. sources: its files, whoever
+    reads them.
     """
 
     app: str
@@ -55,6 +57,7 @@ class Work:
     stream_id: tuple[str, ...]
     sink: Sink = field(repr=False)  # it knows the warehouse's password
     files: tuple[str, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row."""
@@ -91,6 +94,7 @@ class Work:
             state, before = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
             if name != before:
                 join.snapshot(changes=bool(before)).write(state, before)
+            check_unchanged(self.sources)
             entry = self.sink.load(entry, spool)
         if entry["state_file"] == name:
             holder.hold((self.checkpoint, partition, name), join)

@@ -7,13 +7,14 @@ waited after that batch, reads no source, and exists only where something waited
 
 ``load_commits.source_offsets`` is JSON, and tells which part of the source a batch is, for an independent count of its tuples::
 
-    {"format": "parquet", "offsets": [{"logOffset": 4}], "start": [{"logOffset": 3}], "files": ["/data/stream/part-4.parquet"]}
+    {"format": "parquet", "offsets": [{"logOffset": 4}], "start": [{"logOffset": 3}], "files": 2}        # see load_files
     {"format": "zipf",    "offsets": [{"id": 200000}],   "start": [{"id": 100000}]}       # ids start < id <= end
     {"format": "outbox",  "offsets": [{"id": 7311}],     "start": [{"id": 7200}]}         # outbox ids start < id <= end
     {"format": "kafka",   "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}   # start <= offset < end
 
 ``start`` holds where the batch before ended (null: the source's beginning), one element a source, as Spark's offset log has it.
-A drain's is ``{}``. ``files`` are plain paths, or URIs where they are not local.
+A drain's is ``{}``. ``files`` is their number (an earlier version had their paths). ``load_files`` names them, with size and time
+as they were when the batch began; those that are gone from the source are forgotten there by and by.
 
 Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting. Tuples that could not be parsed
 (reason ``unparsable``), or whose id is too long for an index (``long_id``), are part of rows_read and of unmatched. Rows written
@@ -29,19 +30,22 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, Row, func, select
+from sqlalchemy import Connection, Delete, Engine, Row, Select, Table, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.schema import load_batches, load_commits, unmatched
+from semistream.warehouse.schema import load_batches, load_commits, load_files, unmatched
 
 T = TypeVar("T")
 # Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many connections; a statement ended by an
 # administrator (1317) or by a limit on its time (1969 MariaDB's, 3024 MySQL's).
 MYSQL_TRANSIENT = frozenset({1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0, 1317, 1969, 3024})
+FILES_AT_ONCE = 10_000  # of the source, looked at
 SQLITE_TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
@@ -125,10 +129,17 @@ class Ledger:
     def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (), rejected: pa.Table | None = None) -> None:
         """Say that all partitions of a batch are in; again is harmless.
 
+        commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path, size, modified) each.
         entries, rejected: partition rows and unmatched tuples that no task has written, for a sink outside the warehouse.
         """
+        files = [{"app": self.app, "batch": commit["batch"], "number": n, **SourceFile(*file)._asdict()}
+                 for n, file in enumerate(commit.get("files", ()))]
+
         def work(connection: Connection) -> None:
-            connection.execute(load_commits.insert(), {**commit, "committed_at": utc_now()})
+            row = {name: value for name, value in commit.items() if name != "files"}
+            connection.execute(load_commits.insert(), {**row, "committed_at": utc_now()})
+            if files:
+                connection.execute(load_files.insert(), files)
             if entries:
                 connection.execute(load_batches.insert(), [_row(e) for e in entries])
             if rejected is not None:
@@ -140,8 +151,52 @@ class Ledger:
             if not self.is_committed(commit["batch"], commit["drain"]):
                 raise
 
+    def source(self, batch: int) -> tuple[dict[str, Any], list[str]]:
+        """What ``source_offsets`` says of a committed batch, and the paths of its files as far as they are remembered."""
+        f, said = load_files.c, select(load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
+        offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
+        if isinstance(offsets.get("files"), list):
+            return offsets, offsets["files"]
+        paths = select(f.path).where(f.app == self.app, f.batch == batch).order_by(f.number)
+        return offsets, self.run(lambda connection: list(connection.scalars(paths)))
+
+    def take_back(self, batch: int, drain: int, facts: Table) -> None:
+        """Forget what some partitions have loaded of a batch that is not committed."""
+        def work(connection: Connection) -> None:
+            for table in (facts, unmatched, load_batches):
+                connection.execute(delete(table).where(*self._load(table, batch, drain)))
+
+        self.run(work)
+
+    def source_was_listed(self, batch: int, at: float) -> None:
+        """Note that up to a committed batch there is all that the source had at a time, s since 1970."""
+        done = update(load_commits).where(*self._load(load_commits, batch, 0)).values(source_listed=at)
+        self.run(lambda connection: connection.execute(done))
+
+    def forget_files(self) -> None:
+        """Of source files that are gone, forget the names: what is kept is bounded by what the source has."""
+        f, after, more = load_files.c, (-1, -1), True
+        while more:
+            at = or_(f.batch > after[0], and_(f.batch == after[0], f.number > after[1]))
+            page = select(f.batch, f.number, f.path).where(f.app == self.app, at).order_by(f.batch, f.number).limit(FILES_AT_ONCE)
+            rows = self.run(partial(_all, page))
+            gone = [{"b": row.batch, "n": row.number} for row in rows if SourceFile(row.path).now() is None]
+            if gone:
+                there = and_(f.app == self.app, f.batch == bindparam("b"), f.number == bindparam("n"))
+                self.run(partial(_execute, delete(load_files).where(there), gone))
+            if more := len(rows) == FILES_AT_ONCE:
+                after = rows[-1].batch, rows[-1].number
+
     def _load(self, table: Any, batch: int, drain: int) -> tuple[Any, ...]:
         return table.c.app == self.app, table.c.batch == batch, table.c.drain == drain
+
+
+def _all(query: Select[*tuple[Any, ...]], connection: Connection) -> Sequence[Row[Any]]:
+    return connection.execute(query).all()
+
+
+def _execute(statement: Delete, values: list[dict[str, Any]], connection: Connection) -> None:
+    connection.execute(statement, values)
 
 
 def utc_now() -> datetime:

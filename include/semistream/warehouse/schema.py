@@ -5,7 +5,7 @@ the transaction that writes the rows themselves: whoever commits it first has lo
 attempt finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are in.
 """
 
-from sqlalchemy import BigInteger, Column, DateTime, Float, Index, Integer, MetaData, String, Table, Text, false
+from sqlalchemy import BigInteger, Column, DateTime, Double, Float, Index, Integer, MetaData, String, Table, Text, false
 
 from semistream.warehouse.types import KeyString, LongString, big_integer
 
@@ -60,8 +60,20 @@ load_commits = Table(
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
     Column("partitions", Integer, nullable=False),
     Column("source_offsets", Text, nullable=False),  # JSON, see ledger.py
+    # s since 1970: every file that the source had before then is in this batch or an earlier one; null: some may not be
+    Column("source_listed", Double),
     Column("rows_read", BigInteger, nullable=False),
     Column("committed_at", DateTime, nullable=False),  # UTC
+)
+
+load_files = Table(
+    "load_files", metadata,
+    Column("app", NAME, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # of the file, in its batch
+    Column("path", LongString(), nullable=False),  # plain, or a URI where it is not local
+    Column("size", BigInteger, nullable=False),  # bytes when the batch began; -1: not known
+    Column("modified", BigInteger, nullable=False),  # ns since 1970, then; -1: not known
 )
 
 unmatched = Table(

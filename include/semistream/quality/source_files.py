@@ -1,0 +1,77 @@
+"""The files that the source has now, compared with those that the ledger names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, func, select
+
+from semistream.config import FILE_FORMATS, StreamSpec
+from semistream.quality.scope import Scope
+from semistream.quality.staging import Staging
+from semistream.source_files import SourceFile, is_remote, list_files
+from semistream.warehouse.schema import load_commits, load_files
+from semistream.warehouse.types import LongString
+
+AT_ONCE = 10_000  # rows of the ledger
+
+
+def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec) -> sa.Table | None:
+    """Files of the source that are not as they should be: batch, file, finding. None where there are no files, or, with a note,
+    where they cannot be looked at."""
+    if stream.format not in FILE_FORMATS or not stream.path:
+        return None
+    c, path = load_commits.c, os.path.abspath(stream.path)
+    with staging.engine.connect() as connection:
+        listed = connection.scalar(select(func.max(c.source_listed)).where(c.app == scope.app))
+        try:
+            if is_remote(stream.path):
+                raise OSError("it is not on a file system here")
+            names, findings = _changed(connection, scope)
+            findings += _passed_over(path, stream, names, listed)
+        except OSError as e:
+            staging.notes.append(f"Nobody looked for files of the source {stream.path} that no batch has, or that were written "
+                                 f"since: {e}.")
+            return None
+    if listed is None:
+        staging.notes.append("It is not known yet which files the source had when it was read last, so that none can be missed: "
+                             "the ledger notes that when all that was there has been loaded.")
+    table = staging.table("files", Column("batch", BigInteger), Column("file", LongString()), Column("finding", LongString()))
+    staging.insert(table, findings)
+    return table
+
+
+def _changed(connection: sa.Connection, scope: Scope) -> tuple[set[str], list[tuple[int | None, str, str]]]:
+    """(the files that the ledger names, those of them that were written since)."""
+    f, names, findings = load_files.c, set(), []
+    rows = connection.execution_options(yield_per=AT_ONCE).execute(
+        select(f.batch, f.path, f.size, f.modified).where(f.app == scope.app))
+    for batch, *noted in rows:
+        names.add(noted[0])
+        file = SourceFile(*noted)
+        now = file.now()
+        if file.known and now is not None and now != file:
+            before, after = (f"{x.size:,} bytes of {_time(x.modified)}" for x in (file, now))
+            findings.append((batch, file.path, f"written since it was loaded: {before} then, {after} now"))
+    c = load_commits.c  # of an earlier version, which named them in source_offsets
+    for offsets in connection.scalars(select(c.source_offsets).where(c.app == scope.app, c.source_offsets.like('%"files": [%'))):
+        names.update(json.loads(offsets)["files"])
+    return names, findings
+
+
+def _passed_over(path: str, stream: StreamSpec, names: set[str],
+                 listed: float | None) -> Iterator[tuple[int | None, str, str]]:
+    """Files that came before the source was listed, and that no batch has. A file's time of change tells when it came, whatever
+    time of modification it was given."""
+    for entry in list_files(path, stream.options):
+        status = entry.stat()
+        if listed is not None and status.st_ctime < listed and entry.path not in names:
+            yield None, entry.path, f"in no batch, and there since {_time(status.st_ctime_ns)}: {status.st_size:,} bytes"
+
+
+def _time(ns: int) -> str:
+    return f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,96 @@
+"""A stream's files as they lie on a local file system: which there are, and whether one has changed since it was looked at.
+
+A batch notes its files, with size and time of modification, before it begins. What is read later must be the same files, or the
+batch would be part of one content and part of another.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from semistream.errors import StateError
+
+
+class SourceFile(NamedTuple):
+    """path: plain where it is local, else a URI; size in bytes and modified in ns since 1970, -1 where they are not known."""
+
+    path: str
+    size: int = -1
+    modified: int = -1
+
+    @property
+    def known(self) -> bool:
+        return self.size >= 0
+
+    def now(self) -> SourceFile | None:
+        """The same file as it is at present; None when it is gone."""
+        if is_remote(self.path):
+            return SourceFile(self.path)
+        try:
+            status = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return SourceFile(self.path, status.st_size, status.st_mtime_ns)
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:
+    """Files as they are now. Raises StateError for one that is gone."""
+    found = []
+    for path in paths:
+        file = SourceFile(path).now()
+        if file is None:
+            raise StateError(f"The stream's file {path} is gone, and has not been loaded. Put it back and start the app again; "
+                             "if its tuples are not to be loaded, put a file without tuples in its place.")
+        found.append(file)
+    return tuple(found)
+
+
+def check_unchanged(files: Iterable[SourceFile]) -> None:
+    """Raises StateError for a file that is not as it was when it was looked at."""
+    for file in files:
+        now = file.now() if file.known else file
+        if now != file:
+            what = "was deleted" if now is None else f"has changed, from {file.size:,} bytes to {now.size:,}"
+            raise StateError(f"The stream's file {file.path} {what} while it was being loaded. Nothing of this batch counts; "
+                             "start the app again. Write files beside, and rename them into the stream's directory when they are "
+                             "complete, or set min_age to the seconds after which a file is.")
+
+
+def list_files(path: str, options: Mapping[str, str]) -> Iterator[os.DirEntry[str]]:
+    """The files that Spark's file source takes from a local directory or pattern; those whose name, or that of a directory above,
+    begins with "_" or "." are none. options: of the source.
+    """
+    pattern = next((v for k, v in options.items() if k.lower() == "pathglobfilter"), "*")
+    for place in sorted(glob.glob(path)) if glob.has_magic(path) else [path]:
+        if os.path.isdir(place):
+            yield from _below(place, pattern)
+        else:
+            name = Path(place).name
+            yield from (e for e in os.scandir(Path(place).parent) if e.name == name and _counts(name, pattern))
+
+
+def _below(directory: str, pattern: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if _is_shown(entry.name):
+                    yield from _below(entry.path, pattern)
+            elif _counts(entry.name, pattern):
+                yield entry
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".") and (not name.startswith("_") or "=" in name) and not name.endswith("._COPYING_")
+
+
+def _counts(name: str, pattern: str) -> bool:
+    return _is_shown(name) and fnmatchcase(name, pattern)
