@@ -16,5 +16,13 @@ class ConfigError(SemistreamError, ValueError):
         super().__init__(f"'{parameter}' {constraint}. Got {value!r} instead. {remedy}")
 
 
+class NotEnoughMemory(ConfigError):
+    """M is too small for an operator. ``least``: bytes that are enough for it, to the end of any stream."""
+
+    def __init__(self, least: int, value: int, what: str, remedy: str = "Give more memory."):
+        self.least = least
+        super().__init__("memory", f"must be at least {least:,} bytes for {what}", value, remedy)
+
+
 class StateError(SemistreamError):
     """Saved state (a checkpoint, a snapshot) that does not fit the job that asked for it."""

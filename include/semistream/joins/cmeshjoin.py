@@ -42,6 +42,7 @@ class Cmeshjoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.front = FrequentTuples(self, parameters.cache_tuples, parameters.threshold)
         self.mesh = MeshPhase(self, self._detect)
+        self.mesh.require(self.arena.free)
 
     @property
     def cached(self) -> int:

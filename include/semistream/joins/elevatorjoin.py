@@ -48,7 +48,7 @@ from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, cache_phase, cached_bytes, has_strings, probe_front, tuples_of
+from semistream.joins.front import PROBE_ROWS, cache_phase, cached_bytes, has_strings, join_long, probe_front, tuples_of
 from semistream.joins.partitionroom import PARTITION_BYTES, PartitionRoom, Visit
 from semistream.joins.parts import OUTPUT_ROWS, Cache, TupleStore, is_variable, variable_bytes
 from semistream.joins.sequential import StreamTuples, fit_disk_buffer
@@ -109,6 +109,10 @@ class Elevatorjoin(SemiStreamJoin):
         self._saves = 0  # snapshots since and with the last whole one
         self._changed = 0  # tuples that they told, and join values cached, since then
         self.arena.reserve("H_R", 0)
+        partitions = max(self.master.partition_count, 1)
+        if PartitionRoom.least_bytes(self.tuples.held, partitions) > self.pool * (1 - LEAST_H_S):
+            raise ConfigError("memory", f"must hold the disk buffer and the heads of {partitions:,} partitions",
+                              self.spec.memory, "Give more memory.")
 
     @property
     def cached(self) -> int:
@@ -132,10 +136,6 @@ class Elevatorjoin(SemiStreamJoin):
         size = int(wanted * PartitionRoom.tuple_bytes(self.tuples.held, self.variable, 1)) + PARTITION_BYTES * partitions
         self._room = PartitionRoom(self.tuples.held, min(size, self.pool) if wanted else self.pool, self.variable, partitions,
                                    width)
-        least = self.room.resize(0)
-        if least > self.pool * (1 - LEAST_H_S):
-            raise ConfigError("memory", f"must hold the disk buffer and the heads of {partitions:,} partitions",
-                              self.spec.memory, "Give more memory.")
         self._divide()
 
     @property
@@ -152,11 +152,12 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _divide(self) -> None:
         used = self.cache.used
-        least = int(self.pool * LEAST_H_S)
+        single = PartitionRoom.least_bytes(self.tuples.held, self.room.partitions, self.room.width)
+        least = max(int(self.pool * LEAST_H_S), single)
         switch = min(self.pool // SWITCH_SHARE, max(self.pool - used - least, 0))
         if self.whole:
             switch = max(self.pool - used - least, 0)
-        h_s = min(self.pool - used - switch, self._useful)
+        h_s = min(self.pool - used - switch, max(self._useful, single))
         self.arena.reserve("H_S", 0)
         self.arena.reserve("H_R", used)
         self.arena.reserve("H_S", self.room.resize(h_s))
@@ -192,26 +193,26 @@ class Elevatorjoin(SemiStreamJoin):
             self._miss_seconds += time.perf_counter() - started
             if at == len(rows):
                 return
-            yield from self.iterate()
+            if self.room.live:
+                yield from self.iterate()
+            else:
+                left = yield from join_long(self, self.tuples.columns, held, codes, rows[at:], sizes[at:])
+                rows, spans, sizes, at = rows[at:][left], spans[at:][left], sizes[at:][left], 0
             started = time.perf_counter()
 
     def _admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, spans: np.ndarray, sizes: np.ndarray,
                now: float) -> int:
-        """As many of the tuples as H_S has room for. Raises ConfigError when not even one fits into the empty H_S."""
+        """As many of the tuples as H_S has room for; none, when it is empty: the first is too long. Returns how many."""
         room = self.room
         n = room.fits(sizes)
         if n < len(rows) and not n and self._longer(sizes):
             n = room.fits(sizes)
-        n = room.append(held, codes, rows[:n], spans[:n], sizes[:n], now)
-        if not n and len(rows) and not room.live:
-            raise ConfigError("memory", f"must hold a stream tuple of {int(sizes[0] + self.v_s):,} bytes beside the rest",
-                              self.spec.memory, "Give more memory.")
-        return n
+        return room.append(held, codes, rows[:n], spans[:n], sizes[:n], now)
 
     def _longer(self, sizes: np.ndarray) -> bool:
         """Where strings are longer than assumed, divide H_S's bytes anew between tuples and strings. False: nothing changed."""
         room = self.room
-        mean = max(float(sizes[:1000].mean()), room.heap_live / max(room.live, 1), float(sizes[0]) if not room.live else 0.0)
+        mean = max(float(sizes[:1000].mean()), room.heap_live / max(room.live, 1))
         if mean <= 1.1 * room.variable and room.live:
             return False
         self.variable = room.variable = mean

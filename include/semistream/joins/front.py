@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,9 +32,10 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, Partition, SemiStreamJoin
-from semistream.joins.parts import Cache, is_variable, variable_bytes
+from semistream.joins.parts import Cache, is_variable, portions, variable_bytes
 
 PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step of the cache phase, at most and at least
+LONG_ROWS = 256  # the most rows of a joined batch of tuples that are too long for H_S
 SWITCH_SHARE = 8  # the switching buffer is this part of H_R; evictions of more than it in one period are too many
 
 
@@ -121,6 +122,37 @@ def expand(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each index as often as its count, and the number of each repetition; for counts [2, 0, 1]: ([0, 0, 2], [0, 1, 0])."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def join_long(join: SemiStreamJoin, columns: Callable[[np.ndarray, list[pa.Array]], list[pa.Array]], held: pa.RecordBatch,
+              codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> Generator[JoinOutput, None, np.ndarray]:
+    """Join the tuples of these rows that an empty H_S cannot hold, those no shorter than the first, from the stream buffer: all
+    partitions that may have their keys are read. Returns which rows are left, bool[rows].
+
+    columns: ``StreamTuples.columns``; sizes: bytes of each row's strings.
+    """
+    long = sizes >= sizes[0]
+    rows = rows[long]
+    keys, of = np.unique(codes[rows], return_inverse=True)
+    order, number = np.argsort(of, kind="stable"), np.bincount(of)
+    first_of, matched = np.cumsum(number) - number, np.zeros(len(rows), bool)
+
+    def stream(tuples: np.ndarray) -> list[pa.Array]:
+        return columns(codes[rows[tuples]], held.take(pa.array(rows[tuples])).columns)
+
+    for partition, found, index in tuples_of(join.spec, keys):
+        for first, last, _ in portions(number[index], LONG_ROWS):
+            which, nth = expand(number[index[first:last]])
+            tuples = order[first_of[index[first:last]][which] + nth]
+            left, right, tuples = join._equal(stream(tuples), partition.take(found[first:last][which]).columns, tuples)
+            matched[tuples] = True
+            if len(tuples):
+                yield join._joined(left, right)
+    join.stats.matched += int(matched.sum())
+    lost = np.flatnonzero(~matched)
+    for first in range(0, len(lost), LONG_ROWS):
+        yield join._unmatched(stream(lost[first:first + LONG_ROWS]), NO_MATCH)
+    return ~long
 
 
 def has_strings(schema: pa.Schema) -> bool:

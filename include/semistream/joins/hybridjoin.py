@@ -47,6 +47,7 @@ class Hybridjoin(SemiStreamJoin):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
         self.indexed = IndexedPhase(self, self._iterate)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
+        self.indexed.require()
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         return self.indexed.take(batch, codes, np.arange(len(codes)), time.perf_counter())

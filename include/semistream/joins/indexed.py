@@ -21,6 +21,7 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.joins import kernels, room_kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinState, Partition, SemiStreamJoin
+from semistream.joins.front import join_long
 from semistream.joins.keyroom import APPEND_ROWS, KeyRoom
 from semistream.joins.parts import OUTPUT_ROWS, is_variable, variable_bytes
 from semistream.joins.sequential import StreamTuples
@@ -65,14 +66,17 @@ class IndexedPhase:
     def live(self) -> int:
         return self._room.live if self._room else 0
 
+    def require(self) -> None:
+        """Raises ConfigError when the memory that is left does not hold one stream tuple, its strings aside."""
+        least = KeyRoom.tuple_bytes(self.tuples.held, 0)
+        if self.join.arena.free < least:
+            raise ConfigError("memory", f"must hold one stream tuple of {int(least):,} bytes beside {self.join.arena.components}",
+                              self.spec.memory, "Give more memory.")
+
     def build(self, sample: pa.RecordBatch | None, size: int) -> None:
         """Make H_S of so many bytes, with the strings' average length taken from the first tuples seen."""
         if sample is not None and sample.num_rows:
             self.variable = float(variable_bytes(sample).mean()) + 1
-        least = KeyRoom.tuple_bytes(self.tuples.held, self.variable)
-        if size < least:
-            raise ConfigError("memory", f"must hold one stream tuple of {int(least):,} bytes beside {self.join.arena.components}",
-                              self.spec.memory, "Give more memory.")
         self.join.arena.reserve("H_S", size)
         self._room = KeyRoom(self.tuples.held, size, self.variable if any(is_variable(f.type) for f in self.tuples.held) else 0)
 
@@ -97,25 +101,26 @@ class IndexedPhase:
             if not somewhere.all():
                 yield self.join._unmatched(batch.take(pa.array(part[~somewhere])).columns, NO_MATCH)
                 part, spans = part[somewhere], spans[somewhere]
-            at = self.admit(held, codes, part, spans, sizes[part], arrived)
-            while at < len(part):
-                yield from self.on_full()
-                at += self.admit(held, codes, part[at:], spans[at:], sizes[part[at:]], arrived)
+            while len(part):
+                at = self.admit(held, codes, part, spans, sizes[part], arrived)
+                part, spans = part[at:], spans[at:]
+                if not len(part):
+                    break
+                if self.live:
+                    yield from self.on_full()
+                else:
+                    left = yield from join_long(self.join, self.tuples.columns, held, codes, part, sizes[part])
+                    part, spans = part[left], spans[left]
 
     def admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, spans: np.ndarray, sizes: np.ndarray,
               arrived: float) -> int:
-        """Refill H_S with the tuples of these rows, whose spans and sizes follow, as many as fit. Returns how many.
-
-        Raises ConfigError when not even one tuple fits into the empty H_S.
-        """
+        """Refill H_S with the tuples of these rows, whose spans and sizes follow, as many as fit. Returns how many; none, when it
+        is empty: the first is too long."""
         room = self.room
         count = room.fits(sizes)
         if count:
             room.append(held, codes, rows[:count], spans, int(sizes[:count].sum()))
             self.join.stats.waited_seconds += count * (time.perf_counter() - arrived)
-        elif not room.live and len(rows):
-            raise ConfigError("memory", f"must hold a stream tuple of {int(sizes[0]) + room.slot_bytes:,} bytes beside the rest",
-                              self.spec.memory, "Give more memory.")
         return count
 
     def iterate(self, span: Span | None = None, following: Span | None = None, resident: Resident | None = None,

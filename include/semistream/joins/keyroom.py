@@ -67,7 +67,7 @@ class KeyRoom:
         if total[-1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity:
             self._compact()
         if total[-1] > self.heap_capacity - self.heap_at:
-            self._divide_anew(max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count), int(sizes[0]))
+            self._divide_anew(max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count))
             total = total[:max(self.capacity - self.live, 0)]
         return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
 
@@ -162,11 +162,11 @@ class KeyRoom:
                 at = kernels.var_slide(lane.starts, lane.lengths, self.store.heap, slots[:n], at)
         self.heap_at = at
 
-    def _divide_anew(self, variable: float, least: int) -> None:
+    def _divide_anew(self, variable: float) -> None:
         """Where strings are longer than expected, let the heap have the bytes of slots that were never used."""
         if not self.live:
             self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
-            self.heap_at, variable = 0, max(variable, least)
+            self.heap_at = 0
         capacity = max(int(self.size // (self.slot_bytes + variable * SLACK / (SLACK - 1))), int(self.q[HIGH]), 1)
         if capacity < self.capacity:
             self.divide(capacity)

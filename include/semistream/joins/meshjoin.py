@@ -37,10 +37,11 @@ class MeshjoinParameters(Settings):
 class Meshjoin(SemiStreamJoin):
     """Many-to-many, needs no index. M = b v_R + w N (v_ptr + f v_S)."""
 
-    def __init__(self, spec: JoinSpec, parameters: MeshjoinParameters):
+    def __init__(self, spec: JoinSpec, parameters: MeshjoinParameters, slices: int = 1):
         super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
-        self.mesh = MeshPhase(self)
+        self.mesh = MeshPhase(self, slices=slices)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
+        self.mesh.require(self.arena.free)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)

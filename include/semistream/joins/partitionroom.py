@@ -44,6 +44,11 @@ class PartitionRoom:
     def _fixed(self) -> int:
         return self.partitions * PARTITION_BYTES
 
+    @classmethod
+    def least_bytes(cls, schema: pa.Schema, partitions: int, width: int = 1) -> int:
+        """What it has with a single block."""
+        return partitions * PARTITION_BYTES + width * (8 + TupleStore.slot_bytes(schema)) + 16
+
     @property
     def block_bytes(self) -> int:
         return self.width * self._slot + 16

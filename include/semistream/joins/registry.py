@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from semistream.config import Settings
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, NotEnoughMemory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from semistream.joins.base import SemiStreamJoin
+    from semistream.joins.base import JoinSpec, SemiStreamJoin
     from semistream.master import MasterRelation
 
 
@@ -90,7 +90,7 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
 
     stream: schema of the chunks that ``process`` will get; on: (stream column, master column) pairs; columns: master columns
     to add (None: all but the join columns). A master column whose name the stream has too is added as ``<master>_<column>``.
-    Raises ConfigError for whatever cannot work.
+    Raises ConfigError for whatever cannot work, NotEnoughMemory with an amount that does; no stream needs more later.
     """
     from semistream.joins.base import JoinSpec
     from semistream.joins.parts import stored_schema
@@ -118,7 +118,32 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
         raise ConfigError("algorithm", f"must not need an index, which {master.name} does not have", algorithm,
                           f"Choose one of {others}, or join with a snapshot.")
     names = output_names(stream, master.name, added)
-    return entry.make(JoinSpec(entry.name, int(memory), stored_schema(stream), master, keys, added, names, join_type), settings)
+    spec = JoinSpec(entry.name, int(memory), stored_schema(stream), master, keys, added, names, join_type)
+    try:
+        return entry.make(spec, settings)
+    except ConfigError as e:
+        if e.parameter != "memory":
+            raise
+        remedy = "Give more memory" + (", or a smaller disk_tuples." if (parameters or {}).get("disk_tuples") else ".")
+        raise NotEnoughMemory(_least_memory(entry, spec, settings), spec.memory, entry.name, remedy) from None
+
+
+def _least_memory(entry: Algorithm, spec: JoinSpec, settings: Settings) -> int:
+    """The smallest M that the operator can be opened with, found by opening it, to a part in a thousand."""
+    def opens(memory: int) -> bool:
+        try:
+            entry.make(replace(spec, memory=memory), settings)
+        except ConfigError:
+            return False
+        return True
+
+    low, high = spec.memory, max(2 * spec.memory, 1024)
+    while not opens(high):
+        low, high = high, 2 * high
+    while high - low > max(high // 1000, 1):
+        middle = (low + high) // 2
+        low, high = (low, middle) if opens(middle) else (middle, high)
+    return high
 
 
 def output_names(stream: pa.Schema, master: str, columns: Sequence[str]) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from pydantic import Field
 
 from semistream.joins.base import JoinSpec
 from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
-from semistream.joins.sequential import MeshPhase
 
 
 class RmeshjoinParameters(MeshjoinParameters):
@@ -34,5 +33,4 @@ class Rmeshjoin(Meshjoin):
     """Many-to-many, needs no index. M = b v_R + w N q (v_ptr + f v_S)."""
 
     def __init__(self, spec: JoinSpec, parameters: RmeshjoinParameters):
-        super().__init__(spec, parameters)
-        self.mesh = MeshPhase(self, slices=parameters.slices)
+        super().__init__(spec, parameters, parameters.slices)

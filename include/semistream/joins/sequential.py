@@ -18,6 +18,7 @@ from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.front import join_long
 from semistream.joins.parts import TupleStore, WaitingRoom, is_variable, variable_bytes
 from semistream.master import MasterRelation
 
@@ -110,21 +111,26 @@ class MeshPhase:
     def largest_w(self) -> int:
         return int(meshjoin.largest_chunk(self.master.partition_tuples / self.slices))
 
+    def require(self, size: int, tuples: int = 1) -> None:
+        """Raises ConfigError when an H_S of so many bytes holds fewer tuples for each chunk, their strings aside."""
+        if size < WaitingRoom.tuple_bytes(self.tuples.held, 0) * self.chunks * tuples:
+            raise ConfigError("memory", f"must hold the disk buffer and {tuples} tuples for each of {self.chunks:,} chunks",
+                              self.spec.memory, "Give more memory.")
+
     def build(self, sample: pa.RecordBatch | None, most_bytes: int) -> None:
-        """Make H_S for at most so many bytes, with the strings' average length taken from the first tuples seen."""
+        """Make H_S for at most so many bytes, with the strings' average length taken from the first tuples seen; where they are
+        too long for a tuple in each chunk, fewer wait."""
         variable = any(is_variable(f.type) for f in self.tuples.held)
         if variable and sample is not None and sample.num_rows:
             self.variable = float(variable_bytes(sample).mean()) + 1
         slot = WaitingRoom.OVERHEAD + TupleStore.slot_bytes(self.tuples.held)
+        self.variable = max(min(self.variable, most_bytes / self.chunks - slot), 0.0)
         self._room = WaitingRoom(self.tuples.held, max(most_bytes // slot, 1), most_bytes if variable else 0)
 
     def fill(self, sample: pa.RecordBatch | None) -> None:
-        """Make H_S of all memory that is left. Raises ConfigError when that holds less than a tuple for each chunk."""
+        """Make H_S of all memory that is left."""
         size = self.join.arena.free
         self.build(sample, size)
-        if size < self.tuple_bytes * self.chunks:
-            raise ConfigError("memory", f"must hold the disk buffer and one tuple for each of {self.chunks:,} chunks",
-                              self.spec.memory, "Give more memory.")
         self.resize(size)
 
     def resize(self, size: int) -> bool:
@@ -139,10 +145,8 @@ class MeshPhase:
 
     def admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray, most: int,
               arrived: float) -> int:
-        """Let stream tuples held[rows] into the open chunk, as many as fit and at most `most`. Returns how many.
-
-        Raises ConfigError when not even one tuple fits into the empty H_S.
-        """
+        """Let stream tuples held[rows] into the open chunk, as many as fit and at most `most`. Returns how many; none, when H_S
+        is empty: the first is too long (`pass_by`)."""
         count = self.room.fits(sizes, most)
         if count < min(len(rows), most) and self._longer(sizes):
             count = self.room.fits(sizes, most)
@@ -150,10 +154,13 @@ class MeshPhase:
             now = time.perf_counter()
             self.room.append(held, codes, rows[:count], int(sizes[:count].sum()), now)
             self.join.stats.waited_seconds += count * (now - arrived)
-        elif most > 0 and not self.live and len(rows):
-            raise ConfigError("memory", f"must hold a stream tuple of {int(sizes[0]) + WaitingRoom.OVERHEAD:,} bytes",
-                              self.spec.memory, "Give more memory.")
         return count
+
+    def pass_by(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray,
+                sizes: np.ndarray) -> Generator[JoinOutput, None, tuple[np.ndarray, np.ndarray]]:
+        """Join the tuples that are too long for H_S. Returns the rows that are left, and their sizes."""
+        left = yield from join_long(self.join, self.tuples.columns, held, codes, rows, sizes)
+        return rows[left], sizes[left]
 
     def take(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, arrived: float) -> Iterator[JoinOutput]:
         """Let the rows into H_S; iterate whenever w have come, or H_S is full."""
@@ -162,7 +169,10 @@ class MeshPhase:
             wanted = self.w(self.room.capacity) - self.room.open_count
             taken = self.admit(held, codes, rows[at:], sizes[at:], wanted, arrived)
             at += taken
-            if taken == wanted or at < len(rows):
+            if not taken and not self.live:
+                rows, sizes = yield from self.pass_by(held, codes, rows[at:], sizes[at:])
+                at = 0
+            elif taken == wanted or at < len(rows):
                 yield from self.iterate()
 
     def _longer(self, sizes: np.ndarray) -> bool:
@@ -170,8 +180,9 @@ class MeshPhase:
         room, before = self.room, self.variable
         if not room.most_heap or room.live >= room.capacity:
             return False
-        self.variable = max(float(sizes.mean()), room.heap_live / max(room.live, 1), float(sizes[0]) if not room.live else 0.0)
-        if self.variable > 1.1 * before and self.resize(self.join.arena.components["H_S"]):
+        size = self.join.arena.components["H_S"]
+        self.variable = min(max(float(sizes.mean()), room.heap_live / max(room.live, 1)), size - self.tuple_bytes + before)
+        if self.variable > 1.1 * before and self.resize(size):
             return True
         self.variable = before
         return False
@@ -285,9 +296,10 @@ class MeshPhase:
             at += count
 
 
-def fit_disk_buffer(spec: JoinSpec, disk_tuples: int) -> JoinSpec:
-    """The spec with R cut for the disk buffer: b as given, or chosen (0). Raises ConfigError when M does not hold one page."""
-    tuples = disk_tuples or choose_disk_tuples(spec.memory, spec.master)
+def fit_disk_buffer(spec: JoinSpec, disk_tuples: int, wanted: int = 0) -> JoinSpec:
+    """The spec with R cut for the disk buffer: b as given, or (0) as wanted or chosen, and less where partitions turn out wider
+    than average. Raises ConfigError when M does not hold one page."""
+    tuples = disk_tuples or wanted or choose_disk_tuples(spec.memory, spec.master)
     while True:
         master = spec.master.with_partition(tuples)
         if master.partition_bytes <= spec.memory // 2:

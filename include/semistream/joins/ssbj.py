@@ -34,7 +34,6 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.errors import ConfigError
 from semistream.joins import kernels
 from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import KeyTable, cache_phase, cached_bytes, has_strings, probe_front, tuples_of
@@ -84,6 +83,7 @@ class Ssbj(SemiStreamJoin):
         self.most_candidates = max(self.arena.budget // 50 // CANDIDATE_BYTES, 64)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
         self.pool = self.arena.free  # for H_S and H_R
+        self.mesh.require(self.pool, 2)
         self.cached_bytes = cached_bytes(spec)
         schema = spec.fetched_schema
         slot = Cache.LINK + TupleStore.slot_bytes(schema)
@@ -108,13 +108,10 @@ class Ssbj(SemiStreamJoin):
 
     @property
     def _least_h_s(self) -> int:
-        return int(max(self.pool * LEAST_H_S, self.mesh.tuple_bytes * self.mesh.chunks))
+        return int(min(max(self.pool * LEAST_H_S, self.mesh.tuple_bytes * self.mesh.chunks), self.pool / 2))
 
     def _build(self, sample: pa.RecordBatch | None) -> None:
         self.mesh.build(sample, self.pool)
-        if self.pool < 2 * self._least_h_s:
-            raise ConfigError("memory", f"must hold the disk buffer and two tuples for each of {self.mesh.chunks:,} partitions",
-                              self.spec.memory, "Give more memory.")
         self.mesh.resize(self.pool if self.parameters.form == "fixed" else self._least_h_s)
 
     # The outer loop
@@ -140,7 +137,10 @@ class Ssbj(SemiStreamJoin):
             at += taken
             if taken < wanted and at < len(rows) and self._grow():
                 continue
-            if taken >= wanted or at < len(rows):
+            if not taken and not self.mesh.live:
+                rows, sizes = yield from self.mesh.pass_by(held, codes, rows[at:], sizes[at:])
+                at = 0
+            elif taken >= wanted or at < len(rows):
                 yield from self.mesh.iterate()
 
     def _grow(self) -> bool:

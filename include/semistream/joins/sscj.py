@@ -49,6 +49,7 @@ class Sscj(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.front = FrequentTuples(self, parameters.cache_tuples, parameters.threshold)
         self.indexed = IndexedPhase(self, self._iterate, self.front.detect)
+        self.indexed.require()
 
     @property
     def cached(self) -> int:

@@ -129,6 +129,7 @@ class Ssij(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.blocks = BlockCache(self, parameters.cache_share)
         self.indexed = IndexedPhase(self, self._iterate, self.blocks.see)
+        self.indexed.require()
 
     @property
     def cached(self) -> int:

@@ -125,12 +125,13 @@ class XHybridjoin(SemiStreamJoin):
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters | TunedXHybridjoinParameters):
         d_s, d_n = parameters.buffers(spec)
-        super().__init__(fit_disk_buffer(spec, d_s), parameters)
+        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples, d_s), parameters)
         self.indexed = IndexedPhase(self, self._iterate)
         self.resident: Resident | None = None  # the non-swappable part
         self.d_n = min(d_n or self.master.partition_tuples, self.master.tuple_count)
         self.arena.reserve("swappable part", self.master.partition_bytes)
         self.arena.reserve("non-swappable part", int(self.d_n * resident_bytes(self.spec)))
+        self.indexed.require()
 
     @property
     def cached(self) -> int:
