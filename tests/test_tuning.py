@@ -13,9 +13,10 @@ import pytest
 from loads import STREAM, SmallLoad
 from semistream.cli import main
 from semistream.config import JoinSettings
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.registry import REGISTRY
-from semistream.streaming.plan import Progress
+from semistream.master import current_version
+from semistream.streaming.plan import Plan, Progress
 from semistream.tuning import known_costs
 
 AUTO = {"algorithm": "auto", "parameters": {}}
@@ -68,9 +69,36 @@ def test_auto_takes_no_parameters(values):
         JoinSettings.load({"algorithm": "auto"} | values)
 
 
-def test_memory_that_is_enough_for_no_algorithm_is_refused_before_the_session(load):
-    with pytest.raises(ConfigError, match="'memory' must be enough for one of"):
-        load.run(None, algorithm="auto", parameters={}, memory="1KB")
+def test_the_memory_that_a_refusal_names_is_enough_for_the_app(spark, load):
+    with pytest.raises(NotEnoughMemory, match="'memory' must be at least") as e:
+        load.run(None, **AUTO, memory="1KB")
+    assert e.value.value == 1000  # M of both partitions
+    summary = load.run(spark, **AUTO, memory=e.value.least)
+    load.check()
+    assert summary["algorithm"] in REGISTRY
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "ssbj", "elevatorjoin"])
+@pytest.mark.parametrize("partitions", [2, 3, 8])
+def test_the_memory_that_a_refusal_names_is_enough_in_all_partitions(load, algorithm, partitions):
+    sample = load.sales(3000).combine_chunks().to_batches()[0]
+    snapshots = load.places.snapshots / "part"
+
+    def plan(memory):
+        return Plan(algorithm, memory // partitions, "inner", {}, (("sku", "code"),), None, partitions,
+                    str(snapshots / current_version(snapshots)), auto=algorithm == "auto")
+
+    for few in (8 * partitions, 300 * partitions):
+        with pytest.raises(NotEnoughMemory) as e:
+            plan(few).choose(sample.slice(0, 0), known_costs())
+        assert e.value.value == few
+        chosen = plan(e.value.least).choose(sample, known_costs())
+        of = chosen.placement(sample.schema).partitions(sample)
+        for p in range(partitions):
+            join = chosen.open(sample.schema, p)
+            out = [*join.process(sample.filter(pa.array(of == p))), *join.drain()]
+            assert sum(o.joined.num_rows + o.unmatched.num_rows for o in out) == (of == p).sum()
+            join.master.close()
 
 
 @pytest.fixture

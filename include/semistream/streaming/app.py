@@ -137,8 +137,7 @@ class Load:
             raise ConfigError("snapshot", "must have been published", str(self.snapshots),
                               "Run `semistream snapshot`, or the DAG provision_master_data, first.")
         if schema is not None:
-            plan = self._plan(max(self.settings.partitions, 1)).choose(nothing(schema), self.costs)
-            plan.open(schema, 0).master.close()
+            self._plan(max(self.settings.partitions, 1)).choose(nothing(schema), self.costs)
 
     def _plan(self, partitions: int) -> Plan:
         """The plan that the settings and the current master version ask for. Raises ConfigError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
@@ -18,7 +19,7 @@ from numba import njit
 from semistream.config import AUTO
 from semistream.cost_models import Costs
 from semistream.durable import write_json
-from semistream.errors import StateError
+from semistream.errors import NotEnoughMemory, StateError
 from semistream.joins import SemiStreamJoin, open_join
 from semistream.keys import JoinKeys, bucket_expression, bucket_of, buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
@@ -119,10 +120,15 @@ class Plan:
         return SnapshotRelation(self.snapshot, buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
 
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
-        """The operator of one partition. Raises ConfigError for whatever cannot work."""
+        """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of the M of all partitions."""
         relation = self.relation(partition)
-        return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation, on=self.on,
-                         columns=self.added(relation), join_type=self.join_type, parameters=self.parameters)
+        try:
+            return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation, on=self.on,
+                             columns=self.added(relation), join_type=self.join_type, parameters=self.parameters)
+        except NotEnoughMemory as e:
+            each = f"{self.algorithm}, {e.least:,} for each of {self.partitions} partitions"
+            raise NotEnoughMemory(self.partitions * e.least, self.partitions * self.memory,
+                                  each if self.partitions > 1 else self.algorithm) from None
 
     def added(self, relation: SnapshotRelation) -> tuple[str, ...] | None:
         """The master columns to add, its surrogate key among them; None: all but the join columns."""
@@ -145,14 +151,42 @@ class Plan:
         """With the buckets of R shared out, and where that was asked for the algorithm and parameters that the models find best
         for a sample of the stream.
 
-        They are those of the slowest partition, on which the others wait. Raises ConfigError when M is too small for every
-        algorithm.
+        They are those of the slowest partition, on which the others wait. What M is too small for in some partition gives way:
+        the models' sizes, their algorithm, the sharing out. Raises NotEnoughMemory when it is too small for every algorithm.
         """
         plan = self.balance(sample, former)
-        if not self.auto:
-            return plan
+        plans = [plan, replace(plan, owners=self.owners)]
+        if self.auto:
+            from semistream.tuning import SMALLEST
+
+            small = replace(self, algorithm=SMALLEST[0], parameters={}, reason=f"{SMALLEST[0]}: what needs the least memory")
+            plans = [replace(small, owners=plan.owners), small]
+            with suppress(NotEnoughMemory):
+                chosen = plan._by_the_models(sample, costs)
+                plans = [chosen, replace(chosen, parameters={}), *plans]
+        for plan in plans:
+            try:
+                plan.check(sample.schema)
+                return plan
+            except NotEnoughMemory as e:
+                refusal = e
+        raise refusal
+
+    def check(self, stream: pa.Schema) -> None:
+        """Open the operators of all partitions, one after another. Raises ConfigError for whatever cannot work."""
+        refusals = []
+        for partition in range(self.partitions):
+            try:
+                self.open(stream, partition).master.close()
+            except NotEnoughMemory as e:
+                refusals.append(e)
+        if refusals:
+            raise max(refusals, key=lambda e: e.least)
+
+    def _by_the_models(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
         from semistream.tuning import choose
 
+        plan = self
         mine, tuples = plan.slowest(sample)
         relation = plan.relation(mine)
         try:

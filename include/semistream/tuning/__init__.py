@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semistream.tuning.calibration import calibrate
-    from semistream.tuning.choice import Choice, choose, known_costs
+    from semistream.tuning.choice import SMALLEST, Choice, choose, known_costs
     from semistream.tuning.search import predict, tune, tune_all
     from semistream.tuning.workload import describe, observe
 
-__all__ = ["Choice", "calibrate", "choose", "describe", "known_costs", "observe", "predict", "tune", "tune_all"]
+__all__ = ["SMALLEST", "Choice", "calibrate", "choose", "describe", "known_costs", "observe", "predict", "tune", "tune_all"]
 MODULES = {"calibrate": "calibration", "describe": "workload", "observe": "workload", "Choice": "choice", "choose": "choice",
-           "known_costs": "choice"}
+           "known_costs": "choice", "SMALLEST": "choice"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Prediction
-from semistream.errors import ConfigError
-from semistream.joins.registry import REGISTRY
+from semistream.errors import NotEnoughMemory
+from semistream.joins.registry import REGISTRY, open_join
 from semistream.master import MasterRelation
 from semistream.tuning.search import fastest, tune_all
 from semistream.tuning.workload import describe
 
+SMALLEST = ("hybridjoin", "meshjoin")  # a disk buffer and a few stream tuples are enough for it: with an index, and without one
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 
@@ -47,15 +48,31 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
     """The algorithm and parameters of the highest predicted service rate, and why; of those that are even, the soonest there.
 
     sample: stream tuples, the more the better (some 100,000 of the first micro-batches); frequencies: in the place of the
-    sample's. Raises ConfigError when M is too small for every one.
+    sample's. Where M is too small for what the models think worth while, the one that needs the least. Raises NotEnoughMemory
+    when it is too small for that one too.
     """
     allowed = usable(master)
     names = allowed if algorithms is None else [a for a in algorithms if a in allowed]
     work = describe(sample, master, on, columns, frequencies)
+
+    def check(algorithm: str, parameters: dict[str, Any]) -> None:
+        open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on, columns=columns, parameters=parameters)
+
     ranking = tuple(tune_all(work, memory, costs, names))
-    if not ranking:
-        raise ConfigError("memory", f"must be enough for one of {', '.join(names)}", int(memory), "Give more memory.")
-    best = fastest(ranking, lambda p: p.mu)
+    while ranking:
+        best = fastest(ranking, lambda p: p.mu)
+        try:
+            check(best.algorithm, best.parameters)
+            break
+        except NotEnoughMemory:  # the models know averages
+            ranking = tuple(p for p in ranking if p is not best)
+    else:
+        smallest = next((n for n in SMALLEST if n in names), names[0])
+        try:
+            check(smallest, {})
+        except NotEnoughMemory as e:
+            raise NotEnoughMemory(e.least, int(memory), f"any of {', '.join(names)}") from None
+        return Choice(smallest, {}, f"{smallest}: what needs the least memory; M = {memory:,} bytes is too little to choose", ())
     return Choice(best.algorithm, best.parameters, _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
 
 
