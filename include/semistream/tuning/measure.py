@@ -54,7 +54,7 @@ def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: i
             best = tune(algorithm, case.workload, each, costs)
             found = [p for sizes in around(case, best, each, count)
                      if (p := predict(algorithm, case.workload, each, costs, **sizes)).mu > 0]
-            points += [_point(case, int(memory), p, p.sizes == best.sizes) for p in found]
+            points += [point_of(case, int(memory), p, p.sizes == best.sizes) for p in found]
         except ConfigError as e:
             points.append(Point(0, algorithm, int(memory), case.partitions, {}, error=str(e)))
     return [replace(p, number=i) for i, p in enumerate(points)]
@@ -71,7 +71,7 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
 
 
-def _point(case: Case, memory: int, p: Prediction, best: bool) -> Point:
+def point_of(case: Case, memory: int, p: Prediction, best: bool) -> Point:
     turnover = p.h_s * p.w / p.w_s if p.w_s > 0 else 0.0
     return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop, p.memory, best,
                  turnover / case.share)
@@ -112,6 +112,11 @@ def _measure(case: Case, point: Point) -> Point:
     return replace(point, state=MEASURED, rate=finished / seconds / case.share, c_loop=seconds / loops if loops else None,
                    cache_share=hits / max(finished, 1), memory_peak=stats.memory_peak * point.partitions, rows=stats.rows_read,
                    seconds=time.perf_counter() - begun)
+
+
+def settled(point: Point) -> bool:
+    """Whether its measured rate can be compared with others'; ``error`` tells of one that did not settle."""
+    return point.state == MEASURED and not point.error
 
 
 def error(point: Point) -> float:

@@ -22,7 +22,7 @@ from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
 from semistream.tuning.advice import spelled
 from semistream.tuning.case import Case
-from semistream.tuning.measure import FAILED, MEASURED, Point, error
+from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
 from semistream.tuning.search import bounds, predict, tune
 
 SURFACE, CURVE = 17, 49  # predictions along each size: of two, of one
@@ -44,7 +44,8 @@ def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point], 
         plots = _plots(points, case, costs)
     page = environment.get_template("sweep.html").render(
         about=about, points=points, best=best, plots=plots, failed=[p for p in points if p.state == FAILED],
-        errors=_median(abs(error(p)) for p in points if p.state == MEASURED and p.predicted_rate))
+        errors=_median(abs(error(p)) for p in points if settled(p) and p.predicted_rate),
+        unsettled=sum(p.state == MEASURED and not settled(p) for p in points))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path

@@ -28,9 +28,10 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
 from semistream.tuning.advice import describe, recommendation, spelled
 from semistream.tuning.case import Case, open_case
-from semistream.tuning.choice import COSTS_FILE
-from semistream.tuning.measure import FAILED, MEASURED, TURNOVERS, Point, grid, recommend
+from semistream.tuning.choice import COSTS_FILE, usable
+from semistream.tuning.measure import FAILED, MEASURED, TURNOVERS, Point, grid, point_of, recommend, settled
 from semistream.tuning.report import write_report
+from semistream.tuning.search import fastest, tune_all
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import utc_now
@@ -38,7 +39,8 @@ from semistream.warehouse.schema import load_batches, tuning_runs
 from semistream.workloads import load_job
 
 BATCHES = 8  # micro-batches of a point; the first half warms up
-MOST_ROWS = 4_000_000  # that a sample is repeated to, so that the slowest H_S turns over
+LEAST_ROWS, MOST_ROWS = 400_000, 4_000_000  # that a sample is repeated to: operators are warm, the slowest H_S turns over
+NOISE = 0.1  # rates this close are the same: of a point's batches, and of two points
 ABOVE = 2  # a recommendation holds for up to so many times its memory
 
 
@@ -54,15 +56,39 @@ def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, 
     with open_case(settings, places) as case:
         costs = case.costs(places, settings.calibrate)
         points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs)
+        points, own = _with_own_choice(case, points, settings.memory, costs)
         wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
-        _write_stream(case.sample, max(case.sample.num_rows, int(min(wanted, MOST_ROWS))), directory / "stream")
+        _write_stream(case.sample, max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))), directory / "stream")
         job = _bounded_job(case.job, directory)
         (directory / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
         costs.save(directory / COSTS_FILE)
         write_json(directory / "sweep.json", {
             "sweep": sweep, "job": _job(settings, case, places), "title": Path(settings.stream or settings.job).stem,
-            "snapshot": str(case.snapshot), "partitions": case.partitions, "about": describe(case, costs.machine)})
+            "own": own, "snapshot": str(case.snapshot), "partitions": case.partitions, "about": describe(case, costs.machine)})
     return [asdict(p) for p in points]
+
+
+def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int], costs: Costs) -> tuple[list[Point], dict[str, int]]:
+    """The points, with what `auto` would take among them, and the number of that by budget: a recommendation must be better."""
+    points, own = list(points), {}
+    for memory in map(int, budgets):
+        ranking = tune_all(case.workload, memory // case.partitions, costs, usable(case.relation))
+        if not ranking:
+            continue
+        best = fastest(ranking, lambda p: p.mu)
+        same = [p for p in points if (p.memory, p.algorithm, p.parameters) == (memory, best.algorithm, best.parameters)]
+        if not same:
+            same = [replace(point_of(case, memory, best, True), number=len(points))]
+            points += same
+        own[str(memory)] = same[0].number
+    return points, own
+
+
+def better(best: Mapping[int, Point], points: Iterable[Point], own: Mapping[str, int]) -> list[Point]:
+    """The best points that are faster than `auto`'s own choice by more than noise; it keeps its own otherwise."""
+    chosen = {p.number: p for p in points if settled(p)}
+    return [p for memory, p in best.items()
+            if (mine := chosen.get(own.get(str(memory), -1))) is None or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)]
 
 
 def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str], dict[str, str]]:
@@ -111,7 +137,7 @@ def publish(sweep: str, places: Places) -> dict[str, Any]:
         with engine.begin() as connection:
             rows = connection.execute(select(tuning_runs).where(tuning_runs.c.sweep == sweep).order_by(tuning_runs.c.point)).all()
             points = [_from_row(row._mapping) for row in rows]
-            best = recommend(p for p in points if p.state == MEASURED)
+            best = recommend(p for p in points if settled(p))
             for p in best.values():
                 connection.execute(update(tuning_runs).where(tuning_runs.c.sweep == sweep, tuning_runs.c.point == p.number)
                                    .values(recommended=1))
@@ -119,13 +145,15 @@ def publish(sweep: str, places: Places) -> dict[str, Any]:
         engine.dispose()
     if not points:
         raise SemistreamError(f"The sweep {sweep} has recorded no point; see the tasks that failed.")
+    advice = better(best, points, about.get("own", {}))
+    about["kept"] = [m for m, p in best.items() if p not in advice]
     report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best, _case(directory, about),
                           Costs.load(directory / COSTS_FILE))
     shutil.rmtree(directory, ignore_errors=True)
     for older in sorted(report.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)[:-places.reports_kept]:
         older.unlink(missing_ok=True)
     return {"sweep": sweep, "job": about["job"], "report": str(report), "points": len(points),
-            "failed": sum(p.state == FAILED for p in points), "settings": [recommendation(p) for p in best.values()]}
+            "failed": sum(p.state == FAILED for p in points), "settings": [recommendation(p) for p in advice]}
 
 
 def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> LoadSettings:
@@ -187,15 +215,21 @@ def _measured(point: Point, home: Path, name: str) -> Point:
     b, engine = load_batches.c, connect(_ledger(home))
     last = select(func.max(b.batch)).scalar_subquery()
     batches = (select(func.sum(b.matched + b.unmatched), func.max(b.seconds), func.sum(b.cache_hits))
-               .where(b.drain == 0, b.batch >= (last + 1) // 2).group_by(b.batch))
+               .where(b.drain == 0, b.batch >= (last + 1) // 2).group_by(b.batch).order_by(b.batch))
     try:
         with engine.connect() as connection:
             rows = [tuple(map(float, row)) for row in connection.execute(batches)]
     finally:
         engine.dispose()
     finished, seconds, hits = (sum(column) for column in zip(*rows, strict=True))
+    rates = [f / s for f, s, _ in rows if f and s]
+    middle = len(rows) // 2
+    halves = [sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9) for part in (rows[:middle], rows[middle:])]
+    unsettled = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
+    note = (f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s from batch to batch; sweep with "
+            "more rows" if unsettled else "")
     return replace(point, state=MEASURED, rate=finished / seconds, cache_share=hits / max(finished, 1), rows=summary["rows_read"],
-                   memory_peak=summary["memory_peak"], seconds=summary["seconds"])
+                   memory_peak=summary["memory_peak"], seconds=summary["seconds"], error=note)
 
 
 def _from_row(row: Mapping[Any, Any]) -> Point:
