@@ -147,11 +147,11 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
         load.add_file(rows)
     load.run(spark)
     progress = load.settings().directory(load.places) / "progress.json"
-    owners = json.loads(progress.read_text())["plan"]["owners"]
+    owners = json.loads(progress.read_text())["values"]["plan"]["owners"]
     load.add_file(2000)
     load.run(spark)
     load.check()
-    assert json.loads(progress.read_text())["plan"]["owners"] == owners
+    assert json.loads(progress.read_text())["values"]["plan"]["owners"] == owners
     read = dict(load.query("SELECT partition, sum(rows_read) FROM load_batches GROUP BY partition"))
     assert max(read.values()) <= 1.1 * min(read.values())
     modulo = plan_of(load, 2).placement(STREAM).partitions(pa.RecordBatch.from_pylist(load.stream, STREAM))

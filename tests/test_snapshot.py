@@ -2,6 +2,7 @@ import datetime as dt
 import os
 import re
 import threading
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
@@ -221,11 +222,47 @@ def test_damage_and_absence_are_told(tmp_path):
     table, names = master("int")
     publish(table, names, tmp_path, bucket_count=1)
     path = tmp_path / "v000001" / "bucket-00000.codes"
-    path.write_bytes(path.read_bytes()[:-8])
+    before = path.read_bytes()
+    path.write_bytes(before[:8 * table.num_rows + 8])
     with pytest.raises(StateError, match="damaged"):
         open_snapshot(tmp_path)
+    path.write_bytes(before)
     with pytest.raises(ConfigError, match="must name a column"):
         publish(table, ["nope"], tmp_path)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_any_flipped_bit_is_told_or_is_in_what_is_not_read(tmp_path, direct):
+    """Of a payload with every kind of column, read whole and column by column: what comes is as it was written, or an error."""
+    rows = 300
+    table = pa.table({"k": np.arange(rows), "t": [f"text {i}" if i % 7 else None for i in range(rows)],
+                      "b": [i % 3 == 0 for i in range(rows)], "l": [[i, i + 1] for i in range(rows)], "x": np.arange(rows) / 8,
+                      "wide": ["w" * 50] * rows})
+    publish(table, ["k"], tmp_path, bucket_count=1, page_tuples=128)
+
+    def everything() -> list:
+        relation = open_snapshot(tmp_path, direct=direct)
+        out = [relation.read_codes(p).tolist() for p in range(relation.partition_count)]
+        for columns in (table.schema.names, ["k"], ["b"], ["x"]):
+            out += [relation.read(p, columns).to_pydict() for p in range(relation.partition_count)]
+        relation.close()
+        return out
+
+    wanted, random, refused = everything(), np.random.default_rng(5), Counter()
+    for path in [tmp_path / "v000001" / f"bucket-00000.{s}" for s in ("arrow", "codes")] + [tmp_path / "v000001/manifest.json",
+                                                                                            tmp_path / "CURRENT"]:
+        before = path.read_bytes()
+        for at in random.choice(len(before), min(60, len(before)), replace=False).tolist():
+            flipped = bytearray(before)
+            flipped[at] ^= 1 << int(random.integers(8))
+            path.write_bytes(flipped)
+            try:
+                assert everything() == wanted, (path.name, at)
+            except StateError as e:
+                assert str(path) in str(e) and "Publish the master data anew" in str(e)
+                refused[path.name] += 1
+        path.write_bytes(before)
+    assert min(refused[n] for n in ("bucket-00000.arrow", "bucket-00000.codes", "manifest.json", "CURRENT")) > 20
 
 
 def test_rows_out_of_order_are_refused(tmp_path):

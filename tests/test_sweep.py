@@ -107,11 +107,11 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     assert main(["snapshot", "--master", str(tmp_path / "m.csv"), "--on", "code", "--out", str(tmp_path / "snap")]) == 0
     places = Places(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
     form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"), "on": {"k": "code"},
-            "memory": "100KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None, "calibrate": True}
+            "memory": "120KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None, "calibrate": True}
     points = pipeline.sweep_points(form, "manual__1+00:00", places)
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
     own = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())["own"]
-    assert points[own["100000"]]["best"]  # what auto would take is measured too
+    assert points[own["120000"]]["best"]  # what auto would take is measured too
     files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
     arguments, environment = pipeline.sweep_app(points[0], "manual__1+00:00", places)

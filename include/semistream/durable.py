@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from semistream.errors import StateError
 
 
 @contextmanager
@@ -38,6 +41,28 @@ def write_text(path: Path, text: str, *, flush: bool = True) -> None:
 
 def write_json(path: Path, values: Any, *, flush: bool = True) -> None:
     write_text(path, json.dumps(values), flush=flush)
+
+
+def write_checked(path: Path, values: dict[str, Any]) -> None:
+    """As JSON with a checksum, so that ``read_checked`` gives what was written, or nothing."""
+    write_json(path, {"crc32": _crc32(values), "values": values})
+
+
+def read_checked(path: Path, remedy: str) -> dict[str, Any] | None:
+    """None where there is no such file. Raises StateError, with what to do, when it is not as it was written."""
+    try:
+        found = json.loads(path.read_bytes())
+        if found["crc32"] != _crc32(found["values"]):
+            raise ValueError("its checksum differs")
+        return found["values"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise StateError(f"{path} is damaged, or of an earlier version: {e}. {remedy}") from None
+
+
+def _crc32(values: Any) -> int:
+    return zlib.crc32(json.dumps(values).encode())
 
 
 def sync(path: Path) -> None:

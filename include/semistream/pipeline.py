@@ -15,6 +15,8 @@ from sqlalchemy import Connection, Engine, case, func, make_url, select, true
 
 from semistream import drivers
 from semistream.config import Places, Settings
+from semistream.errors import ConfigError
+from semistream.published import read_manifest
 from semistream.streaming.settings import LoadSettings
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.proof import Proof, as_run, read_proof
@@ -46,9 +48,10 @@ def published(job: str, places: Places) -> dict[str, Any]:
     from semistream import workloads
 
     name = workloads.load_job(job, places).master.name
-    version = (places.snapshots / name / "CURRENT").read_text().strip()
-    manifest = json.loads((places.snapshots / name / version / "manifest.json").read_text())
-    return {"job": job, "master": name, "version": version, "tuples": manifest["tuple_count"]}
+    manifest = read_manifest(places.snapshots / name)
+    if manifest is None:
+        raise ConfigError("snapshot", "must have been published", str(places.snapshots / name), "Run `semistream snapshot`.")
+    return {"job": job, "master": name, "version": manifest["version"], "tuples": manifest["tuple_count"]}
 
 
 def load_settings(job: str, values: Mapping[str, Any], recommended: Iterable[Mapping[str, Any]] = ()) -> LoadSettings:

@@ -20,14 +20,12 @@ from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
 from semistream.master.snapshot import (
     BUCKETS,
-    CURRENT,
-    MANIFEST,
     BucketInfo,
     BucketWriter,
     Manifest,
     choose_page_tuples,
-    current_version,
 )
+from semistream.published import MANIFEST, current_version, set_current
 
 KEEP = 3  # versions that stay, beside the pinned ones
 GATHERED_BYTES = 32_000_000  # incoming rows that are split into buckets at a time
@@ -83,7 +81,7 @@ class Publication:
         manifest.write(self.directory)
         os.rename(self.directory, self.root / version)
         sync(self.root)
-        write_text(self.root / CURRENT, version)
+        set_current(self.root, version)
         self._forget_old_versions()
         return manifest
 

@@ -5,9 +5,12 @@
     <root>/<master>/CURRENT            the current version's name, replaced atomically
     <root>/<master>/v000001/manifest.json
     <root>/<master>/v000001/bucket-00017.arrow   Arrow IPC file: one record batch a page, rows in the order of their key codes
-    <root>/<master>/v000001/bucket-00017.codes   int64[rows] key codes, then int64[pages, 3]: first code, last code, bytes
+    <root>/<master>/v000001/bucket-00017.codes   int64[rows] key codes; int64[pages, 5] the zone map: first code, last code,
+                                                 bytes, checksum of the page, checksum of its codes; int64 the zone map's
+                                                 checksum; int64[columns, pages] checksums of the columns of each page
 
-The codes lie apart from the payload so that a partition's codes are one read, whatever the payload's width.
+The codes lie apart from the payload so that a partition's codes are one read, whatever the payload's width. Checksums are XXH3;
+what is read is compared with them: whole pages with the page's, single columns with their own.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import base64
 import copy
 import io
 import itertools
-import json
 import math
 import os
 import uuid
@@ -29,10 +31,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numba import njit
+from xxhash import xxh3_64_intdigest
 
-from semistream.durable import write_text
+from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.keys import JoinKeys, buckets, master_keys
+from semistream.published import ANEW, CURRENT, MANIFEST, current_version
 
 BUCKETS = 64  # divisible by the usual numbers of partitions; 64 runs are few enough to write at the same time
 # The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5, 10, 15, 16, 24 M tuples/s
@@ -42,7 +46,7 @@ PAGES = 4000  # a larger R has larger pages, so that it has at least so many
 PARTITION_TUPLES = 8192
 SECTOR = 4096  # what direct reads are aligned to
 MAGIC_BYTES = 8  # "ARROW1" and padding, at the start of an Arrow file
-CURRENT, MANIFEST = "CURRENT", "manifest.json"
+ZONE = 5  # words of a page in the zone map
 
 
 @dataclass(frozen=True)
@@ -80,15 +84,14 @@ class Manifest:
         keys = self.keys
         values = asdict(self) | {"schema": encode_schema(self.schema), "exact": keys.exact,
                                  "key_types": [str(t) for t in keys.types]}
-        write_text(directory / MANIFEST, json.dumps(values, indent=1))
+        write_checked(directory / MANIFEST, values)
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:
-        """Raises StateError when there is no snapshot in the directory."""
-        try:
-            values = json.loads((directory / MANIFEST).read_text())
-        except (OSError, ValueError) as e:
-            raise StateError(f"{directory} holds no snapshot: {e}") from None
+        """Raises StateError when there is no snapshot in the directory, or a damaged one."""
+        values = read_checked(directory / MANIFEST, ANEW)
+        if values is None:
+            raise StateError(f"{directory} holds no snapshot: there is no {MANIFEST}. {ANEW}")
         del values["exact"], values["key_types"]
         return cls(**values | {"schema": decode_schema(values["schema"]), "key_columns": tuple(values["key_columns"]),
                                "buckets": tuple(BucketInfo(**b) for b in values["buckets"])})
@@ -114,7 +117,8 @@ def choose_page_tuples(rows: int) -> int:
 class BucketWriter:
     """Writes one bucket from rows that come in the order of their key codes. Its files appear whole, when it closes.
 
-    Holds one page and 24 bytes a page written. A second writer of the bucket (a retried task) replaces the first one's files.
+    Holds one page, and 40 bytes and 8 a column for each page written. A second writer of the bucket (a retried task) replaces the
+    first one's files.
     """
 
     def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys, page_tuples: int = PAGE_TUPLES):
@@ -126,7 +130,8 @@ class BucketWriter:
         self._codes = open(self._paths["codes"], "wb")  # noqa: SIM115
         self._held: list[tuple[np.ndarray, pa.RecordBatch]] = []
         self._held_rows = 0
-        self._pages: list[tuple[int, int, int]] = []
+        self._pages: list[tuple[int, ...]] = []
+        self._columns: list[list[int]] = []  # checksums of each page's
         self._rows = self._null_keys = 0
         self._unique, self._last_code = True, None
         self._run: set[tuple[Any, ...]] = set()
@@ -153,7 +158,9 @@ class BucketWriter:
         if self._held_rows:
             self._write_pages(1)
         self._payload.close()
-        self._codes.write(np.array(self._pages, np.int64).tobytes())
+        zones = np.array(self._pages, np.int64).tobytes()
+        self._codes.write(zones + _signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True))
+        self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
         size = 0
         for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
             file.flush()
@@ -171,9 +178,12 @@ class BucketWriter:
         while len(key_codes) - start >= least:
             n = min(self.page_tuples, len(key_codes) - start)
             before = self._sink.tell()
-            for page in table.slice(start, n).to_batches():
-                self._payload.write_batch(page)
-            self._pages.append((int(key_codes[start]), int(key_codes[start + n - 1]), self._sink.tell() - before + 8 * n))
+            [page] = table.slice(start, n).to_batches()
+            self._payload.write_batch(page)
+            written = page.serialize()  # as it is in the file
+            sums = [_signed(xxh3_64_intdigest(data)) for data in (written, key_codes[start:start + n].tobytes())]
+            self._pages.append((int(key_codes[start]), int(key_codes[start + n - 1]), self._sink.tell() - before + 8 * n, *sums))
+            self._columns.append([_column_checksum(c) for c in pa.ipc.read_record_batch(written, self.schema).columns])
             start += n
         self._codes.write(key_codes[:start].tobytes())
         self._rows += start
@@ -205,6 +215,19 @@ class BucketWriter:
 
     def _key(self, batch: pa.RecordBatch, row: int) -> tuple[Any, ...]:
         return tuple(batch.column(c)[row].as_py() for c in self.keys.master)
+
+
+def _signed(checksum: int) -> int:
+    return checksum - (1 << 64) if checksum >= 1 << 63 else checksum
+
+
+def _column_checksum(column: pa.Array) -> int:
+    """Of a column as it is read from a file."""
+    total = len(column) + (column.null_count << 32)
+    for buffer in column.buffers():
+        if buffer is not None:
+            total = xxh3_64_intdigest(buffer, total)
+    return _signed(total)
 
 
 class SnapshotRelation:
@@ -244,7 +267,7 @@ class SnapshotRelation:
 
     def read_codes(self, partition: int) -> np.ndarray:
         """Key codes of a partition's tuples, int64[n]."""
-        parts = [np.frombuffer(self._pread(*self._request(s, "codes")), np.int64) for s in self._segments(partition)]
+        parts = [self._codes_of(segment) for segment in self._segments(partition)]
         self.bytes_read += sum(p.nbytes for p in parts)
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
 
@@ -291,13 +314,22 @@ class SnapshotRelation:
         data = self._pread(*self._request((bucket, first, last), "arrow"))
         self.bytes_read += data.size
         at = self._offsets[bucket][first:last + 1] - self._offsets[bucket][first]
+        self._compare(data, at.tolist(), self._page_sums, bucket, first, "arrow")
         pages = (pa.ipc.read_record_batch(pa.ipc.read_message(data.slice(int(a), int(b - a))), self.schema)
                  for a, b in itertools.pairwise(at))
         return [page.select(columns) for page in pages]
 
     def _some_columns(self, bucket: int, first: int, last: int, columns: list[str]) -> list[pa.RecordBatch]:
-        reader = self._reader(self.buckets[bucket], tuple(columns))
-        pages = [reader.get_batch(i).select(columns) for i in range(first, last)]
+        reader, sums = self._reader(bucket, tuple(columns))
+        try:
+            pages = [reader.get_batch(i).select(columns) for i in range(first, last)]
+        except (pa.ArrowException, OSError) as e:
+            raise self._damaged(bucket, "arrow", f"pages {first} to {last - 1}", str(e)) from None
+        wanted = sums[:, first:last].T.tolist()
+        for i, page in enumerate(pages):
+            if list(map(_column_checksum, page.columns)) != wanted[i]:
+                sums_file = bucket_file(self.directory, self.buckets[bucket], "codes")
+                raise self._damaged(bucket, "arrow", f"page {first + i}, or {sums_file} at its checksums")
         self.bytes_read += sum(p.nbytes for p in pages)
         return pages
 
@@ -325,7 +357,7 @@ class SnapshotRelation:
     def close(self) -> None:
         if self._reading is not None:
             self._reading.shutdown()
-        for file in (*self._files.values(), *(f for _, f in self._readers.values())):
+        for file in (*self._files.values(), *(f for _, f, _ in self._readers.values())):
             file.close()
         self._open_handles()
 
@@ -336,16 +368,22 @@ class SnapshotRelation:
         zones, rows, pages = [], [], [0]
         for b in owned:
             count = -(-b.rows // p)
-            with open(bucket_file(self.directory, b.bucket, "codes"), "rb") as f:
-                f.seek(8 * b.rows)
-                zone = np.frombuffer(f.read(), np.int64)
-            if len(zone) != 3 * count:
-                raise StateError(f"{f.name} is damaged: {len(zone)} words of {count} pages' zone map")
-            zones.append(zone.reshape(count, 3))
+            path = bucket_file(self.directory, b.bucket, "codes")
+            try:
+                with open(path, "rb") as f:
+                    f.seek(8 * b.rows)
+                    data = f.read(8 * (ZONE * count + 1))
+            except OSError as e:
+                raise StateError(f"{path} cannot be read: {e.strerror}. {ANEW}") from None
+            zone = np.frombuffer(data[:len(data) // 8 * 8], np.int64)
+            if len(zone) <= ZONE * count or _signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]:
+                raise StateError(f"{path} is damaged at its zone map, or of an earlier version. {ANEW}")
+            zones.append(zone[:-1].reshape(count, ZONE))
             rows += [p] * (count - 1) + [b.rows - p * (count - 1)]
             pages.append(pages[-1] + count)
-        zone = np.concatenate(zones) if zones else np.empty((0, 3), np.int64)
-        self._first, self._last, self._page_bytes = (np.ascontiguousarray(zone[:, i]) for i in range(3))
+        zone = np.concatenate(zones) if zones else np.empty((0, ZONE), np.int64)
+        self._first, self._last, self._page_bytes, self._page_sums, self._codes_sums = (
+            np.ascontiguousarray(zone[:, i]) for i in range(ZONE))
         self._page_rows = np.array(rows, np.int64)
         self._bucket_pages, self._bucket_rows = np.array(pages, np.int64), [b.rows for b in owned]
         ends = np.cumsum(self._page_bytes - 8 * self._page_rows)  # of the pages in the Arrow files, all buckets' in a row
@@ -388,7 +426,7 @@ class SnapshotRelation:
 
     def _open_handles(self) -> None:
         self._files: dict[tuple[int, str], io.FileIO] = {}  # file objects: they close themselves with the relation
-        self._readers: dict[tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile]] = {}
+        self._readers: dict[tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]] = {}
         self._reading, self._ahead = None, {}
         self.bytes_read = 0
 
@@ -409,25 +447,60 @@ class SnapshotRelation:
     def _read(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
         path = bucket_file(self.directory, bucket, suffix)
         if (bucket, suffix) not in self._files:
-            self._files[bucket, suffix] = io.FileIO(path, opener=_open_direct if self.direct else None)
+            try:
+                self._files[bucket, suffix] = io.FileIO(path, opener=_open_direct if self.direct else None)
+            except OSError as e:
+                raise StateError(f"{path} cannot be opened: {e.strerror}. {ANEW}") from None
         before = offset % SECTOR if self.direct else 0
         whole = -(-(before + length) // SECTOR) * SECTOR if self.direct else length
         data = pa.allocate_buffer(whole + (SECTOR if self.direct else 0))
         skip = -data.address % SECTOR if self.direct else 0
         read = os.preadv(self._files[bucket, suffix].fileno(), [memoryview(data)[skip:skip + whole]], offset - before)
         if read < before + length:
-            raise StateError(f"{path} is damaged: it ends too early")
+            raise StateError(f"{path} is damaged: it ends too early. {ANEW}")
         return data.slice(skip + before, length)
 
-    def _reader(self, bucket: int, columns: tuple[str, ...]) -> pa.RecordBatchFileReader:
-        """A reader that reads these columns' bytes only."""
+    def _codes_of(self, segment: tuple[int, int, int]) -> np.ndarray:
+        bucket, first, _ = segment
+        codes = np.frombuffer(self._pread(*self._request(segment, "codes")), np.int64)
+        at = [*range(0, codes.nbytes, 8 * self.manifest.page_tuples), codes.nbytes]
+        self._compare(codes, at, self._codes_sums, bucket, first, "codes")
+        return codes
+
+    def _compare(self, data: Any, at: list[int], sums: np.ndarray, bucket: int, first: int, suffix: str) -> None:
+        """Raises StateError where bytes at[i] to at[i + 1] are not what was written of page first + i."""
+        view, place = memoryview(data).cast("B"), int(self._bucket_pages[bucket]) + first
+        for i, wanted in enumerate(sums[place:place + len(at) - 1].tolist()):
+            if _signed(xxh3_64_intdigest(view[at[i]:at[i + 1]])) != wanted:
+                raise self._damaged(bucket, suffix, f"page {first + i}")
+
+    def _damaged(self, bucket: int, suffix: str, where: str, why: str = "") -> StateError:
+        path = bucket_file(self.directory, self.buckets[bucket], suffix)
+        return StateError(f"{path} is damaged at {where}{f' ({why})' if why else ''}. {ANEW}")
+
+    def _reader(self, bucket: int, columns: tuple[str, ...]) -> tuple[pa.RecordBatchFileReader, np.ndarray]:
+        """A reader that reads these columns' bytes only, and their checksums, int64[columns, pages]."""
         key = (bucket, columns)
         if key not in self._readers:
-            file = pa.OSFile(str(bucket_file(self.directory, bucket, "arrow")))
+            file = pa.OSFile(str(bucket_file(self.directory, self.buckets[bucket], "arrow")))
             fields = sorted(self.schema.get_field_index(c) for c in columns)
             options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-            self._readers[key] = pa.ipc.open_file(file, options=options), file
-        return self._readers[key][0]
+            try:
+                reader = pa.ipc.open_file(file, options=options)
+            except (pa.ArrowException, OSError) as e:
+                raise self._damaged(bucket, "arrow", "its beginning or end", str(e)) from None
+            self._readers[key] = reader, file, self._column_sums(bucket, columns)
+        reader, _, sums = self._readers[key]
+        return reader, sums
+
+    def _column_sums(self, bucket: int, columns: tuple[str, ...]) -> np.ndarray:
+        pages = int(self._bucket_pages[bucket + 1] - self._bucket_pages[bucket])
+        start = 8 * (self._bucket_rows[bucket] + ZONE * pages + 1)
+        out = np.empty((len(columns), pages), np.int64)
+        for i, name in enumerate(columns):
+            at = start + 8 * pages * self.schema.get_field_index(name)
+            out[i] = np.frombuffer(self._read(self.buckets[bucket], "codes", 8 * pages, at), np.int64)
+        return out
 
 
 def _open_direct(path: str, flags: int) -> int:
@@ -474,14 +547,6 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
             stop += 1
         out[i, 0], out[i, 1] = page_partition[low], page_partition[stop] + 1
     return out
-
-
-def current_version(root: str | Path) -> str | None:
-    """The name of the current version under ``<root>`` = snapshots/<master>, or None before the first one."""
-    try:
-        return (Path(root) / CURRENT).read_text().strip()
-    except FileNotFoundError:
-        return None
 
 
 def open_snapshot(root: str | Path, version: str | None = None, partition_tuples: int = PARTITION_TUPLES,

@@ -35,8 +35,8 @@ class Check:
         return str(self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})).replace(":", "\\:")
 
 
-def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, files: sa.Table | None, sources: Sources | None,
-               sample: Sample | None) -> Iterator[Check]:
+def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None, files: sa.Table | None,
+               sources: Sources | None, sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
     ids = None if sources is None else sources.ids
     yield from ledger_checks(scope)
@@ -44,6 +44,8 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, files: sa.
     yield unmatched_rows(scope, rejected)
     yield unparsable(scope, rejected)
     yield same_rows(scope, checksums)
+    if damaged is not None:
+        yield table_files(damaged)
     if files is not None:
         yield source_files(files)
     if sources is not None:
@@ -166,6 +168,14 @@ def same_rows(scope: Scope, checksums: sa.Table) -> Check:
         "Each load notes a checksum over all columns of its rows, which are all read again. Where it differs, a value was "
         "changed, or a row lost, doubled or added, since.",
         sa.union_all(differing("facts_checksum", scope.fact_name), differing("unmatched_checksum", unmatched.name)))
+
+
+def table_files(damaged: sa.Table) -> Check:
+    return Check(
+        "table_files", "Every file of the Delta table is there, and whole",
+        "The table's log names its files with their sizes. A file listed here is gone, has another size or cannot be read; what "
+        "it had is missing below too. Restore it, or load what the table lost under another app name.",
+        select(damaged))
 
 
 def source_files(files: sa.Table) -> Check:

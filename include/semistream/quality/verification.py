@@ -17,6 +17,7 @@ from sqlalchemy import and_, func, select
 from semistream import warehouse
 from semistream.config import Job, Places
 from semistream.errors import SemistreamError
+from semistream.published import read_manifest
 from semistream.quality import delta
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
@@ -145,22 +146,22 @@ def _changes(engine: sa.Engine, master: str) -> int | None:
 
 def _version(snapshots: Path, changes: int | None) -> str | None:
     """The version of the master data that the dimension table has: UNPUBLISHED after a change, until that is published."""
-    try:
-        version = (snapshots / "CURRENT").read_text().strip()
-        source = json.loads((snapshots / version / "manifest.json").read_text())["source"]
-    except FileNotFoundError:
+    manifest = read_manifest(snapshots)
+    if manifest is None:
         return None
-    return version if None in (changes, source.get("changes")) or changes == source["changes"] else UNPUBLISHED
+    known = manifest["source"].get("changes")
+    return manifest["version"] if None in (changes, known) or changes == known else UNPUBLISHED
 
 
 def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None, sampling: tuple[int, int],
             reports: Path, snapshots: Path, changes: int | None, kept: int) -> tuple[VerificationResult, Scope]:
     engine, app, sink, name = staging.engine, commits[-1].app, commits[-1].sink, commits[-1].fact_table
     sums: Sums | None = None
+    damaged: sa.Table | None = None
     if sink == "sql":
         fact = existing_table(engine, name)
     else:
-        fact, sums = delta.stage(staging, sink, job, app)
+        fact, sums, damaged = delta.stage(staging, sink, job, app)
     with engine.connect() as connection:
         scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
     rejected = stage_rejected(staging, scope)
@@ -181,7 +182,7 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS, "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]], "notes": staging.notes}
-    checks = list(all_checks(scope, rejected, checksums, files, sources, sample))
+    checks = list(all_checks(scope, rejected, checksums, damaged, files, sources, sample))
     success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports, kept)
     results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")}) for c in checked]
     return VerificationResult(success, app, name, results, figures, staging.notes, page, reports / "index.html"), scope

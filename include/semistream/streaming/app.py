@@ -34,9 +34,9 @@ from semistream.master import Manifest, current_version, pin
 from semistream.source_files import SourceFile, look_at
 from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, first_tuples, tuple_count
-from semistream.streaming.plan import Plan, Progress
+from semistream.streaming.plan import RESTORE, Plan, Progress
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
-from semistream.streaming.sinks import DeltaSink, Sink, SqlSink, keep_promise
+from semistream.streaming.sinks import INTENT, DeltaSink, Sink, SqlSink, keep_promise
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.task import RAW, SUMMARY, Work, get_ready, without_tuples
 from semistream.tuning import known_costs
@@ -327,6 +327,9 @@ class Load:
 
     def _drain(self) -> None:
         """Finish what waits. The border is held."""
+        if self._pending is not None:
+            raise StateError(f"Batch {self._pending[0]} was begun, and Spark takes it for done, but it is not committed: "
+                             f"{self.checkpoint} lacks {INTENT}, or its directory query is not of the same time. {RESTORE}")
         if self.last is None or not self.totals.waiting:
             return
         self._begin(Progress(self.last[0], 1, self.plan, self.states))
@@ -437,6 +440,7 @@ class Load:
         self.progress = progress
         if self.last is not None:
             self.entries = self.ledger.partitions(*self.last)
+            self._check_entries(progress)
             self.totals.waiting = sum(e["waiting"] for e in self.entries)
         if self.last == (progress.batch, progress.drain):
             self._at(self.entries)
@@ -445,6 +449,18 @@ class Load:
         self._chosen, self._pending = True, (progress.batch, progress.drain)
         if progress.drain:
             self._finish(None)
+
+    def _check_entries(self, progress: Progress) -> None:
+        """The newest commit must have its row of each partition, and what goes on from it the same states. Raises StateError."""
+        assert self.last is not None
+        found, count = [e["partition"] for e in self.entries], self.ledger.partition_count(*self.last)
+        if found != list(range(count)):
+            raise StateError(f"load_batches has partitions {found} of batch {self.last[0]} (drain {self.last[1]}) of {self.app}, "
+                             f"but load_commits says that there are {count}. What waits in the others would be lost: restore the "
+                             f"warehouse, or load the source anew with another --app name and checkpoint.")
+        if progress.states and (progress.batch, progress.drain) != self.last and progress.states != self.states:
+            raise StateError(f"{self.checkpoint / 'progress.json'} goes on from other states than those that load_batches has of "
+                             f"batch {self.last[0]} of {self.app}. {RESTORE}")
 
     def _check_same_history(self, progress: Progress | None) -> None:
         """An app's ledger and its checkpoint must tell of the same batches; else tuples would be skipped. Raises ConfigError."""
@@ -455,7 +471,8 @@ class Load:
         if progress is not None:
             at = (progress.batch, progress.drain)
             before = last if last is not None else (-1, 1)
-            if before == at or (before < at and at[0] - before[0] <= 1):
+            ahead = version is not None and version > 2 * at[0] + at[1]  # the Delta table
+            if (before == at or (before < at and at[0] - before[0] <= 1)) and not ahead:
                 return
         raise ConfigError("checkpoint", f"must be the one that {self.app} has gone on with so far, to "
                           f"{f'batch {last[0]}' if last else 'no batch'} in this warehouse", str(self.checkpoint),

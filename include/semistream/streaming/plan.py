@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
@@ -18,7 +17,7 @@ from numba import njit
 
 from semistream.config import AUTO
 from semistream.cost_models import Costs
-from semistream.durable import write_json
+from semistream.durable import read_checked, write_checked
 from semistream.errors import NotEnoughMemory, StateError
 from semistream.joins import SemiStreamJoin, open_join
 from semistream.keys import JoinKeys, bucket_expression, bucket_of, buckets, resolve_keys
@@ -29,6 +28,7 @@ from semistream.warehouse.tables import surrogate_key
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+RESTORE = "Restore it, or load the source anew with another --app name and checkpoint."
 EVEN = 1.05  # times the tuples of the best sharing out: not worth another one
 DEALT = -1  # the owner of a bucket whose tuples are dealt out to all
 
@@ -289,15 +289,15 @@ class Progress:
     def read(cls, checkpoint: Path) -> Progress | None:
         """Raises StateError when the note is damaged."""
         path = checkpoint / "progress.json"
+        values = read_checked(path, RESTORE)
+        if values is None:
+            return None
         try:
-            values = json.loads(path.read_text())
             return cls(values["batch"], values["drain"], Plan.from_json(values["plan"]),
                        {int(p): f for p, f in values["states"].items()}, values["source"],
                        tuple(SourceFile(*s) for s in values["sources"]), values["own"])
-        except FileNotFoundError:
-            return None
         except (ValueError, KeyError, TypeError) as e:
-            raise StateError(f"{path} is damaged: {e}. Restore it, or begin again with another app and checkpoint.") from None
+            raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
 
     def write(self, checkpoint: Path) -> None:
-        write_json(checkpoint / "progress.json", asdict(self))
+        write_checked(checkpoint / "progress.json", asdict(self))

@@ -16,8 +16,9 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 from sqlalchemy import Connection, Engine, Table
 
-from semistream.durable import sync, write_json
+from semistream.durable import read_checked, sync, write_checked
 from semistream.errors import ConfigError
+from semistream.streaming.plan import RESTORE
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.checksum import as_stored, checksum, signed
 from semistream.warehouse.connect import connect
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from semistream.streaming.task import Spool
 
+INTENT = "intent.json"
 INSERT_ROWS = 200_000  # handed to the bulk writer at a time
 GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
 LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))
@@ -173,7 +175,7 @@ class DeltaSink:
                               f"They are: {', '.join(schema.names)}. Name another table.")
 
     def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        write_json(Path(self.checkpoint) / "intent.json", {"commit": commit, "entries": entries})
+        write_checked(Path(self.checkpoint) / INTENT, {"commit": commit, "entries": entries})
         return True
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
@@ -194,7 +196,7 @@ class DeltaSink:
         rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
         rows = [ledger_row(e) for e in entries]
         self.warehouse.ledger(commit["app"]).commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
-        (Path(self.checkpoint) / "intent.json").unlink(missing_ok=True)
+        (Path(self.checkpoint) / INTENT).unlink(missing_ok=True)
         for left_over in staging.glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
@@ -218,9 +220,8 @@ class DeltaSink:
 
 def keep_promise(checkpoint: Path, warehouse: SqlSink) -> None:
     """Finish a commit that a crash left half-way, whatever sink is asked for now."""
-    path = checkpoint / "intent.json"
-    if path.exists():
-        intent = json.loads(path.read_text())
+    intent = read_checked(checkpoint / INTENT, RESTORE)
+    if intent is not None:
         DeltaSink(intent["commit"]["sink"], str(checkpoint), warehouse).commit(intent["commit"], intent["entries"])
 
 

@@ -24,6 +24,7 @@ from semistream.config import Job, Places
 from semistream.cost_models import Costs
 from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
+from semistream.published import set_current
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
 from semistream.tuning.advice import describe, recommendation, spelled
@@ -101,7 +102,7 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     master = home / "snapshots" / job.master.name
     master.mkdir(parents=True)
     (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
-    (master / "CURRENT").write_text(snapshot.name)
+    set_current(master, snapshot.name)
     settings = LoadSettings.load({
         "job": str(directory / "job.yaml"), "app": _app(point, sweep), "algorithm": point.algorithm, "memory": point.memory,
         "parameters": point.parameters, "partitions": point.partitions, "sink": str(home / "sink"), "reason": f"sweep {sweep}"})

@@ -104,6 +104,11 @@ class Ledger:
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
+    def partition_count(self, batch: int, drain: int) -> int:
+        """How many partitions a commit has."""
+        query = select(load_commits.c.partitions).where(*self._load(load_commits, batch, drain))
+        return self.run(lambda c: c.execute(query).scalar_one())
+
     def is_committed(self, batch: int, drain: int) -> bool:
         query = select(func.count()).select_from(load_commits).where(*self._load(load_commits, batch, drain))
         return bool(self.run(lambda c: c.execute(query).scalar()))

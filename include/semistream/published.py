@@ -1,0 +1,28 @@
+"""Which version of a master's snapshots is current, and what its manifest says; for those that do not read R itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from semistream.durable import read_checked, write_checked
+
+CURRENT, MANIFEST = "CURRENT", "manifest.json"
+ANEW = "Publish the master data anew: `semistream snapshot JOB`, or the DAG provision_master_data."
+
+
+def current_version(root: str | Path) -> str | None:
+    """The name of the current version under ``<root>`` = snapshots/<master>, or None before the first one. Raises StateError when
+    the file that says it is damaged."""
+    current = read_checked(Path(root) / CURRENT, ANEW)
+    return None if current is None else current["version"]
+
+
+def set_current(root: str | Path, version: str) -> None:
+    write_checked(Path(root) / CURRENT, {"version": version})
+
+
+def read_manifest(root: str | Path) -> dict[str, Any] | None:
+    """The manifest of the current version, as it is on disk; None before the first one. Raises StateError when it is damaged."""
+    version = current_version(root)
+    return None if version is None else read_checked(Path(root) / version / MANIFEST, ANEW)
