@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.csv as csv
@@ -30,8 +31,9 @@ def stored(engine, table="dim_product"):
 
 def rejects(engine):
     with engine.connect() as connection:
-        return connection.execute(select(rejected_master.c.reason, rejected_master.c.detail, rejected_master.c.tuple)
+        rows = connection.execute(select(rejected_master.c.reason, rejected_master.c.detail, rejected_master.c.tuple)
                                   .order_by(rejected_master.c.id)).all()
+    return [(reason, re.sub(r"^.*/products", "products", detail or ""), text) for reason, detail, text in rows]
 
 
 def counts(result: ProvisionResult):
@@ -79,7 +81,7 @@ def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehous
     assert result.reasons == {"null_key": 1, "unparsable": 2, "long_key": 1, "duplicate_key": 1}
     assert [(r["sku"], r["price"]) for r in stored(warehouse)] == [("a", 7.0), ("c", None)]
     assert sorted(r[0] for r in rejects(warehouse)) == ["long_key", "null_key", "unparsable", "unparsable"]
-    assert ("unparsable", "price: 'oops' is not double", "b,oops,3") in rejects(warehouse)
+    assert ("unparsable", "products.csv, line 4: price: 'oops' is not double", "b,oops,3") in rejects(warehouse)
     assert any(r[0] == "null_key" and json.loads(r[2]) == {"sku": None, "price": 2.0, "n": 2} for r in rejects(warehouse))
     again = provision(job(path), warehouse)
     assert counts(again) == (0, 0, 2, 5) and len(rejects(warehouse)) == 4
@@ -114,8 +116,8 @@ def test_json_values_in_another_form_are_taken(warehouse, tmp_path, monkeypatch)
     assert counts(provision(job(path, schema="sku STRING, n INT, price DECIMAL(20,2)"), warehouse)) == (4, 0, 0, 2)
     assert [(r["sku"], r["n"], r["price"] and str(r["price"])) for r in stored(warehouse)] == [
         ("a", 8, None), ("b", None, "123456789012345678.25"), ("c", None, None), ("d", None, None)]
-    assert rejects(warehouse) == [("unparsable", "n: 'seven' is not int32", '{"sku": 7, "n": "seven"}'),
-                                  ("unparsable", "not one JSON object", '{"sku": "\\ud800"}')]
+    assert rejects(warehouse) == [("unparsable", "products.jsonl, line 1: n: 'seven' is not int32", '{"sku": 7, "n": "seven"}'),
+                                  ("unparsable", "products.jsonl, line 6: not one JSON object", '{"sku": "\\ud800"}')]
 
 
 def test_from_a_table_of_the_same_and_of_another_database(warehouse, tmp_path):

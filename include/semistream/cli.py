@@ -20,7 +20,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from semistream.config import Names, Pairs, Places, Settings, read_yaml
+from semistream.config import Names, Places, Settings, Types, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
 
@@ -42,7 +42,7 @@ class MasterFile(Settings):
     on: Names = Field(description="Columns that it will be joined on, separated by commas")
     out: Path = Field(description="Directory of the snapshot; it gets a new version each time")
     name: str = Field("", description="Name of the master relation; default: the file's")
-    types: Pairs = Field({}, description="Types of columns, COLUMN=TYPE, over those found")
+    types: Types = Field({}, description="Types of columns, COLUMN=TYPE, over those found")
     null_values: Names = Field((), description="Texts that mean null besides an empty cell, separated by commas")
     delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma, or a tab "
                                                          "in .tsv")
@@ -222,6 +222,8 @@ def _print_summary(summary: Any, settings: Any) -> None:
     screen.print(table)
     if summary.reason:
         screen.print(f"auto: {summary.reason}", markup=False)
+    for note in summary.notes:
+        screen.print(f"note: {note}", markup=False)
     for example in summary.examples:
         screen.print(f"unparsable: {example}", markup=False)
     if summary.examples:
@@ -238,6 +240,8 @@ def _snapshot(arguments: argparse.Namespace) -> int:
     with _progress(arguments.progress) as progress:
         manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source, progress, settings.name)
     left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())
+    for note in source.notes:
+        print(f"note: {note}")
     print(f"{manifest.name} {manifest.version}: {manifest.tuple_count:,} rows{left_out}, "
           f"{'unique keys' if manifest.unique else 'keys with several rows'}, in {settings.out}")
     return 0

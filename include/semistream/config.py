@@ -7,6 +7,7 @@ error messages. Every settings class is a frozen pydantic model that refuses unk
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import re
@@ -67,6 +68,8 @@ class Settings(BaseModel):
                 options["metavar"] = name.split("_")[-1].upper()
                 if many:
                     options["action"] = "append"
+                if field.annotation is not None and names in _validators(field):
+                    options |= {"action": "extend", "type": _split_names}
                 if (choices := typing.get_args(kind)) and typing.get_origin(kind) is Literal:
                     options["choices"] = choices
                     del options["metavar"]
@@ -90,7 +93,8 @@ class Settings(BaseModel):
             elif isinstance(value, dict):
                 out += [f for k, v in value.items() for f in (flag, f"{k}={v}")]
             elif isinstance(value, (tuple, list)):
-                out += [f for v in value for f in (flag, _plain(v))]
+                quoted = names in _validators(field)
+                out += [f for v in value for f in (flag, _quoted(v) if quoted else _plain(v))]
             elif value is not None:
                 out += [flag, _plain(value)]
         return out
@@ -216,9 +220,32 @@ def _pairs(value: Any) -> Any:
 
 
 def names(value: Any) -> Any:
-    """'a,b c' or ['a,b', 'c'] as a tuple of texts."""
-    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else \
-        tuple(n for v in value for n in str(v).replace(",", " ").split()) if isinstance(value, (list, tuple)) else value
+    """'a, "b, c"' or ['a', 'b, c'] as a tuple of texts: each of a list is one name."""
+    return tuple(_split_names(value)) if isinstance(value, str) else \
+        tuple(str(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def _split_names(text: str) -> list[str]:
+    """Names between commas, and in quotes where they have commas themselves."""
+    return [n.strip() for n in next(csv.reader([text], skipinitialspace=True), []) if n.strip()]
+
+
+def _quoted(name: Any) -> str:
+    text = str(name)
+    return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
+
+
+def _types(value: Any) -> Any:
+    """As ``_pairs``, and 'a=string,b=decimal(12,2)' in one text."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        value = [part.strip() for v in value for part in re.split(r",(?![^(]*\))(?=[^,]*=)", v)]
+    return _pairs(value)
+
+
+def _validators(field: Any) -> list[Any]:
+    return [getattr(m, "func", None) for m in field.metadata]
 
 
 def _positive(value: ByteSize) -> ByteSize:
@@ -228,6 +255,7 @@ def _positive(value: ByteSize) -> ByteSize:
 
 
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Types = Annotated[dict[str, str], BeforeValidator(_types)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]

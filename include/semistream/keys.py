@@ -149,11 +149,18 @@ def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
     return _buckets(key_codes, exact, count)
 
 
+def quoted(name: str) -> Column:
+    """A Spark column by its name, whatever signs that has."""
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
 def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int) -> Column:
     """The same bucket as a Spark column expression over the named columns; a null key's bucket is arbitrary but fixed."""
     from pyspark.sql import functions as F
 
-    return F.pmod(F.xxhash64(*[_spark_canonical(F.col(f"`{c}`"), k) for c, k in zip(columns, kinds, strict=True)]),
+    return F.pmod(F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
                   F.lit(count)).cast("int")
 
 
@@ -161,7 +168,7 @@ def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -
     """A Spark column expression in the order of the key codes, but for null keys."""
     from pyspark.sql import functions as F
 
-    canonical = [_spark_canonical(F.col(f"`{c}`"), k) for c, k in zip(columns, kinds, strict=True)]
+    canonical = [_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]
     return canonical[0] if len(kinds) == 1 and _is_exact(kinds[0]) else F.xxhash64(*canonical)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import JoinSettings, Names, Pairs, Places
+from semistream.config import JoinSettings, Names, Pairs, Places, Types
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.sink import OutputFile, check_output
 from semistream.files.source import Chunk, FileSource, Rejected, open_source
@@ -47,9 +47,9 @@ class JoinFiles(JoinSettings):
                                                     "default: a temporary one, under $TMPDIR")
     null_values: Names = Field((), description="Texts that mean null in a CSV file besides an empty cell, separated by commas, "
                                                "for instance NA; columns of numbers and times know the usual ones")
-    types: Pairs = Field({}, description="Types of stream columns, COLUMN=TYPE, over those found: int64, double, string, bool, "
+    types: Types = Field({}, description="Types of stream columns, COLUMN=TYPE, over those found: int64, double, string, bool, "
                                          "date, timestamp, timestamp_utc, decimal(P,S)")
-    master_types: Pairs = Field({}, description="Types of master columns, likewise")
+    master_types: Types = Field({}, description="Types of master columns, likewise")
     stream_format: Format | None = Field(None, description="Format of the stream, where its name does not tell")
     master_format: Format | None = Field(None, description="Format of the master data, likewise")
     delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma, or a tab "
@@ -79,6 +79,7 @@ class Summary:
     master_version: str = ""
     ignored_fields: dict[str, int] = field(default_factory=dict)  # JSON fields that the first lines lacked
     examples: list[str] = field(default_factory=list)  # why rows were unparsable
+    notes: list[str] = field(default_factory=list)  # what a user should know of the types found
     statistics: dict[str, Any] = field(default_factory=dict)  # the operator's own
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     summary, parameters = Summary(settings.algorithm, memory_budget=int(settings.memory)), settings.parameters
     with ExitStack() as stack:
         relation = open_master(settings, stream, summary, stack, progress)
+        summary.notes += stream.notes
         chunks = stream.chunks()
         if settings.auto:
             first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
@@ -166,6 +168,7 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
         _settle(source, stream.schema, [m for _, m in pairs], {m: s for s, m in pairs})
         stream.settle({})
         source.settle({})
+        summary.notes += source.notes
         _check_keys(stream.schema, source.schema, pairs)
         root = settings.snapshot or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semistream-")))
         _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root, source, progress)
@@ -190,7 +193,7 @@ def _check_keys(stream: pa.Schema, master: pa.Schema, pairs: list[tuple[str, str
     except ConfigError as e:
         if "type" not in e.constraint:
             raise
-        example = next((f"{s}=string, --master-types {m}=string" for s, m in pairs
+        example = next((f"{s}=string --master-types {m}=string" for s, m in pairs
                         if stream.field(s).type != master.field(m).type), f"{pairs[0][0]}='decimal(18,2)'")
         raise ConfigError("on", e.constraint, e.value, f"Name the type that they should have: --types {example}.") from None
 
@@ -202,8 +205,8 @@ class _Outputs:
         self._stats, self._unmatched = settings.stats, None
         self._joined = stack.enter_context(OutputFile("out", settings.out, operator.output_schema))
         if settings.unmatched is not None:
-            schema = operator.unmatched_schema
-            for name in ("detail", "text"):  # why a row was not a tuple, and the row as it was read
+            schema = pa.schema(list(operator.unmatched_schema)[:-1])
+            for name in ("reason", "detail", "text"):  # detail: why a row was not a tuple; text: the row as it was read
                 while name in schema.names:
                     name = "_" + name
                 schema = schema.append(pa.field(name, pa.string()))
@@ -219,10 +222,10 @@ class _Outputs:
         if not rejected:
             return
         summary.unmatched[UNPARSABLE] = summary.unmatched.get(UNPARSABLE, 0) + len(rejected)
-        summary.examples += [f"{r.detail} in {r.text[:120]!r}" for r in rejected[:EXAMPLES - len(summary.examples)]]
+        summary.examples += [f"{r.place}: {r.detail} in {r.text[:120]!r}" for r in rejected[:EXAMPLES - len(summary.examples)]]
         if self._unmatched is not None:
             schema, count = self._unmatched.schema, len(rejected)
-            told = [pa.repeat(UNPARSABLE, count), pa.array([r.detail for r in rejected], pa.string()),
+            told = [pa.repeat(UNPARSABLE, count), pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
                     pa.array([r.text for r in rejected], pa.string())]
             empty = [pa.nulls(count, f.type) for f in list(schema)[:-3]]
             self._unmatched.write(pa.RecordBatch.from_arrays([*empty, *told], schema=schema))
@@ -259,6 +262,7 @@ def _check_places(settings: JoinFiles) -> None:
         check_output("unmatched", settings.unmatched)
     if settings.stats is not None and not settings.stats.absolute().parent.is_dir():
         raise ConfigError("stats", "must be in a directory that exists", str(settings.stats), "Make the directory first.")
-    named = [p.absolute() for p in (settings.stream, settings.master, settings.out, settings.unmatched, settings.stats) if p]
-    if len({p.resolve() for p in named}) < len(named):
+    read = {p.resolve() for p in (settings.stream, settings.master) if p}
+    written = [p.resolve() for p in (settings.out, settings.unmatched, settings.stats) if p]
+    if len(read.union(written)) < len(read) + len(written):
         raise ConfigError("out", "must be a file of its own, as all files named", str(settings.out), "Choose another name.")

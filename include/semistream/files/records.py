@@ -77,6 +77,15 @@ def _record(data, i, n, delimiter, quote):
 
 
 @njit(cache=True)
+def count_lines(data):
+    """Line ends in data (uint8[n]): LF, CR, or both together."""
+    count, n = 0, len(data)
+    for i in range(n):
+        count += data[i] == LF or (data[i] == CR and (i + 1 == n or data[i + 1] != LF))
+    return count
+
+
+@njit(cache=True)
 def _line_end(data, i, n):
     while i < n and data[i] != LF and data[i] != CR:
         i += 1

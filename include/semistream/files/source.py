@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,8 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, cast_rows, infer_time, infer_type, parse_type
-from semistream.files.records import split_records
+from semistream.files.convert import cast_cells, cast_rows, deciding_cells, infer_time, infer_type, parse_type
+from semistream.files.records import count_lines, split_records
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes of text that types are found from
@@ -26,14 +27,25 @@ ROWS = 65_536  # of a Parquet file at a time
 FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
            ".parquet": "parquet", ".pq": "parquet"}
 AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_constant=str)  # fractions stay text
+PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"), b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"),
+          b"\x04\x22\x4d\x18": ("LZ4", ".lz4")}  # by the first bytes
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
 class Rejected(NamedTuple):
-    """A row that could not be read: its text, and why."""
+    """A row that could not be read: its text, why, and where it is.
+
+    line: in the file, from 1; of a Parquet file the row.
+    """
 
     text: str
     detail: str
+    file: str = ""
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, line {self.line:,}"
 
 
 class Chunk(NamedTuple):
@@ -41,7 +53,13 @@ class Chunk(NamedTuple):
     rejected: list[Rejected]
 
 
-_Raw = tuple[pa.RecordBatch, "Sequence[str] | None", list[Rejected]]  # rows, their texts, what is no row
+class _Raw(NamedTuple):
+    """Rows in the file's own types, what is no row, and of a row by its position its text (None: none of its own) and line."""
+
+    rows: pa.RecordBatch
+    rejected: list[Rejected]
+    text: Callable[[int], str] | None
+    line: Callable[[int], int]
 
 
 class FileSource(ABC):
@@ -53,12 +71,15 @@ class FileSource(ABC):
     def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType]):
         self.side, self.paths = side, list(paths)
         self.bytes_total, self.bytes_done = sum(p.stat().st_size for p in paths), 0
+        self.notes: list[str] = []  # what a user should know of the types found
         self.ignored: Counter[str] = Counter()  # fields that the schema does not have, with the number of their values
+        self._exact: frozenset[str] = frozenset()  # columns whose numbers must be kept as written
         self._prepare()
         unknown = [c for c in types if c not in self.schema.names]
         if unknown:
             raise ConfigError("types", f"must name columns of the {side}", unknown[0], f"It has: {', '.join(self.schema.names)}.")
         self.schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.schema])
+        self._exact -= set(types)
 
     schema: pa.Schema
 
@@ -75,13 +96,14 @@ class FileSource(ABC):
     def read_as(self, schema: pa.Schema) -> None:
         """Types by name, in place of those found."""
         self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names else f for f in self.schema])
+        self._exact -= set(schema.names)
 
     def chunks(self) -> Iterator[Chunk]:
         """All rows, in order; may be called again."""
         done = 0
         for path in self.paths:
-            for raw, texts, rejected in self._read(path, done):
-                yield self._typed(raw, texts, rejected)
+            for raw in self._read(path, done):
+                yield self._typed(path, raw)
             done += path.stat().st_size
             self.bytes_done = done
 
@@ -91,19 +113,23 @@ class FileSource(ABC):
 
     @abstractmethod
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
-        """Rows in the file's own types, their texts where there are, and the rows that are not rows."""
+        """Rows in the file's own types, and the rows that are not rows."""
 
-    def _typed(self, raw: pa.RecordBatch, texts: Sequence[str] | None, rejected: list[Rejected]) -> Chunk:
-        rows, wrong = cast_rows(raw, self.schema)
-        return Chunk(rows, rejected + [Rejected(texts[i] if texts is not None else row_text(raw, i), why)
-                                       for i, why in wrong.items()])
+    def _typed(self, path: Path, raw: _Raw) -> Chunk:
+        rows, wrong = cast_rows(raw.rows, self.schema, self._exact)
+        text = raw.text or (lambda i: row_text(raw.rows, i))
+        return Chunk(rows, raw.rejected + [Rejected(text(i), why, str(path), raw.line(i)) for i, why in wrong.items()])
 
     def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
         """Blocks of the file's bytes; send back how many of them were understood. The last one is (rest, True)."""
         held, codec = b"", CODECS.get(path.suffix)
         try:
             with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as stream:
+                start = True
                 while block := stream.read(BLOCK):
+                    if start:
+                        self._check_start(path, block)
+                        start = False
                     self.bytes_done = done + raw.tell()
                     data = held + block
                     consumed = yield data, False
@@ -112,22 +138,37 @@ class FileSource(ABC):
         except OSError as e:
             raise SemistreamError(f"{path} cannot be read: {e}") from None
 
+    def _check_start(self, path: Path, block: bytes) -> None:
+        """Raises ConfigError for what is not UTF-8 text as a whole."""
+        for magic, (what, ending) in PACKED.items():
+            if block.startswith(magic):
+                raise ConfigError(self.side, f"must be text, and this is compressed with {what}", str(path),
+                                  f"Let its name end in {ending}.")
+        if block[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
+            raise ConfigError(self.side, "must be text in UTF-8, and this is UTF-16", str(path),
+                              "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
+        if block.startswith((b"PAR1", b"PK\3\4")):
+            what = "Parquet" if block.startswith(b"PAR1") else "a ZIP archive or a spreadsheet"
+            raise ConfigError(self.side, f"must be text, and this is {what}", str(path),
+                              "Name it as what it is, or export it as CSV.")
+
 
 class CsvSource(FileSource):
     """Text with a header line. Types are found from the first rows; cells that do not fit theirs make the row a rejected one."""
 
     def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType], null_values: Sequence[str],
-                 delimiter: str):
-        self.names: list[str] = []
-        self._delimiter, self._null_values = delimiter, ["", *null_values]
+                 delimiter: str, default: str = ","):
+        self.names: list[str] = []  # of the first file
+        self._asked = bool(delimiter)
+        self._delimiter, self._null_values = delimiter or default, ["", *null_values]
         super().__init__(side, paths, types)
 
     def _prepare(self) -> None:
         samples, size = [], 0
         for path in self.paths:
-            for raw, _, _ in self._read(path, 0):
-                samples.append(raw)
-                size += raw.nbytes
+            for raw in self._read(path, 0):
+                samples.append(raw.rows)
+                size += raw.rows.nbytes
                 if size >= SAMPLE:
                     break
             if size >= SAMPLE:
@@ -135,7 +176,14 @@ class CsvSource(FileSource):
         if not self.names:
             raise ConfigError(self.side, "must have a header line with the names of its columns", str(self.paths[0]),
                               "The file is empty; was it written completely?")
-        self.schema = pa.schema([(n, infer_type(self._text([b.column(i) for b in samples]))) for i, n in enumerate(self.names)])
+        fields = []
+        for i, name in enumerate(self.names):
+            cells = self._text([b.column(i) for b in samples])
+            kind = infer_type(cells)
+            fields.append(pa.field(name, kind))
+            if why := deciding_cells(cells, kind):
+                self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
+        self.schema, self._exact = pa.schema(fields), frozenset(self.names)
 
     @staticmethod
     def _text(columns: list[pa.Array]) -> pa.Array:
@@ -144,25 +192,25 @@ class CsvSource(FileSource):
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
         blocks = self._blocks(path, done)
         data, final = next(blocks)
-        header = 0
+        names: list[str] = []
+        lines = 0  # before the data
         while True:
-            if not header:
-                header = self._header(path, data, final)
-            if header:
-                consumed, item = self._parse(data, header, final)
-                header = -1  # behind us
+            header = consumed = 0
+            if not names:
+                names, header = self._header(path, data, final)
+            if names:
+                consumed, item = self._parse(path, names, data, header, final, lines)
+                lines += count_lines(np.frombuffer(data, np.uint8)[:consumed])
                 yield item
-            else:
-                consumed = 0
             if final:
                 return
             data, final = blocks.send(consumed)
 
-    def _header(self, path: Path, data: bytes, final: bool) -> int:
-        """Read the header line: the number of its bytes, 0 while it is not complete (or there is none)."""
+    def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int]:
+        """(the names of the file's columns, bytes of its header line); none while that is not complete, or there is none."""
         records = split_records(np.frombuffer(data, np.uint8), ord(self._delimiter), ord('"'), final, False)
         if not len(records.starts):
-            return 0
+            return [], 0
         start, end = records.starts[0], records.ends[0]
         text = data[start:end].decode("utf-8-sig", errors="replace")
         names = [n or f"column_{i + 1}" for i, n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
@@ -170,52 +218,45 @@ class CsvSource(FileSource):
         if twice or not records.fields[0]:
             raise ConfigError(self.side, "must have a header line that names each column once", f"{path}: {text[:200]}",
                               f"Rename one of the columns {twice[0]!r}." if twice else "Its quotes do not match.")
-        if self.names and names != self.names:
-            raise ConfigError(self.side, "must have the same columns in every file", f"{path}: {', '.join(names)}",
-                              f"The first file has: {', '.join(self.names)}.")
-        self.names = names
-        return int(records.starts[1]) if len(records.starts) > 1 else records.consumed
+        other = next((c for c in ";\t|" if c in text and c != self._delimiter), "") if len(names) == 1 and not self._asked else ""
+        if other:
+            raise ConfigError("delimiter", f"must be told where it is not {self._delimiter!r}", f"{path}: {text[:200]}",
+                              f"For instance --delimiter {other!r}, or sep under the source's options in a job.")
+        self.names = self.names or names
+        _check_columns(self.side, path, names, self.names)
+        return names, int(records.starts[1]) if len(records.starts) > 1 else records.consumed
 
-    def _parse(self, data: bytes, skip: int, final: bool) -> tuple[int, _Raw]:
-        skip = max(skip, 0)
+    def _parse(self, path: Path, names: list[str], data: bytes, skip: int, final: bool, lines: int) -> tuple[int, _Raw]:
         array = np.frombuffer(data, np.uint8)[skip:]
-        found = split_records(array, ord(self._delimiter), ord('"'), final, len(self.names) == 1)
-        good = found.fields == len(self.names)
-        wanted = f"fields in place of {len(self.names)}"
-        rejected = [Rejected(_decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields else "quotes do not match")
+        found = split_records(array, ord(self._delimiter), ord('"'), final, len(names) == 1)
+        good = found.fields == len(names)
+        wanted = f"fields in place of {len(names)}"
+
+        def line(start: int) -> int:
+            return lines + 1 + count_lines(np.frombuffer(data, np.uint8)[:start])
+
+        rejected = [Rejected(_decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields else "quotes do not match",
+                             str(path), line(skip + s))
                     for s, e, fields in zip(found.starts[~good], found.ends[~good], found.fields[~good], strict=True)]
         starts, ends = skip + found.starts[good], skip + found.ends[good]
         clean = pa.py_buffer(data)[skip:skip + found.consumed] if good.all() else \
             pa.py_buffer(b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n")
-        raw = self._arrow(clean, len(starts))
-        return skip + found.consumed, (raw, _Texts(data, starts, ends), rejected)
+        raw = self._arrow(names, clean, len(starts)).select(self.names)
+        return skip + found.consumed, _Raw(raw, rejected, lambda i: _decode(data[starts[i]:ends[i]]), lambda i: line(starts[i]))
 
-    def _arrow(self, text: pa.Buffer, rows: int) -> pa.RecordBatch:
-        schema = pa.schema([(n, pa.binary()) for n in self.names])
+    def _arrow(self, names: list[str], text: pa.Buffer, rows: int) -> pa.RecordBatch:
+        schema = pa.schema([(n, pa.binary()) for n in names])
         if not rows:
             return pa.RecordBatch.from_pylist([], schema)
         table = arrow_csv.read_csv(
             pa.BufferReader(text),
-            arrow_csv.ReadOptions(column_names=self.names, use_threads=False, block_size=max(text.size + 1, 1024)),
-            arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=len(self.names) > 1),
+            arrow_csv.ReadOptions(column_names=names, use_threads=False, block_size=max(text.size + 1, 1024)),
+            arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=len(names) > 1),
             arrow_csv.ConvertOptions(column_types=schema, null_values=self._null_values, strings_can_be_null=True,
                                      quoted_strings_can_be_null=len(self._null_values) > 1))
         if table.num_rows != rows:
             raise SemistreamError(f"{rows} CSV records were read as {table.num_rows} rows; please report this.")
         return table.combine_chunks().to_batches()[0]
-
-
-class _Texts(Sequence[str]):
-    """The texts of the records of a block, cut out when asked for."""
-
-    def __init__(self, data: bytes, starts: np.ndarray, ends: np.ndarray):
-        self._data, self._starts, self._ends = data, starts, ends
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, i: Any) -> Any:
-        return _decode(self._data[self._starts[i]:self._ends[i]])
 
 
 class JsonSource(FileSource):
@@ -268,18 +309,24 @@ class JsonSource(FileSource):
             self._raw = self._raw.append(pa.field(name, pa.null()))
 
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
-        for lines, _ in self._lines(path, done):
+        for lines, numbers in self._lines(path, done):
             rows, bad = self._parse(lines)
-            kept = [line for i, line in enumerate(lines) if i not in bad] if bad else lines
-            yield rows, [_decode(line) for line in kept] if self.schema != rows.schema else None, \
-                [Rejected(_decode(lines[i]), why) for i, why in bad.items()]
+            kept = [i for i in range(len(lines)) if i not in bad] if bad else range(len(lines))
+            yield _Raw(rows, [Rejected(_decode(lines[i]), why, str(path), numbers[i]) for i, why in bad.items()],
+                       lambda i, lines=lines, kept=kept: _decode(lines[kept[i]]),  # type: ignore[misc]
+                       lambda i, numbers=numbers, kept=kept: numbers[kept[i]])  # type: ignore[misc]
 
-    def _lines(self, path: Path, done: int) -> Iterator[tuple[list[bytes], bool]]:
+    def _lines(self, path: Path, done: int) -> Iterator[tuple[list[bytes], Sequence[int]]]:
+        """Lines that are not blank, and their numbers in the file."""
+        first = 1
         blocks = self._blocks(path, done)
         data, final = next(blocks)
         while True:
             end = len(data) if final else data.rfind(b"\n") + 1
-            yield [line for line in data[:end].removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip()], final
+            lines = data[:end].removeprefix(b"\xef\xbb\xbf").split(b"\n")
+            numbers = [first + i for i, line in enumerate(lines) if line.strip()]
+            first += len(lines) - 1
+            yield [line for line in lines if line.strip()], numbers
             if final:
                 return
             data, final = blocks.send(end)
@@ -335,9 +382,7 @@ class ParquetSource(FileSource):
         except (OSError, pa.ArrowInvalid) as e:
             raise ConfigError(self.side, "must be readable Parquet", str(self.paths[0]), str(e)) from None
         for path, schema in zip(self.paths, schemas, strict=True):
-            if schema.names != schemas[0].names:
-                raise ConfigError(self.side, "must have the same columns in every file", f"{path}: {', '.join(schema.names)}",
-                                  f"The first file has: {', '.join(schemas[0].names)}.")
+            _check_columns(self.side, path, schema.names, schemas[0].names)
         self.schema = pa.schema([pa.field(f.name, f.type) for f in schemas[0]])
 
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
@@ -347,7 +392,8 @@ class ParquetSource(FileSource):
                 for batch in file.iter_batches(ROWS):
                     read += batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
-                    yield batch, None, []
+                    before = read - batch.num_rows
+                    yield _Raw(batch.select(self.schema.names), [], None, lambda i, before=before: before + i + 1)  # type: ignore[misc]
         except (OSError, pa.ArrowInvalid) as e:
             raise SemistreamError(f"{path} cannot be read: {e}") from None
 
@@ -362,6 +408,7 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
     if path.is_dir():
         paths = sorted(p for p in path.rglob("*") if p.is_file() and _format(p)
                        and not any(part[0] in "._" for part in p.relative_to(path).parts))
+        check_partitions(side, path, paths)
     if not paths or not paths[0].is_file():
         raise ConfigError(side, "must be a file or a directory with files that exists", str(path), "Check the path.")
     formats = {kind or _format(p) for p in paths}
@@ -375,7 +422,40 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
     if kind == "json":
         return JsonSource(side, paths, asked)
     tabs = Path(paths[0].stem if paths[0].suffix in CODECS else paths[0].name).suffix == ".tsv"
-    return CsvSource(side, paths, asked, null_values, delimiter or ("\t" if tabs else ","))
+    return CsvSource(side, paths, asked, null_values, delimiter, "\t" if tabs else ",")
+
+
+def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
+    """Raises ConfigError for directories in the way of Hive (year=2026/…): what they say is not in the files."""
+    for file in files:
+        if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
+            raise ConfigError(parameter, "must be a directory whose files have all columns", str(file),
+                              f"The column {hive[0].split('=')[0]} is in the name of a directory only. Write it into the "
+                              f"files, or give one of the directories, as {hive[0]}.")
+
+
+def file_columns(path: Path, kind: str, delimiter: str = "") -> list[str] | None:
+    """The columns that a file names: a CSV file's header, a Parquet file's schema, all fields of a JSON file's lines. None where
+    it has none, or has more than ``SAMPLE`` bytes of JSON."""
+    if (kind == "json" and path.stat().st_size > SAMPLE) or not path.stat().st_size:
+        return None
+    if kind == "csv":
+        codec = CODECS.get(path.suffix)
+        with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as stream:
+            text = stream.read(BLOCK).decode("utf-8-sig", errors="replace")
+        header = next(csv.reader(io.StringIO(text), delimiter=delimiter or ","), [])
+        return [name or f"_c{i}" for i, name in enumerate(header)] or None  # as Spark calls it
+    return open_source("stream", path, kind=kind).schema.names or None
+
+
+def _check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raises ConfigError unless these are the same, in any order."""
+    if set(names) != set(wanted):
+        lacking, new = sorted(set(wanted) - set(names)), sorted(set(names) - set(wanted))
+        found = (lacking and f"it lacks {', '.join(lacking)}", new and f"it has {', '.join(new)} besides")
+        what = "; ".join(part for part in found if part)
+        raise ConfigError(side, "must have the same columns in every file", f"{path}: {what}",
+                          f"The first file has: {', '.join(wanted)}.")
 
 
 def _format(path: Path) -> str:
@@ -397,7 +477,7 @@ def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables:
         tables.append(read(lines))
     except (pa.ArrowInvalid, UnicodeDecodeError) as e:
         if len(lines) == 1:
-            bad.append((start, str(e).splitlines()[0]))
+            bad.append((start, str(e).splitlines()[0].replace(" in row 0", "")))
             return
         half = len(lines) // 2
         _halves(lines[:half], read, tables, bad, start)
@@ -418,4 +498,4 @@ def row_text(rows: pa.RecordBatch, i: int) -> str:
 
 
 def _decode(text: bytes) -> str:
-    return text.decode(errors="replace")
+    return text.decode(errors="backslashreplace")

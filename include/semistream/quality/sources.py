@@ -176,7 +176,10 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none."""
     if kind == "parquet":
-        for batch in pq.ParquetFile(file).iter_batches(ROWS, columns=list(ids)):
+        parquet = pq.ParquetFile(file)
+        if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
+            raise CannotRecount(f"{file} has no column {lacking[0]}")
+        for batch in parquet.iter_batches(ROWS, columns=list(ids)):
             yield len(batch), batch
     elif kind == "csv":
         yield from _pieces(_csv_rows(file, stream, options), ids)
@@ -209,7 +212,7 @@ def _csv_rows(file: Path, stream: StreamSpec, options: dict[str, str]) -> Iterat
         separator, quote = options.get("sep", options.get("delimiter", ",")), options.get("quote", '"') or None
         reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []
-        names = _ddl_names(stream) or header
+        names = header or _ddl_names(stream)
         places = [names.index(i) for i in stream.id if i in names]
         for row in reader:
             if row:
@@ -222,16 +225,18 @@ def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | Non
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
-                yield tuple(value.get(i) for i in stream.id)
-            except (ValueError, AttributeError):
+                value, _ = json.JSONDecoder().raw_decode(line.strip())  # Spark passes over what follows
+            except (ValueError, RecursionError):
                 yield None
+                continue
+            for row in value if isinstance(value, list) else [value]:  # and takes an array for so many tuples
+                yield tuple(row.get(i) for i in stream.id) if isinstance(row, dict) else None
 
 
 def _text(file: Path, encoding: str) -> TextIO:
     if file.suffix == ".gz":
-        return gzip.open(file, "rt", newline="", encoding=encoding)
-    return open(file, newline="", encoding=encoding)
+        return gzip.open(file, "rt", newline="", encoding=encoding, errors="replace")
+    return open(file, newline="", encoding=encoding, errors="replace")
 
 
 def _ddl_names(stream: StreamSpec) -> list[str]:

@@ -254,9 +254,10 @@ class Load:
     def _source(self, batch: int, paths: list[str], partitions: int) -> dict[str, Any]:
         """What ``Progress`` says of a batch's part of the source. The tasks read its files, if they can, without Spark."""
         self.log.flush(batch)
-        sources = self._rested(paths)
+        rested = self._rested(paths)
+        sources.check_files(self.job.stream, paths, self.stream.names)
         own = self.job.stream.format == "parquet" and can_read(paths, self.stream, partitions)
-        return {"source": self.log.offsets(batch), "sources": sources, "own": own}
+        return {"source": self.log.offsets(batch), "sources": rested, "own": own}
 
     def _has_changed(self, batch: int, paths: list[str]) -> bool:
         """Whether the batch that was begun is no longer the same part of the source: a file has changed since, or Spark's note of
@@ -409,7 +410,9 @@ class Load:
         if df is None or work.files:  # without a query to be planned: half the time of an empty micro-batch
             job = self.spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
         else:
-            job = df.repartitionById(count, self._partition).mapInArrow(work.of_batches, SUMMARY)
+            rows = df.repartitionById(count, self._partition)
+            plain = rows.toDF(*(f"column_{i}" for i in range(len(df.columns))))  # mapInArrow takes no backticks in names
+            job = plain.mapInArrow(work.of_batches, SUMMARY)
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 entries = [json.loads(summary) for (summary,) in job.collect()]

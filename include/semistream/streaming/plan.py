@@ -20,7 +20,7 @@ from semistream.cost_models import Costs
 from semistream.durable import read_checked, write_checked
 from semistream.errors import NotEnoughMemory, StateError
 from semistream.joins import SemiStreamJoin, open_join
-from semistream.keys import JoinKeys, bucket_expression, bucket_of, buckets, resolve_keys
+from semistream.keys import JoinKeys, bucket_expression, bucket_of, buckets, quoted, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
 from semistream.source_files import SourceFile
 from semistream.warehouse.tables import surrogate_key
@@ -63,8 +63,8 @@ class Placement:
         from pyspark.sql import functions as F
 
         owner = F.get(F.lit(self.owners.tolist()), bucket_expression(self.keys.stream, self.keys.types, len(self.owners)))
-        without_key = reduce(or_, (F.col(f"`{name}`").isNull() for name in self.keys.stream))
-        tuple_hash = F.xxhash64(*(F.col(f"`{f.name}`") for f in self.stream if not pa.types.is_nested(f.type)))
+        without_key = reduce(or_, (quoted(name).isNull() for name in self.keys.stream))
+        tuple_hash = F.xxhash64(*(quoted(f.name) for f in self.stream if not pa.types.is_nested(f.type)))
         return F.when(without_key | (owner == DEALT), F.pmod(tuple_hash, F.lit(self.count)).cast("int")).otherwise(owner)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -14,13 +17,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, StructField, StructType
 
 from semistream.config import FILE_FORMATS, StreamSpec
 from semistream.durable import sync
 from semistream.errors import ConfigError
+from semistream.files.source import check_partitions, file_columns, open_source
+from semistream.keys import quoted
+from semistream.source_files import is_remote
 from semistream.streaming.datasources import OutboxSource, ZipfSource
 
+log = logging.getLogger(__name__)
 RAW = "_corrupt_record"  # the whole text of a tuple that could not be parsed, else null
 OWN = {s.name(): s for s in (ZipfSource, OutboxSource)}
 TEXTS = ("csv", "json")  # file formats whose tuples may be unparsable
@@ -61,21 +68,82 @@ def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
 
     df: the micro-batch as Spark gives it. Lazy.
     """
+    wanted = [name for name in df.columns if name != RAW]
+    orders: dict[tuple[str, ...], list[str]] = {}  # a CSV file's columns go by its header, which Spark does not read
+    for path in paths:
+        found = _columns(spec, path) if spec.format == "csv" else None
+        orders.setdefault(tuple(found or wanted), []).append(path)
+    fields = {field.name: field for field in df.schema}
+    raw = [fields[RAW]] if RAW in fields else []
+    parts = [_load(df, spec, alike, StructType([*(fields[n] for n in order), *raw])).select(*map(quoted, df.columns))
+             for order, alike in orders.items()]
+    return mark_unreadable(reduce(DataFrame.unionAll, parts), spec.format)
+
+
+def check_files(spec: StreamSpec, paths: list[str], wanted: list[str]) -> None:
+    """Raises ConfigError for a file with other columns than the stream's."""
+    for path in paths:
+        if (found := _columns(spec, path)) is not None:
+            _check_columns(spec, path, found, wanted)
+
+
+def mark_unreadable(df: DataFrame, source_format: str) -> DataFrame:
+    """Tuples of text files that are not UTF-8 as unparsable ones: Spark would pass on the bytes of JSON, on which Python fails,
+    and has put U+FFFD in their place in CSV."""
+    if source_format not in TEXTS or RAW not in df.columns:
+        return df
+    others = [f for f in df.schema if f.name != RAW]
+    texts = [quoted(f.name) if isinstance(f.dataType, StringType) else F.to_json(F.struct(quoted(f.name)))
+             for f in others if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))]
+    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if source_format == "csv" else ~F.is_valid_utf8(t), F.lit(False))
+             for t in [*texts, quoted(RAW)]]
+    bad = reduce(or_, wrong)
+    whole = F.to_csv if source_format == "csv" else F.to_json
+    line = whole(F.struct(*(quoted(f.name) for f in others)))
+    readable = F.make_valid_utf8(F.coalesce(quoted(RAW), line))
+    columns = [F.when(~bad, quoted(f.name)).alias(f.name) if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))
+               else quoted(f.name) for f in others]
+    return df.select(*columns, F.when(bad, readable).otherwise(quoted(RAW)).alias(RAW))
+
+
+def _columns(spec: StreamSpec, path: str) -> list[str] | None:
+    """What columns a local file has, by itself; None where it does not say."""
+    options = {k.lower(): v for k, v in spec.all_options().items()}
+    if spec.format not in (*TEXTS, "parquet") or is_remote(path) or options.get("header", "true").lower() != "true" \
+            or "encoding" in options or not Path(path).is_file():
+        return None
+    return file_columns(Path(path), spec.format, options.get("sep", options.get("delimiter", "")))
+
+
+def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[str]) -> None:
+    """Raises ConfigError. With ``stream.columns`` given, a JSON file may lack some of them, and any but CSV may have more."""
+    told = bool(spec.columns)
+    lacking = [] if told and spec.format == "json" else [name for name in wanted if name not in found]
+    new = [] if told and spec.format != "csv" else [name for name in found if name not in wanted]
+    if lacking or new:
+        what = (lacking and f"lacks {', '.join(lacking)}", new and f"has {', '.join(new)}, which the stream has not")
+        raise ConfigError("stream", "must have the same columns in every file", f"{path} {' and '.join(w for w in what if w)}",
+                          f"The stream's columns are {', '.join(wanted)}. Nothing of this batch is loaded: mend the file and "
+                          "start the app again. Where columns vary, stream.columns says which ones to read (a schema as DDL).")
+
+
+def _load(df: DataFrame, spec: StreamSpec, paths: list[str], schema: StructType) -> DataFrame:
     options = _options(spec, 0, 0) | {"__globPaths__": "false"}  # a file's name may have a pattern's signs
     if spec.path and Path(spec.path).is_dir():
         options["basePath"] = spec.path
-    return df.sparkSession.read.format(spec.format).options(**options).schema(df.schema).load(paths)
+    return df.sparkSession.read.format(spec.format).options(**options).schema(schema).load(paths)
 
 
 def parse_kafka(df: DataFrame, spec: StreamSpec) -> DataFrame:
     """Kafka records whose value is JSON, as tuples of ``spec.columns``; a value that is not goes to ``_corrupt_record`` whole."""
     schema = _with_raw(_from_ddl(df.sparkSession, spec.columns or ""))
     text = F.col("value").cast("string")
+    text, bytes_ = F.try_validate_utf8(text), text
     parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW})
     names = [f.name for f in schema if f.name != RAW]
-    out = df.select(text.alias("__text"), parsed.alias("__row"))
+    out = df.select(F.make_valid_utf8(bytes_).alias("__text"), parsed.alias("__row"))
     raw = F.when(F.col("__row").isNull(), F.coalesce("__text", F.lit(""))).otherwise(F.col(f"__row.{RAW}"))
-    return out.select(*[F.col(f"__row.`{n}`") for n in names], raw.alias(RAW))
+    return out.select(*[F.col("__row").getField(n).alias(n) for n in names], raw.alias(RAW))
 
 
 def stream_schema(df: DataFrame) -> pa.Schema:
@@ -97,7 +165,7 @@ def schema_before_session(spec: StreamSpec) -> pa.Schema | None:
 def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
     options: dict[str, str] = {}
     if spec.format == "csv":
-        options["header"] = "true"
+        options |= {"header": "true", "escape": '"', "multiLine": "true"}  # RFC 4180, as `semistream join` has it
     if spec.format in TEXTS:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW}
     if spec.format in FILE_FORMATS:
@@ -145,11 +213,27 @@ def _infer(spark: SparkSession, spec: StreamSpec) -> StructType:
                               spec.path, "Put the first file there, or write the schema as DDL.")
     if spec.format == "parquet" and (schema := _schema_of(files[0])) is not None:
         return schema
+    if "://" not in spec.path and Path(spec.path).is_dir():
+        check_partitions("stream.path", Path(spec.path), [Path(f) for f in files])
     options = _options(spec, 0, 0) | ({"inferSchema": "true"} if spec.format == "csv" else {})
     try:
-        return spark.read.format(spec.format).options(**options).load(files[:SAMPLE_FILES]).schema
+        found = spark.read.format(spec.format).options(**options).load(files[:SAMPLE_FILES]).schema
+        return found if spec.format != "csv" or is_remote(files[0]) else _unaltered(spec, Path(files[0]), found)
     except PySparkException as e:
         raise ConfigError("stream.path", f"must hold {spec.format} files", spec.path, str(e).split("\n")[0]) from None
+
+
+def _unaltered(spec: StreamSpec, file: Path, found: StructType) -> StructType:
+    """A CSV file's schema as Spark finds it, but for numbers that a double would alter: they are decimals or texts."""
+    options = {k.lower(): v for k, v in spec.all_options().items()}
+    if "encoding" in options or options.get("header", "true").lower() != "true":
+        return found
+    source = open_source("stream", file, kind="csv", delimiter=options.get("sep", options.get("delimiter", "")))
+    for note in source.notes:
+        log.warning("%s", note)
+    kinds = {f.name: f.type for f in source.schema if pa.types.is_decimal(f.type) or pa.types.is_string(f.type)}
+    altered = {f.name for f in found if isinstance(f.dataType, DoubleType)} & kinds.keys()
+    return StructType([StructField(f.name, from_arrow_type(kinds[f.name])) if f.name in altered else f for f in found])
 
 
 def _schema_of(file: str) -> StructType | None:

@@ -61,7 +61,9 @@ class Work:
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row."""
-        yield pa.record_batch([pa.array([self._summary(batches)])], names=["summary"])
+        names = [*self.stream.names, RAW]
+        named = (batch.rename_columns(names[:batch.num_columns]) for batch in batches)
+        yield pa.record_batch([pa.array([self._summary(named)])], names=["summary"])
 
     def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
         """The function for ``mapPartitions``, where Spark brings no tuples; gives the same."""
@@ -227,7 +229,8 @@ class Spool:
         elif output.joined.num_rows:
             self._append("joined", output.joined)
         if output.unmatched.num_rows:
-            self.keep(output.unmatched.drop_columns(["reason"]), output.unmatched.column("reason"))
+            *columns, reasons = output.unmatched.columns  # the stream may have a column of that name, too
+            self.keep(pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(output.unmatched.schema)[:-1])), reasons)
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array) -> None:
         """Keep tuples that are not loaded."""

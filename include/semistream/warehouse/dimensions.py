@@ -122,9 +122,12 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     source.settle({})
     schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
     source.read_as(schema)
-    batches = ((chunk.rows.select(schema.names), [Rejected("unparsable", r.detail, r.text) for r in chunk.rejected])
-               for chunk in source.chunks())
-    return MasterRows(schema, batches)
+    def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
+        for chunk in source.chunks():
+            yield chunk.rows.select(schema.names), [Rejected("unparsable", f"{r.place}: {r.detail}", r.text)
+                                                    for r in chunk.rejected]
+
+    return MasterRows(schema, batches())
 
 
 def _from_table(engine: Engine, table: Table, found: pa.Schema,
@@ -144,7 +147,9 @@ def _checked(job: Job, found: pa.Schema, known: pa.Schema | None, leave_out: boo
         set(known.names) ^ set(found.names)
     if different:
         raise ConfigError("master", f"must have the columns of {dimension_name(job.master.name)}", sorted(different),
-                          f"{where} and the table differ in them. Drop the table and its row in masters, or rename the master.")
+                          f"{where} and the table differ in them. Give the master data the table's columns, or the master "
+                          "another name in the job. A dimension made anew would give its surrogate keys to other tuples than "
+                          "those that the facts mean.")
     schema = stored_schema(known or found)
     for column in (*key_columns(job), *job.on.values(), *job.columns):
         if column not in schema.names and column != surrogate_key(job.master.name):

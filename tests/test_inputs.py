@@ -1,0 +1,210 @@
+"""Other people's files: what a header, a dialect, an encoding or a number may be, for `semistream join` and for the app alike."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from semistream.config import Job
+from semistream.errors import ConfigError
+from semistream.files import open_source
+from semistream.files.convert import cast_cells, deciding_cells, infer_type
+from test_source import verify
+
+NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n5,c5,back\\slash\r\n6,c6,""\r\n'
+         '7,c7,"ends with \\"\r\n')
+NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: None, 7: "ends with \\"}
+
+
+def source(tmp_path, name, content, **options):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return open_source("stream", path, **options)
+
+
+def rows(found):
+    chunks = list(found.chunks())
+    return [r for c in chunks for r in c.rows.to_pylist()], [r for c in chunks for r in c.rejected]
+
+
+def app_job(load, form, columns=None):
+    directory = load.places.home / form
+    directory.mkdir(exist_ok=True)
+    return directory, Job.load(load.job.model_dump() | {
+        "on": {"k": "code"}, "stream": {"format": form, "path": str(directory), "id": ["id"], "columns": columns}})
+
+
+# ---- types
+
+
+@pytest.mark.parametrize(("cells", "kind"), [
+    (["9007199254740993", "1"], pa.int64()), (["1.5", "9007199254740993"], pa.decimal128(38, 1)),
+    (["0.12345678901234567890"], pa.decimal128(38, 20)), (["1e400", "1"], pa.string()), (["12345678901234567890"], pa.string()),
+    (["0.6180339887498949", "1e-7", "1E+5", "1.50"], pa.float64()), (["1", "4.0128e+10"], pa.int64()), (["007"], pa.string()),
+    (["1.0", "2.0"], pa.float64()), (["-0", "1"], pa.float64()), (["1" * 30 + "." + "1" * 20], pa.string())])
+def test_no_type_alters_a_value(cells, kind):
+    column = pa.array(cells)
+    assert infer_type(column) == kind
+    cast, wrong = cast_cells(column.cast(pa.binary()), kind, exact=True)
+    assert len(wrong) == 0
+    if kind == pa.int64():
+        assert cast.to_pylist() == [int(float(c)) if "e" in c else int(c) for c in cells]
+
+
+def test_a_later_number_that_a_double_would_alter_makes_its_row_unparsable(tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 16)
+    text = "k,v\n1,1.5\n2,2.5\n3,9007199254740993\n4,4.5\n"
+    good, bad = rows(source(tmp_path, "a.csv", text))
+    assert [r["k"] for r in good] == [1, 2, 4] and (bad[0].text, bad[0].line) == ("3,9007199254740993", 4)
+    good, bad = rows(source(tmp_path, "b.csv", text, types={"v": "double"}))  # who asks for a double gets one
+    assert len(good) == 4 and not bad
+
+
+def test_it_is_said_when_a_cell_decides_a_type(tmp_path):
+    found = source(tmp_path, "a.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(500)) + "x,1\n")
+    assert found.notes == ["stream column k is read as string, for 1 of 501 cells that are no int64, the first 'x'"]
+    assert deciding_cells(pa.array(["a", "b"]), pa.string()) == "" == deciding_cells(pa.array(["1", "2"]), pa.int64())
+
+
+# ---- files
+
+
+def test_columns_go_by_their_names(tmp_path):
+    for name, text in {"a.csv": "id,home,away\n1,h1,a1\n", "b.csv": "away,id,home\na2,2,h2\n"}.items():
+        (tmp_path / name).write_text(text)
+    good, _ = rows(open_source("stream", tmp_path))
+    assert good == [{"id": 1, "home": "h1", "away": "a1"}, {"id": 2, "home": "h2", "away": "a2"}]
+    (tmp_path / "c.csv").write_text("id,home,guest\n3,h3,a3\n")
+    with pytest.raises(ConfigError, match=r"c\.csv: it lacks away; it has guest besides"):
+        rows(open_source("stream", tmp_path))
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.csv", "id,k\n1,é\n".encode("utf-16"), "UTF-16"), ("a.csv", gzip.compress(b"id,k\n1,2\n"), r"end in \.gz"),
+    ("a.jsonl", gzip.compress(b'{"id": 1}\n'), r"end in \.gz"), ("a.csv", "id;k\n1;2\n", "--delimiter ';'"),
+    ("a.csv", b"PK\3\4rest", "spreadsheet")])
+def test_what_is_no_such_text_is_said(tmp_path, name, content, message):
+    with pytest.raises(ConfigError, match=message):
+        source(tmp_path, name, content)
+
+
+def test_a_directory_in_the_way_of_hive_is_refused(tmp_path):
+    (tmp_path / "year=2026").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "year=2026" / "a.parquet")
+    with pytest.raises(ConfigError, match="column year is in the name of a directory"):
+        open_source("stream", tmp_path)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    (["Order ID", "a,b"], ("Order ID", "a,b")), ('a, "b, c",store name', ("a", "b, c", "store name"))])
+def test_a_name_may_have_blanks_and_commas(given, wanted):
+    job = {"name": "j", "stream": {"id": given}, "master": {"name": "m"}, "on": "k", "fact_table": "f"}
+    assert Job.load(job).stream.id == wanted
+
+
+def test_join_with_odd_names_and_a_column_reason(tmp_path, monkeypatch, capsys):
+    from semistream.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("s.csv").write_bytes(b"id,the `key`,reason\n1,1,late\n2,9,early\n3,\xe9,x\n")
+    Path("m.csv").write_text('"the, key",store name\n1,north\n')
+    assert main(["join", "--stream", "s.csv", "--master", "m.csv", "--on", "the `key`=the, key", "--columns", "store name",
+                 "--types", "the `key`=int64,id=int64", "--out", "o.jsonl", "--unmatched", "u.jsonl"]) == 0
+    assert [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()] == [
+        {"id": 1, "the `key`": 1, "reason": "late", "store name": "north"}]
+    kept = [json.loads(line) for line in Path("u.jsonl").read_text().splitlines()]
+    assert [(k.get("reason"), k["_reason"]) for k in kept] == [(None, "unparsable"), ("early", "no_match")]
+    assert kept[0]["text"] == "3,\\xe9,x" and kept[0]["detail"].startswith("s.csv, line 4: ")
+    assert main(["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out", "self.csv"]) == 0
+    assert main(["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out", "m.csv"]) == 2
+    capsys.readouterr()
+
+
+# ---- the app
+
+
+def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_path):
+    good, bad = rows(source(tmp_path, "nasty.csv", NASTY))
+    assert {r["id"]: r["note"] or None for r in good} == NOTES and not bad
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "csv")
+    (directory / "nasty.csv").write_text(NASTY, newline="")
+    assert sqlite_load.run(spark, job)["matched"] == 7
+    assert dict(sqlite_load.query("SELECT id, note FROM fact_sales")) == NOTES
+    assert verify(sqlite_load, job).success
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, form):
+    def write(name, columns):
+        table, path = pa.table(columns), directory / f"{name}.{form}"
+        if form == "csv":
+            rows = [table.column_names, *zip(*columns.values(), strict=True)]
+            path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+        elif form == "json":
+            path.write_text("\n".join(json.dumps(r) for r in table.to_pylist()))
+        else:
+            pq.write_table(table, path)
+
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, form)
+    write("a", {"id": [1], "k": ["c1"], "home": ["h1"], "away": ["a1"]})
+    write("b", {"id": [2], "k": ["c2"], "away": ["a2"], "home": ["h2"]})
+    sqlite_load.run(spark, job)
+    loaded = [(1, "h1", "a1"), (2, "h2", "a2")]
+    assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == loaded
+    for lacking, new in (("home", ""), ("k", "key"), ("", "guest")):
+        columns = {"id": [3], "k": ["c3"], "home": ["h3"], "away": ["a3"]}
+        if lacking:
+            del columns[lacking]
+        write("c", columns | ({new: ["x"]} if new else {}))
+        told = (f"lacks {lacking}" if lacking else "") + ".*" + (f"has {new}" if new else "")
+        with pytest.raises(ConfigError, match=rf"c\.{form} .*{told}"):
+            sqlite_load.run(spark, job)
+    assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == loaded
+    write("c", {"home": ["h3"], "id": [3], "k": ["c3"], "away": ["a3"]})
+    sqlite_load.run(spark, job)
+    assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == [*loaded, (3, "h3", "a3")]
+
+
+@pytest.mark.parametrize(("form", "content", "read", "unparsable"), [
+    ("csv", b"id,k\n1,c1\n2,\xe9\n3,c3\n", 3, 1), ("csv", b'id,k\n1,c1\n2,"c2\n3,c3\n', 2, None),
+    ("json", b'{"id": 1, "k": "c1"}\n{"id": 2, "k": "\xe9"}\n{"id": 3, "k": "c3"}\n', 3, 1),
+    ("json", b'{"id": 1, "k": "c1"}\n[{"id": 2, "k": "c2"}, {"id": 3, "k": "c3"}]\n{"id": 4, "k": "c4"}{"id": 5, "k": "c5"}\n',
+     None, None)])
+def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(spark, sqlite_load, form, content, read, unparsable):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, form, "id BIGINT, k STRING")
+    job = job.model_copy(update={"stream": job.stream.model_copy(update={"max_unparsable": 1.0})})
+    (directory / f"a.{form}").write_bytes(content)
+    summary = sqlite_load.run(spark, job)
+    assert read is None or summary["rows_read"] == read
+    assert unparsable is None or summary["rejected"] == {"unparsable": unparsable}
+    result = verify(sqlite_load, job)
+    assert result.success, [(r.name, r.rows) for r in result.results if not r.success]
+    assert not [note for note in result.notes if "not counted again" in note]
+
+
+def test_the_app_keeps_numbers_that_a_double_would_alter(spark, sqlite_load):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "csv")
+    (directory / "a.csv").write_text("id,k,price,big\n1,c1,0.12345678901234567890,1e400\n2,c2,9007199254740993,7\n")
+    sqlite_load.run(spark, job)
+    found = sqlite_load.query("SELECT id, price, big FROM fact_sales ORDER BY id")
+    assert [big for *_, big in found] == ["1e400", "7"]
+    assert "12345678901234567890" in str(found[0][1]) and "9007199254740993" in str(found[1][1])
+
+
+def test_the_app_takes_odd_names(spark, sqlite_load):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "csv")
+    (directory / "a.csv").write_text('Order ID,"the `k`, of it",reason\n1,c1,late\n2,none,early\n')
+    stream = job.stream.model_dump() | {"id": ["Order ID"]}
+    job = Job.load(job.model_dump() | {"on": {"the `k`, of it": "code"}, "stream": stream})
+    assert sqlite_load.run(spark, job)["matched"] == 1
+    (kept,) = sqlite_load.query("SELECT stream_id, tuple FROM unmatched WHERE reason = 'no_match'")
+    assert kept[0] == "2" and json.loads(kept[1])["reason"] == "early"
