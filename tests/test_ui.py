@@ -1,7 +1,8 @@
 """The trigger form and the page "Semistream" in a real browser."""
 
-from __future__ import re
+from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
