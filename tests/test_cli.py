@@ -450,7 +450,7 @@ fact_table: fact_sales
 def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
-    write("sales.yaml", JOB)
+    write("sales.yaml", JOB.replace("product.csv}", "product.csv, max_rejected: 0.5}"))
     write("product.csv", "sku,price\na,1\nb,2\n,3\n")
     code, out, err = run("provision", "sales.yaml")
     assert code == 0, err

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from semistream.config import Job
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, SemistreamError
 from semistream.master import open_snapshot
 from semistream.warehouse import connect
 from semistream.warehouse.dimensions import ProvisionResult, open_dimension, provision, publish
@@ -17,10 +17,10 @@ from semistream.warehouse.schema import rejected_master
 from semistream.warehouse.tables import existing_table
 
 
-def job(path=None, *, on=None, business_key=(), table=None, columns=(), schema=None):
+def job(path=None, *, on=None, business_key=(), table=None, columns=(), schema=None, max_rejected=1):
     return Job.load({"name": "j", "stream": {}, "on": on or {"sku": "sku"}, "columns": columns, "fact_table": "fact",
                      "master": {"name": "product", "path": path and str(path), "table": table, "business_key": business_key,
-                                "columns": schema}})
+                                "columns": schema, "max_rejected": max_rejected}})
 
 
 def stored(engine, table="dim_product"):
@@ -195,3 +195,14 @@ def test_a_master_with_other_columns_than_before_is_refused(warehouse, tmp_path)
         provision(job(tmp_path / "p.dat"), warehouse)
     with pytest.raises(ConfigError, match="must have been provisioned"):
         open_dimension(warehouse, "nobody")
+
+
+def test_too_many_rows_that_cannot_be_taken_leave_the_dimension_as_it_was(warehouse, tmp_path):
+    path = tmp_path / "products.csv"
+    path.write_text("sku,price\n" + "".join(f"s{i},{i}\n" for i in range(200)))
+    assert counts(provision(job(path, max_rejected=0.01), warehouse)) == (200, 0, 0, 0)
+    path.write_text("sku,price\n" + "".join(f"s{i},{'x' if i < 3 else i + 1}\n" for i in range(200)) + "s9,9\n")
+    with pytest.raises(SemistreamError, match=r"(?s)3 of 201 rows of .*\(unparsable 3\).*line 2: price: 'x' is not .* in s0,x"):
+        provision(job(path, max_rejected=0.01), warehouse)
+    assert sorted(r["price"] for r in stored(warehouse)) == list(range(200)) and rejects(warehouse) == []
+    assert counts(provision(job(path, max_rejected=0.015), warehouse))[3] == 4  # a duplicate is none of them

@@ -148,7 +148,13 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
                              ("stop", _stop, "ask a streaming app to drain and stop")):
         command(name, run, about).add_argument("app", nargs="?" if name == "status" else None, help="name of the app" + (
             " [all]" if name == "status" else ""))
-    for name in ("provision", "verify", "tune", "experiments", "status", "stop"):
+    for name, about in (("reset", "take away an app's rows, ledger and checkpoint, so that it loads its source anew"),
+                        ("remove", "the same, with the app's reports")):
+        reset = command(name, _reset, about)
+        reset.add_argument("app", help="name of the app")
+        reset.add_argument("--checkpoint", type=Path, help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
+        reset.add_argument("--yes", action="store_true", help="do not ask")
+    for name in ("provision", "verify", "tune", "experiments", "status", "stop", "reset", "remove"):
         commands[name].epilog = f"{commands[name].epilog or ''} Places: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
                                 "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
     return parser, commands
@@ -387,6 +393,25 @@ def _stop(arguments: argparse.Namespace) -> int:
         return 0
     request_stop(checkpoint)
     print(f"{arguments.app} was asked to drain and stop; see: semistream status {arguments.app}")
+    return 0
+
+
+def _reset(arguments: argparse.Namespace) -> int:
+    from semistream import pipeline
+
+    places, app = Places.from_environment(), arguments.app
+    checkpoint = (arguments.checkpoint or places.checkpoints / app).absolute()
+    counts = pipeline.rows_of(app, places)
+    if not counts and not checkpoint.is_dir():
+        raise _unknown_app(app, places.checkpoints)
+    rows = ", ".join(f"{n:,} of {table}" for table, n in counts.items()) or "no rows"
+    if not arguments.yes:
+        print(f"This deletes what {app} has loaded ({rows}), and {checkpoint}.")
+        if not sys.stdin.isatty() or input(f"Type {app} to go on: ") != app:
+            print("Nothing was deleted." + ("" if sys.stdin.isatty() else " Give --yes where nobody can be asked."))
+            return 1
+    pipeline.reset(app, places, checkpoint, reports=arguments.command == "remove")
+    print(f"{app}: deleted {rows}.")
     return 0
 
 

@@ -326,6 +326,8 @@ class MasterSpec(Settings):
     columns: str | None = Field(None, description="Schema of the master data as Spark DDL ('sku STRING, price DECIMAL(10,2)'); "
                                                   "default: what the table has or the file's first 16 MB suggest")
     business_key: Names = Field((), description="Columns that identify a master tuple; default: the join columns")
+    max_rejected: float = Field(0.01, ge=0, le=1, description="Share of the master rows that may be left out, as unparsable or "
+                                                              "for their keys; when more are, nothing is provisioned")
 
 
 class Job(Settings):

@@ -22,16 +22,28 @@ def replacing(path: Path, mode: str = "wb", *, flush: bool = True) -> Iterator[I
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with open(beside, mode) as file:
-            yield file
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(beside, path)
+        with naming(path):
+            with open(beside, mode) as file:
+                yield file
+                if flush:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
     if flush:
         sync(path.parent)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """An OSError that names no file, as that of a full disk, names this one."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is not None or e.errno is None:
+            raise
+        raise OSError(e.errno, os.strerror(e.errno), str(path)) from e
 
 
 def write_text(path: Path, text: str, *, flush: bool = True) -> None:

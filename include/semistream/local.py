@@ -220,11 +220,15 @@ def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, plac
         return f"{task}: {pipeline.progress(_app(job), places)}" if dag == "semi_stream_load" and task == "load" else task
 
     with _step(screen, f"{_app(job)}: {dag}", doing) as step:
-        step.succeeded = airflow.run("dags", "test", dag, "--conf", json.dumps({"job": job}))
+        form = {"app": _app(job)} if dag == "verify_completeness" else {"job": job}
+        step.succeeded = airflow.run("dags", "test", dag, "--conf", json.dumps(form))
     if not step.succeeded:
-        errors = [line for line in _text_from(log, begin).splitlines() if re.search(r"Error|Exception|error *\]", line)]
+        text = _text_from(log, begin).replace("\\n", "\n")
+        failed = re.search(r"[^\n]*\d+ of \d+ checks failed\.\n.*?\nReport: \S+", text, re.DOTALL)
+        errors = failed[0].splitlines() if failed else \
+            [line for line in text.splitlines() if re.search(r"Error|Exception|error *\]", line)][-8:]
         screen.print(f"[red]{dag} failed for {job}.[/red] The whole log: {log}", highlight=False)
-        for line in errors[-8:]:
+        for line in errors:
             screen.print("  " + line[:400], markup=False, highlight=False)
     return step.succeeded
 

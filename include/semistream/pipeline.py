@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,11 +17,13 @@ from sqlalchemy import Connection, Engine, case, func, make_url, select, true
 from semistream import drivers
 from semistream.config import Places, Settings
 from semistream.errors import ConfigError
+from semistream.master.publish import pin
 from semistream.published import read_manifest
 from semistream.streaming.settings import LoadSettings
-from semistream.warehouse import connect, create_all
+from semistream.streaming.status import checkpoint_lock
+from semistream.warehouse import connect, create_all, removal
 from semistream.warehouse.proof import Proof, as_run, read_proof
-from semistream.warehouse.schema import load_commits, quality_runs, tuning_runs, unmatched
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs, rejected_master, tuning_runs, unmatched
 from semistream.warehouse.totals import Totals, read_totals
 
 
@@ -125,6 +128,38 @@ def loaded_apps(places: Places) -> list[str]:
         return list(connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
 
 
+def rows_of(app: str, places: Places) -> dict[str, int]:
+    """How many rows of the warehouse's tables are an app's. Raises ConfigError where the app has loaded into Delta tables."""
+    with warehouse_connection(places) as connection:
+        return removal.rows_of(connection, app)
+
+
+def reset(app: str, places: Places, checkpoint: Path | None = None, *, reports: bool = False) -> None:
+    """Take an app's rows, ledger, verifications and checkpoint away, so that its next start begins with an empty warehouse.
+
+    The rows go in one transaction, the checkpoint after it; an app between the two refuses to start, and this ends it.
+    reports: the app's reports go, too. Raises ConfigError while the app runs, where it has loaded into Delta tables,
+    and for a directory that is no checkpoint.
+    """
+    LoadSettings.load({"job": app, "app": app})
+    checkpoint = checkpoint or places.checkpoints / app
+    if checkpoint.is_dir() and any(checkpoint.iterdir()) and not (checkpoint / "status.json").exists():
+        raise ConfigError("checkpoint", "must be a load's directory, with its status.json", str(checkpoint), "Check it.")
+    with checkpoint_lock(checkpoint):
+        engine = warehouse(places)
+        try:
+            with engine.begin() as connection:
+                removal.remove_rows(connection, app)
+        finally:
+            engine.dispose()
+        for pinned in places.snapshots.glob("*"):
+            pin(pinned, app, None)
+        shutil.rmtree(checkpoint)
+    if reports:
+        for kind in ("validations", "results"):
+            shutil.rmtree(places.reports / kind / app, ignore_errors=True)
+
+
 def app_names(checkpoints: Path) -> list[str]:
     """The apps that have ever run."""
     return sorted(path.parent.name for path in checkpoints.glob("*/status.json"))
@@ -194,6 +229,11 @@ def hide_password(url: str) -> str:
     return make_url(url).render_as_string(hide_password=True)
 
 
+def _master_of(connection: Connection, app: str) -> str | None:
+    c = load_batches.c
+    return connection.scalar(select(c.master).where(c.app == app).order_by(c.batch.desc()).limit(1))
+
+
 def progress(app: str, places: Places) -> str:
     return drivers.progress(places.checkpoints / app)
 
@@ -205,9 +245,12 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
     with warehouse_connection(places) as connection:
         by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
         total = ledger(read_totals(connection, app).values())
+        of_master = rejected_master.c.master == _master_of(connection, app)
+        rejected = connection.scalar(select(func.count()).select_from(rejected_master).where(of_master)) or 0
         latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
-    return {"app": app, "total": total[0] if total else {}, "reasons": by_reason, "run": run_summary(places.checkpoints / app),
-            "complete": str(proof or "NO: nothing was committed"), "report": latest[0]["path"] if latest else ""}
+    return {"app": app, "total": total[0] if total else {}, "reasons": by_reason, "rejected_master": rejected,
+            "run": run_summary(places.checkpoints / app), "complete": str(proof or "NO: nothing was committed"),
+            "report": latest[0]["path"] if latest else ""}
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
@@ -222,6 +265,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         if key == "unmatched":
             for reason in summary["reasons"]:
                 table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}", f"{summary['reasons'][reason]:,}")
+    if summary["rejected_master"]:
+        table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
     worked = bool(run["batches"])  # else there was nothing new
     memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")

@@ -239,7 +239,7 @@ class Load:
             return
         if batch > last + 1:
             raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
-                             f"Restore the warehouse or the checkpoint, or begin again with another app name and checkpoint.")
+                             f"Restore the warehouse or the checkpoint, or begin again: semistream reset {self.app}.")
         source = self._source(batch, paths, self.partitions)
         df = sources.read_files(df, self.job.stream, paths) if paths else df
         self._change_plan(df, paths if source["own"] else [])
@@ -277,7 +277,7 @@ class Load:
         raise StateError(f"Batch {batch} of {self.checkpoint / 'query'} is another part of the source than batch {batch} of "
                          f"{self.app} in the ledger. Passing it over would lose tuples, loading it would double some. Restore "
                          f"that directory as it was after batch {self.last[0] if self.last else batch}, or load the source "
-                         "anew under another --app name.")
+                         f"anew: semistream reset {self.app}.")
 
     def _rested(self, paths: list[str]) -> tuple[SourceFile, ...]:
         """The files of a batch as they are, when none has changed for ``min_age``. Raises StateError for one that is gone, and
@@ -433,6 +433,7 @@ class Load:
         (self.checkpoint / "state").mkdir(exist_ok=True)
         retrying(lambda: create_all(self.warehouse.engine), self.settings.retry)
         progress = Progress.read(self.checkpoint)
+        self._warn_of_others()
         self.last = self.ledger.last()
         self._check_same_history(progress)
         keep_promise(self.checkpoint, self.warehouse)
@@ -453,6 +454,12 @@ class Load:
         if progress.drain:
             self._finish(None)
 
+    def _warn_of_others(self) -> None:
+        """Two apps on one fact table are proven apart; whoever reads it sees the rows of both."""
+        if others := self.ledger.others(self.job.fact_table):
+            log.warning("%s also has rows of %s: facts are counted and verified for each app by itself", self.job.fact_table,
+                        ", ".join(others))
+
     def _check_entries(self, progress: Progress) -> None:
         """The newest commit must have its row of each partition, and what goes on from it the same states. Raises StateError."""
         assert self.last is not None
@@ -460,7 +467,7 @@ class Load:
         if found != list(range(count)):
             raise StateError(f"load_batches has partitions {found} of batch {self.last[0]} (drain {self.last[1]}) of {self.app}, "
                              f"but load_commits says that there are {count}. What waits in the others would be lost: restore the "
-                             f"warehouse, or load the source anew with another --app name and checkpoint.")
+                             f"warehouse, or load the source anew: semistream reset {self.app}.")
         if progress.states and (progress.batch, progress.drain) != self.last and progress.states != self.states:
             raise StateError(f"{self.checkpoint / 'progress.json'} goes on from other states than those that load_batches has of "
                              f"batch {self.last[0]} of {self.app}. {RESTORE}")
@@ -479,7 +486,8 @@ class Load:
                 return
         raise ConfigError("checkpoint", f"must be the one that {self.app} has gone on with so far, to "
                           f"{f'batch {last[0]}' if last else 'no batch'} in this warehouse", str(self.checkpoint),
-                          "Give the former --checkpoint and WAREHOUSE_URL, or another --app name with a new checkpoint.")
+                          f"Give the former --checkpoint and WAREHOUSE_URL, or load the source anew: semistream reset "
+                          f"{self.app}.")
 
     def _open(self, plan: Plan) -> None:
         """Check the plan against stream, master and sink, and hold its master version. Raises ConfigError."""

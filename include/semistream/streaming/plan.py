@@ -28,7 +28,7 @@ from semistream.warehouse.tables import surrogate_key
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-RESTORE = "Restore it, or load the source anew with another --app name and checkpoint."
+RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 EVEN = 1.05  # times the tuples of the best sharing out: not worth another one
 DEALT = -1  # the owner of a bucket whose tuples are dealt out to all
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from semistream.config import PASSWORD, SECRET, Job, JoinSettings, Pairs, Places
+from semistream.config import PASSWORD, SECRET, Job, JoinSettings, Pairs, Places, read_yaml
 from semistream.errors import ConfigError
 
 AVAILABLE_NOW = "availableNow"
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,190}")
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
 
 
 def _trigger(value: str) -> str:
@@ -23,7 +25,8 @@ def _trigger(value: str) -> str:
 
 def _app(value: str) -> str:
     if value and not NAME.fullmatch(value):
-        raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-'", value, "Give a simple name.")
+        raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-', and not begin with '.'", value,
+                          "Give a simple name.")
     return value
 
 
@@ -42,6 +45,16 @@ def _absolute(value: str) -> str:
 
 def _sink(value: str) -> str:
     return value if value == "sql" or "://" in value else _absolute(value)
+
+
+def _former_name(job: str, name: str) -> str:
+    """The file's name, where an earlier version has gone on with this job under that; else ""."""
+    former, checkpoints = Path(job).stem, Places.from_environment().checkpoints
+    with suppress(OSError, ValueError):
+        if former != name and not (checkpoints / name).exists() \
+                and json.loads((checkpoints / former / "summary.json").read_text())["job"] == name:
+            return former
+    return ""
 
 
 class LoadSettings(JoinSettings):
@@ -81,8 +94,13 @@ class LoadSettings(JoinSettings):
     retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is tried again before the app fails")
 
     def name(self) -> str:
-        """Of the app; the job is told by its name or its file."""
-        return self.app or Path(self.job).stem
+        """Of the app: its own, or the job's. Raises ConfigError where the job's file cannot be read, or its name is no app's."""
+        if self.app:
+            return self.app
+        if not Path(self.job).is_file():  # a shipped job, or one that will be refused
+            return _app(Path(self.job).stem)
+        name = str(read_yaml(self.job).get("name", ""))
+        return _former_name(self.job, name) or _app(name)
 
     def directory(self, places: Places) -> Path:
         """The checkpoint, absolute."""

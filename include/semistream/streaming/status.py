@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,7 +91,7 @@ class StatusFile:
         self._ended.set()
         self._thread.join()
         if error is not None:
-            self.update(state="failed", error=f"{type(error).__name__}: {error}"[:4000])
+            self._fail(f"{type(error).__name__}: {error}"[:3000])
 
     @property
     def status(self) -> Status:
@@ -101,9 +102,19 @@ class StatusFile:
             self._status = replace(self._status, heartbeat=_now(), **changes)
             write_json(self.path, asdict(self._status), flush=False)  # of use while this machine is up
 
+    def _fail(self, error: str) -> None:
+        """Say so also where the disk is full: then over the former status, whose place is there. Never hides the error."""
+        try:
+            self.update(state="failed", error=error)
+        except OSError:
+            with suppress(OSError), open(self.path, "r+b") as file:
+                file.write(json.dumps(asdict(self._status)).encode())
+                file.truncate()
+
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT):
-            self.update()
+            with suppress(OSError):  # the work itself will tell
+                self.update()
 
 
 def _now() -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.durable import naming
 from semistream.errors import StateError
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
@@ -250,9 +251,11 @@ class Spool:
         return self._read("unmatched")
 
     def _append(self, name: str, batch: pa.RecordBatch) -> None:
-        if name not in self._writers:
-            self._writers[name] = pa.ipc.new_stream(os.path.join(self._directory.name, name), self._schemas[name])
-        self._writers[name].write_batch(batch)
+        path = os.path.join(self._directory.name, name)
+        with naming(path):
+            if name not in self._writers:
+                self._writers[name] = pa.ipc.new_stream(path, self._schemas[name])
+            self._writers[name].write_batch(batch)
 
     def _read(self, name: str) -> pa.Table:
         if name not in self._writers:

@@ -16,7 +16,7 @@ from sqlalchemy import Column, Connection, Engine, MetaData, Row, Table, func, i
 from sqlalchemy.dialects import mysql
 
 from semistream.config import Job
-from semistream.errors import ConfigError, StateError
+from semistream.errors import ConfigError, SemistreamError, StateError
 from semistream.keys import canonical_type
 from semistream.master.publish import current_manifest, publish_snapshot
 from semistream.master.snapshot import Manifest, decode_schema, encode_schema
@@ -68,8 +68,11 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *, url: str
         staging = Table(f"stage_{name}", MetaData(), *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
                                                                primary_key=f.name in keys, autoincrement=False) for f in schema],
                         prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
+        _drop_staging(connection, staging)  # of a provisioning that failed: it belongs to the connection, not to the transaction
         staging.create(connection)
-        read, reasons = _stage(connection, staging, rows, job, progress)
+        read, reasons, first = _stage(connection, staging, rows, job, progress)
+        if sum(reasons.values()) > job.master.max_rejected * read:
+            raise TooManyRejected(job, read, reasons, first)
         staged = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - staged:
             reasons["duplicate_key"] = duplicates
@@ -86,12 +89,26 @@ def key_columns(job: Job) -> tuple[str, ...]:
     return job.master.business_key or tuple(job.on.values())
 
 
+class TooManyRejected(SemistreamError):
+    """More master rows cannot be taken than the job allows; the dimension is as it was."""
+
+    def __init__(self, job: Job, read: int, reasons: dict[str, int], first: list[Rejected]):
+        why = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
+        rows = "".join(f"\n  {r.reason}: {r.detail} in {r.tuple[:200]}" for r in first)
+        super().__init__(f"{sum(reasons.values()):,} of {read:,} rows of {job.master.path or job.master.table} cannot be taken "
+                         f"({why}), and no more than {job.master.max_rejected:.4g} of them may be left out (max_rejected under "
+                         f"master: in the job). {dimension_name(job.master.name)} is as it was. The first:{rows}")
+
+
 class Rejected(NamedTuple):
     """A row that is not taken: why, and what it was."""
 
     reason: str
     detail: str
     tuple: str
+
+
+EXAMPLES = 5  # of rejected rows that an error shows
 
 
 @dataclass(frozen=True)
@@ -161,22 +178,23 @@ def _checked(job: Job, found: pa.Schema, known: pa.Schema | None, leave_out: boo
 
 
 def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
-           progress: Progress) -> tuple[int, dict[str, int]]:
-    """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by reason)."""
+           progress: Progress) -> tuple[int, dict[str, int], list[Rejected]]:
+    """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by reason, the first of them)."""
     name, keys = job.master.name, key_columns(job)
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
-    read = 0
+    read, first = 0, list[Rejected]()
     reasons: dict[str, int] = {}
     for batch, unfit in rows.batches:
         read += batch.num_rows + len(unfit)
         good, wrong_keys = _with_keys(batch, keys, tuple(job.on.values()))
         rejected = unfit + wrong_keys
         _reject(connection, name, rejected)
+        first += rejected[:EXAMPLES - len(first)]
         for r in rejected:
             reasons[r.reason] = reasons.get(r.reason, 0) + 1
         bulk_insert(connection, staging, good, replace=True)
         progress(f"reading {name}", read, None)
-    return read, reasons
+    return read, reasons, first
 
 
 def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: tuple[str, ...]) -> tuple[pa.RecordBatch,
@@ -230,8 +248,8 @@ def _all(conditions: list[Any]) -> Any:
 
 def _drop_staging(connection: Connection, staging: Table) -> None:
     # "TEMPORARY": plain DROP TABLE commits MySQL's transaction.
-    temporary = "TEMPORARY " if isinstance(connection.dialect, mysql.dialect) else ""
-    connection.exec_driver_sql(f"DROP {temporary}TABLE {connection.dialect.identifier_preparer.format_table(staging)}")
+    what = "TEMPORARY TABLE IF EXISTS " if isinstance(connection.dialect, mysql.dialect) else "TABLE IF EXISTS temp."
+    connection.exec_driver_sql(f"DROP {what}{connection.dialect.identifier_preparer.format_table(staging)}")
 
 
 def _record(connection: Connection, name: str, dimension: Table, schema: pa.Schema, keys: tuple[str, ...], changed: bool) -> None:

@@ -104,6 +104,12 @@ class Ledger:
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
+    def others(self, fact_table: str) -> list[str]:
+        """Other apps that have loaded into a fact table of the warehouse."""
+        c = load_commits.c
+        query = select(c.app).where(c.fact_table == fact_table, c.sink == "sql", c.app != self.app).distinct().order_by(c.app)
+        return self.run(lambda connection: list(connection.scalars(query)))
+
     def partition_count(self, batch: int, drain: int) -> int:
         """How many partitions a commit has."""
         query = select(load_commits.c.partitions).where(*self._load(load_commits, batch, drain))
