@@ -1,8 +1,8 @@
 """Load a warehouse from a stream joined with master data: spark-submit spark_apps/semi_stream_join.py --job tpch
 
 Exit codes: 0 done or stopped, drained; 1 failed, start it again to go on; 2 the settings cannot work.
-Environment: SEMISTREAM_HOME, WAREHOUSE_URL. SIGTERM to the driver's Python process (its pid is in <checkpoint>/status.json), or a
-file <checkpoint>/stop, drains and stops.
+Environment: SEMISTREAM_HOME, WAREHOUSE_URL. SIGTERM to spark-submit, to the driver's Python process (its pid is in
+<checkpoint>/status.json) or to their process group drains and stops, as does a file <checkpoint>/stop.
 """
 
 from __future__ import annotations

@@ -52,10 +52,12 @@ class App:
         self.process: subprocess.Popen[bytes] | None = None
         self._groups: list[int] = []
 
-    def start(self, command: Sequence[str] = (sys.executable,)) -> None:
+    def start(self, command: Sequence[str] = (sys.executable,), local_directories: bool = True) -> None:
         places = self.load.places
         environment = {**os.environ, "SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": places.warehouse_url,
                        "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(places.home / "scratch")}
+        if not local_directories:
+            del environment["SPARK_LOCAL_DIRS"]
         if command == (sys.executable,):
             arguments = " ".join(f"'{c}'" if " " in c else c for c in CONF)
             environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {arguments} pyspark-shell"

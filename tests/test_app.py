@@ -80,6 +80,76 @@ def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
     load.check()
 
 
+@pytest.mark.parametrize("group", [False, True])
+def test_sigterm_to_spark_submit_or_its_process_group_drains(tmp_path, group):
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(1000)
+    app = faults.App(load, trigger="1 second", memory="100KB")
+    try:
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
+        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load", failed)
+        status = read_status(app.checkpoint)
+        assert status.waiting, "nothing is left to be drained"
+        if group:
+            os.killpg(os.getpgid(app.process.pid), signal.SIGTERM)
+        else:
+            app.process.send_signal(signal.SIGTERM)
+        app.end()
+        until(lambda: not Path(f"/proc/{status.pid}").exists(), 60, "the driver's end")
+    finally:
+        app.close()
+    assert read_status(app.checkpoint).state == "stopped", app.output()
+    assert "rows read" in app.output()
+    load.check()
+
+
+def test_a_refusal_is_one_line_and_no_stack_of_spark(tmp_path):
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(1000)
+    app = faults.App(load, source_format="csv", source_columns="x INT", source_path=str(load.stream_directory))
+    try:
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
+        assert app.end() == 2
+    finally:
+        app.close()
+    said = app.output()
+    assert "semi_stream_join.py: 'on' must" in said and "\tat org.apache" not in said and "SparkException" not in said, said
+
+
+def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(1000)
+    app = faults.App(load, trigger="1 second")
+    try:
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"], local_directories=False)
+        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load", failed)
+        (left,) = (tmp_path / "tmp").glob("semistream-scratch-*")
+        assert any(left.glob("blockmgr-*"))
+        for pid in [app.process.pid, *faults.descendants(app.process.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        app.end()
+        (app.checkpoint / "state" / ".half.1").touch()
+        (app.checkpoint / ".progress.json.2").touch()
+        assert left.exists()
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"], local_directories=False)
+        until(lambda: not left.exists(), 60, "the sweep", failed)
+        until(lambda: (s := read_status(app.checkpoint)) and s.state == "running", 120, "the start", failed)
+        assert not (app.checkpoint / "state" / ".half.1").exists() and not (app.checkpoint / ".progress.json.2").exists()
+        request_stop(app.checkpoint)
+        assert app.end() == 0, app.output()
+        assert not list((tmp_path / "tmp").glob("semistream-scratch-*"))
+    finally:
+        app.close()
+    load.check()
+
+
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
 def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch, address):
     """By itself, and with its UI where the environment has the address, as Airflow's tasks set it."""

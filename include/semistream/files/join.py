@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from semistream.keys import resolve_keys
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import Manifest, SnapshotRelation, open_snapshot
 from semistream.progress import Progress, silent
+from semistream.scratch import scratch_directory
 
 Format = Literal["csv", "json", "parquet"]
 EXAMPLES = 3  # of rejected rows that the summary shows
@@ -170,7 +170,7 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
         source.settle({})
         summary.notes += source.notes
         _check_keys(stream.schema, source.schema, pairs)
-        root = settings.snapshot or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semistream-")))
+        root = settings.snapshot or scratch_directory()
         _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root, source, progress)
         relation = open_snapshot(root)
         stack.callback(relation.close)

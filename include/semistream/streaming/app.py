@@ -35,6 +35,7 @@ from semistream.source_files import SourceFile, look_at
 from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, first_tuples, tuple_count
 from semistream.streaming.plan import RESTORE, Plan, Progress
+from semistream.streaming.session import DrainFirst
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import INTENT, DeltaSink, Sink, SqlSink, keep_promise
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
@@ -45,6 +46,7 @@ from semistream.warehouse.ledger import retrying
 
 log = logging.getLogger(__name__)
 SAMPLE = 100_000  # stream tuples that auto looks at
+WORKERS_READY = 30  # s
 POLL = 0.25  # s between looks for a stop request
 ATTEMPTS = 3  # at a job whose Python worker was killed, where Spark itself does not try again
 WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL", "EOFException")
@@ -112,6 +114,9 @@ class Load:
         self.totals, self.started = Totals(), time.monotonic()
         self._border = threading.Lock()  # held while a batch or a drain is worked on
         self._stopping, self._signalled = False, threading.Event()
+        self._takes_signals = False
+        self._drain_first: DrainFirst | None = None
+        self._starting: threading.Thread | None = None  # of the Python workers
         self._called = time.time()  # Spark last, with a batch; it lists the source after that
         self.failure: BaseException | None = None
         self.last: tuple[int, int] | None = None  # (batch, drain) of the newest commit
@@ -156,8 +161,12 @@ class Load:
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
         """Until the source is empty (availableNow), or a stop request or SIGTERM; drained. Gives the summary."""
-        with self._committer:  # a commit is not left half-way, whatever fails meanwhile
-            return self._run_to_end(spark)
+        try:
+            with self._committer:  # a commit is not left half-way, whatever fails meanwhile
+                return self._run_to_end(spark)
+        finally:
+            if self._starting is not None:  # a refusal may come before the workers are ready, which Spark then calls crashed
+                self._starting.join(WORKERS_READY)
 
     def _run_to_end(self, spark: SparkSession) -> dict[str, Any]:
         self.spark = spark.newSession()
@@ -165,7 +174,10 @@ class Load:
             self.spark.conf.set(name, value)
         buckets = Manifest.read(self.snapshots / (current_version(self.snapshots) or "")).bucket_count
         self.partitions = self.settings.partitions or min(spark.sparkContext.defaultParallelism, buckets)
-        threading.Thread(target=_start_workers, args=(spark.sparkContext, self.partitions), daemon=True).start()
+        if self._takes_signals:
+            self._drain_first = DrainFirst(spark.sparkContext, self._signalled.set)
+        self._starting = threading.Thread(target=_start_workers, args=(spark.sparkContext, self.partitions), daemon=True)
+        self._starting.start()
         stream = sources.read_stream(self.spark, self.job.stream, self.settings.max_files, self.settings.max_rows)
         self.stream = sources.stream_schema(stream)
         self.log = sources.SourceLog(self.checkpoint / "query", self.job.stream.format)
@@ -203,7 +215,7 @@ class Load:
         except PySparkException:
             if self.failure is not None:
                 raise self.failure from None
-            if not self._stopping:
+            if not self._stopping and not self._signalled.is_set():  # a signal to all processes ends Spark's helpers, too
                 raise
         finally:
             query.stop()
@@ -431,6 +443,7 @@ class Load:
     def _take_up(self) -> None:
         """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch when Spark gives it again."""
         (self.checkpoint / "state").mkdir(exist_ok=True)
+        _sweep(self.checkpoint)
         retrying(lambda: create_all(self.warehouse.engine), self.settings.retry)
         progress = Progress.read(self.checkpoint)
         self._warn_of_others()
@@ -523,14 +536,17 @@ class Load:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM asks for a stop, as the stop file does."""
+        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too, which waits for the end of the block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         former = signal.signal(signal.SIGTERM, lambda *_: self._signalled.set())
+        self._takes_signals = True
         try:
             yield
         finally:
+            if self._drain_first is not None:
+                self._drain_first.end()
             signal.signal(signal.SIGTERM, former)
 
     def _summary(self) -> dict[str, Any]:
@@ -553,6 +569,14 @@ def _start_workers(context: SparkContext, count: int) -> None:
     """Have Python workers started and ready, while the driver makes the first micro-batch ready."""
     with suppress(Exception):  # the micro-batch's tasks will tell, or the session has ended
         context.range(count, numSlices=count).foreachPartition(get_ready)
+
+
+def _sweep(checkpoint: Path) -> None:
+    """Remove what a killed process has left half-written; the status is written all the time, also now."""
+    for place in (checkpoint, checkpoint / "state"):
+        for file in place.glob(".*.*"):
+            if not file.name.startswith(".status.json"):
+                file.unlink(missing_ok=True)
 
 
 def forget_unbegun(query: Path) -> None:

@@ -8,13 +8,18 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from semistream.config import SECRET
+from semistream.scratch import scratch_directory
 
 LOOPBACK = "127.0.0.1"
+BEFORE_SPARK = 1000  # the priority of a shutdown hook; those of Spark are below 100
+LONGEST_DRAIN = 600  # s
 # Where the user's configuration says nothing else.
 DEFAULTS = {
     "spark.master": "local[*,4]",  # a task whose Python worker died is tried four times, as on a cluster
@@ -52,12 +57,45 @@ def open_session(app: str) -> SparkSession:
     SparkContext._ensure_initialized()  # a SparkConf knows what was given only once there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
     master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
-    for name, value in (DEFAULTS | (local_defaults() if is_local(master) else {})).items():
+    defaults = DEFAULTS | (local_defaults() if is_local(master) else {})
+    if is_local(master) and "SPARK_LOCAL_DIRS" not in os.environ and not given.contains("spark.local.dir"):
+        defaults["spark.local.dir"] = str(scratch_directory())
+    for name, value in defaults.items():
         if not given.contains(name):
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+class DrainFirst:
+    """Lets the JVM, when it is asked to end, wait until this process has drained: SIGTERM to spark-submit reaches the JVM only,
+    which would stop Spark at once.
+
+    A Java Runnable; ``ask`` is called from a thread of the JVM.
+    """
+
+    def __init__(self, context: SparkContext, ask: Callable[[], None]):
+        self._ask, self._ended = ask, threading.Event()
+        gateway = context._gateway
+        ensure_callback_server_started(gateway)
+        jvm = gateway.jvm
+        self._hook = jvm.java.util.concurrent.FutureTask(self, None)
+        self._hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
+        self._hooks.addShutdownHook(self._hook, BEFORE_SPARK, LONGEST_DRAIN, jvm.java.util.concurrent.TimeUnit.SECONDS)
+
+    def run(self) -> None:
+        self._ask()
+        self._ended.wait(LONGEST_DRAIN)
+
+    def end(self) -> None:
+        """The JVM need not wait any more."""
+        with suppress(Exception):  # it ends already
+            self._hooks.removeShutdownHook(self._hook)
+        self._ended.set()
+
+    class Java:
+        implements = ("java.lang.Runnable",)
 
 
 def start_session(app: str) -> Callable[[], SparkSession]:
