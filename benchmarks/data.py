@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numba import njit
 
-from semistream.master import SnapshotRelation, current_version, publish_snapshot
+from semistream.master import SnapshotRelation, publish_snapshot
+from semistream.published import current_version
 from semistream.workloads.zipf import ZipfKeys
 
 WORDS = 13

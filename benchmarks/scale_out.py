@@ -23,7 +23,7 @@ from benchmarks.processes import Program, program
 from benchmarks.spark_join import App, AppPeer, Case
 from semistream.config import Job
 from semistream.cost_models import TYPICAL
-from semistream.master import current_version
+from semistream.published import current_version
 from semistream.tuning import case as tuning
 from semistream.tuning.scale_out import Scaled, scale_out
 

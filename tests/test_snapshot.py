@@ -13,8 +13,9 @@ import pytest
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, open_join
 from semistream.keys import buckets, master_keys
-from semistream.master import SnapshotRelation, current_manifest, current_version, open_snapshot, pin, publish_snapshot
+from semistream.master import SnapshotRelation, current_manifest, open_snapshot, publish_snapshot
 from semistream.master import publish as publishing
+from semistream.published import current_version, pin
 
 RNG = np.random.default_rng(7)
 N = 5000

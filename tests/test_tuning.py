@@ -15,7 +15,7 @@ from semistream.cli import main
 from semistream.config import JoinSettings
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.registry import REGISTRY
-from semistream.master import current_version
+from semistream.published import current_version
 from semistream.streaming.plan import Plan, Progress
 from semistream.tuning import known_costs
 

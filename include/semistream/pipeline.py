@@ -17,8 +17,7 @@ from sqlalchemy import Connection, Engine, case, func, make_url, select, true
 from semistream import drivers
 from semistream.config import Places, Settings
 from semistream.errors import ConfigError
-from semistream.master.publish import pin
-from semistream.published import read_manifest
+from semistream.published import pin, read_manifest
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import connect, create_all, removal

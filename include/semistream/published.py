@@ -1,11 +1,11 @@
-"""Which version of a master's snapshots is current, and what its manifest says; for those that do not read R itself."""
+"""A master's snapshots: which version is current, who holds one, what its manifest says; for those that do not read R."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from semistream.durable import read_checked, write_checked
+from semistream.durable import read_checked, write_checked, write_text
 
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
 ANEW = "Publish the master data anew: `semistream snapshot JOB`, or the DAG provision_master_data."
@@ -26,3 +26,14 @@ def read_manifest(root: str | Path) -> dict[str, Any] | None:
     """The manifest of the current version, as it is on disk; None before the first one. Raises StateError when it is damaged."""
     version = current_version(root)
     return None if version is None else read_checked(Path(root) / version / MANIFEST, ANEW)
+
+
+def pin(root: str | Path, holder: str, version: str | None) -> None:
+    """Keep a version for a holder (an app's name) in place of the one that it held before; None keeps none."""
+    directory = Path(root) / "pins"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / holder.replace("/", "_")
+    if version is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_text(path, version)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.durable import sync, write_text
+from semistream.durable import sync
 from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
 from semistream.master.snapshot import (
@@ -95,17 +95,6 @@ class Publication:
         for old in versions[:-self.keep]:
             if old.name not in pinned:
                 shutil.rmtree(old, ignore_errors=True)
-
-
-def pin(root: str | Path, holder: str, version: str | None) -> None:
-    """Keep a version for a holder (an app's name) in place of the one that it held before; None keeps none."""
-    directory = Path(root) / "pins"
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / holder.replace("/", "_")
-    if version is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_text(path, version)
 
 
 def current_manifest(root: str | Path) -> Manifest | None:

@@ -30,7 +30,8 @@ from semistream.durable import write_json
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
 from semistream.joins.registry import find_algorithm
-from semistream.master import Manifest, current_version, pin
+from semistream.master import Manifest
+from semistream.published import current_version, pin
 from semistream.source_files import SourceFile, look_at
 from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, first_tuples, tuple_count

@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from semistream.config import parse_bytes
 from semistream.errors import ConfigError
-from semistream.master import Manifest, current_version
+from semistream.master import Manifest
+from semistream.published import current_version
 from semistream.streaming.plan import Plan
 from semistream.streaming.sources import stream_schema
 
