@@ -208,3 +208,23 @@ def test_the_app_takes_odd_names(spark, sqlite_load):
     assert sqlite_load.run(spark, job)["matched"] == 1
     (kept,) = sqlite_load.query("SELECT stream_id, tuple FROM unmatched WHERE reason = 'no_match'")
     assert kept[0] == "2" and json.loads(kept[1])["reason"] == "early"
+
+
+@pytest.mark.parametrize(("form", "files"), [
+    ("csv", {"a day.csv": b"id,k,n\n1,c1,1\n2,c2,x\n3,c3\n4,\xe9,4\n5,\"two\nlines\",5\n6,c6,\"x\"y\n",
+             "b%20.csv": b"n,k,id\r\n1,c1,7\r\n,\xc3\xa9,\r\n1,c9,8,8\r\n9,c2,y\r\n"}),
+    ("json", {"a day.json": b'{"id": 1, "k": "c1", "n": 1}\n{"id": 2, "k": "c2", "n": 1.5}\n{"id": 4, "k": "\xe9", "n": 4}\n',
+              "b%20.json": b'{"n": 1, "k": "c1", "id": 3}\n"text"\n{"id": {}, "k": "c1", "n": 1}\n'})])
+def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_stands(spark, sqlite_load, form, files):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, form, "id BIGINT, k STRING, n BIGINT")
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    sqlite_load.run(spark, job, partitions=2)
+    kept = [json.loads(t) for t, in sqlite_load.query("SELECT tuple FROM unmatched WHERE reason = 'unparsable'")]
+    a, b = (str(directory / name) for name in files)
+    expected = {"csv": [(a, 3, "n: 'x' is not int64"), (a, 4, "2 fields in place of 3"), (a, 5, "not UTF-8"),
+                        (a, 8, "quotes do not match"), (b, 4, "4 fields in place of 3"), (b, 5, "id: 'y' is not int64")],
+                "json": [(a, 2, "n: 1.5 is not int64"), (a, 3, "not UTF-8"), (b, 2, "not one JSON object"),
+                         (b, 3, "id: {} is not int64")]}
+    assert sorted((k["file"], k.get("line"), k["why"]) for k in kept) == expected[form]

@@ -129,6 +129,8 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
                  '{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
                  {'{"id":"bad","sku":"c2","amount":2.5}', '{"id":3,'}),
     }
+    whys = {"csv": ["2 fields in place of 3", "id: 'bad' is not int64"],
+            "json": ["id: 'bad' is not int64", "not JSON: Expecting prop"]}
     for form, (content, broken) in texts.items():
         directory = sqlite_load.places.home / form
         directory.mkdir()
@@ -137,7 +139,12 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
                                   source_columns="id BIGINT, sku STRING, amount DOUBLE", join_type="left")
         assert (summary["rows_read"], summary["rejected"]) == (5, {"unparsable": 2, "null_key": 1})
         kept = sqlite_load.query(f"SELECT tuple FROM unmatched WHERE app = '{form}' AND reason = 'unparsable'")
-        assert {json.loads(t)["_corrupt_record"] for t, in kept} == broken
+        rows = [json.loads(t) for t, in kept]
+        assert {row["_corrupt_record"] for row in rows} == broken
+        lines = content.split("\n")
+        assert all(row["file"] == str(directory / f"a.{form}") for row in rows)
+        assert all(lines[row["line"] - 1] == row["_corrupt_record"] for row in rows)
+        assert sorted(row["why"][:24] for row in rows) == whys[form]
         facts = sqlite_load.query(f"SELECT id, price FROM fact_sales WHERE app = '{form}' ORDER BY id")
         assert facts == [(1, 1), (4, None), (5, 5)]
 
@@ -343,12 +350,15 @@ def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
 def test_kafka_values_become_tuples(spark):
     from semistream.config import StreamSpec
     from semistream.streaming.sources import parse_kafka
+    from semistream.streaming.unparsable import explain
 
     values = ['{"id": 1, "sku": "a"}', '{"id": "x", "sku": "b"}', "not json", None]
     records = spark.createDataFrame([(bytearray(v.encode()) if v is not None else None,) for v in values], "value BINARY")
     rows = parse_kafka(records, StreamSpec(format="kafka", columns="id BIGINT, sku STRING")).collect()
     assert [(r.id, r.sku) for r in rows][0] == (1, "a") and rows[0]._corrupt_record is None
-    assert [r._corrupt_record for r in rows[1:]] == ['{"id": "x", "sku": "b"}', "not json", ""]
+    kept = explain([r._corrupt_record for r in rows[1:]], pa.schema([("id", pa.int64()), ("sku", pa.string())]))
+    assert [k["_corrupt_record"] for k in kept] == ['{"id": "x", "sku": "b"}', "not json", ""]
+    assert [k["why"] for k in kept][0] == "id: 'x' is not int64" and all(k["why"].startswith("not JSON") for k in kept[1:])
 
 
 def test_kafka_without_its_connector_is_named(spark, sqlite_load):

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from semistream.errors import StateError
 
+RAW = "_corrupt_record"  # of text files' tuples: what tells of one that could not be parsed, else null
+
 
 class SourceFile(NamedTuple):
     """path: plain where it is local, else a URI; size in bytes and modified in ns since 1970, -1 where they are not known."""

@@ -32,7 +32,7 @@ from semistream.joins import JoinState
 from semistream.joins.registry import find_algorithm
 from semistream.master import Manifest
 from semistream.published import current_version, pin
-from semistream.source_files import SourceFile, look_at
+from semistream.source_files import RAW, SourceFile, look_at
 from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, first_tuples, tuple_count
 from semistream.streaming.plan import RESTORE, Plan, Progress
@@ -40,7 +40,7 @@ from semistream.streaming.session import DrainFirst
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import INTENT, DeltaSink, Sink, SqlSink, keep_promise
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
-from semistream.streaming.task import RAW, SUMMARY, Work, get_ready, without_tuples
+from semistream.streaming.task import SUMMARY, Work, get_ready, without_tuples
 from semistream.tuning import known_costs
 from semistream.warehouse import create_all
 from semistream.warehouse.ledger import retrying

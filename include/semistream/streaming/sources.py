@@ -9,12 +9,11 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, StructField, StructType
@@ -24,12 +23,13 @@ from semistream.durable import sync
 from semistream.errors import ConfigError
 from semistream.files.source import check_partitions, file_columns, open_source
 from semistream.keys import quoted
-from semistream.source_files import is_remote
+from semistream.source_files import RAW, is_remote
 from semistream.streaming.datasources import OutboxSource, ZipfSource
+from semistream.streaming.unparsable import plain_path
 
 log = logging.getLogger(__name__)
-RAW = "_corrupt_record"  # the whole text of a tuple that could not be parsed, else null
 OWN = {s.name(): s for s in (ZipfSource, OutboxSource)}
+FILE = "_file"  # beside the tuples of text files: its URI
 TEXTS = ("csv", "json")  # file formats whose tuples may be unparsable
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 SAME_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
@@ -75,9 +75,11 @@ def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
         orders.setdefault(tuple(found or wanted), []).append(path)
     fields = {field.name: field for field in df.schema}
     raw = [fields[RAW]] if RAW in fields else []
-    parts = [_load(df, spec, alike, StructType([*(fields[n] for n in order), *raw])).select(*map(quoted, df.columns))
+    origin = [F.col("_metadata.file_path").alias(FILE)] if raw else []
+    parts = [_load(df, spec, alike, StructType([*(fields[n] for n in order), *raw])).select(*map(quoted, df.columns), *origin)
              for order, alike in orders.items()]
-    return mark_unreadable(reduce(DataFrame.unionAll, parts), spec.format)
+    tuples = reduce(DataFrame.unionAll, parts)
+    return _with_documents(tuples, spec) if raw else tuples
 
 
 def check_files(spec: StreamSpec, paths: list[str], wanted: list[str]) -> None:
@@ -87,23 +89,40 @@ def check_files(spec: StreamSpec, paths: list[str], wanted: list[str]) -> None:
             _check_columns(spec, path, found, wanted)
 
 
-def mark_unreadable(df: DataFrame, source_format: str) -> DataFrame:
-    """Tuples of text files that are not UTF-8 as unparsable ones: Spark would pass on the bytes of JSON, on which Python fails,
-    and has put U+FFFD in their place in CSV."""
-    if source_format not in TEXTS or RAW not in df.columns:
-        return df
-    others = [f for f in df.schema if f.name != RAW]
+def _with_documents(df: DataFrame, spec: StreamSpec) -> DataFrame:
+    """df, of text files, with documents in ``_corrupt_record``, and without FILE. Tuples that are not UTF-8 are unparsable ones:
+    Spark would pass on the bytes of JSON, on which Python fails, and has put U+FFFD in their place in CSV."""
+    others = [f for f in df.schema if f.name not in (RAW, FILE)]
     texts = [quoted(f.name) if isinstance(f.dataType, StringType) else F.to_json(F.struct(quoted(f.name)))
              for f in others if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))]
-    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if source_format == "csv" else ~F.is_valid_utf8(t), F.lit(False))
+    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if spec.format == "csv" else ~F.is_valid_utf8(t), F.lit(False))
              for t in [*texts, quoted(RAW)]]
     bad = reduce(or_, wrong)
-    whole = F.to_csv if source_format == "csv" else F.to_json
-    line = whole(F.struct(*(quoted(f.name) for f in others)))
-    readable = F.make_valid_utf8(F.coalesce(quoted(RAW), line))
+    delimiter = _delimiter(spec) if spec.format == "csv" else ""
+    row = F.struct(*(quoted(f.name) for f in others))
+    whole = F.to_csv(row, {"sep": delimiter or ",", "escape": '"'}) if spec.format == "csv" else F.to_json(row)
+    text = F.when(bad, F.make_valid_utf8(F.coalesce(quoted(RAW), whole))).otherwise(quoted(RAW))
     columns = [F.when(~bad, quoted(f.name)).alias(f.name) if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))
                else quoted(f.name) for f in others]
-    return df.select(*columns, F.when(bad, readable).otherwise(quoted(RAW)).alias(RAW))
+    return df.select(*columns, document(text, spec.format, F.col(FILE), bad, delimiter).alias(RAW))
+
+
+def document(text: Column, kind: str, file: Column | None = None, unreadable: Column | None = None,
+             delimiter: str = "") -> Column:
+    """The document of ``unparsable.explain``: JSON of ``text`` and its origin; null where text is.
+
+    kind: csv or json. unreadable: whether the bytes are not UTF-8.
+    """
+    parts = [text.alias(RAW), F.lit(kind).alias("format")]
+    parts += [] if file is None else [file.alias("file")]
+    parts += [] if unreadable is None else [F.when(unreadable, True).alias("unreadable")]
+    parts += [F.lit(delimiter).alias("delimiter")] if delimiter else []
+    return F.when(text.isNotNull(), F.to_json(F.struct(*parts)))
+
+
+def _delimiter(spec: StreamSpec) -> str:
+    options = {k.lower(): v for k, v in spec.all_options().items()}
+    return options.get("sep", options.get("delimiter", ""))
 
 
 def _columns(spec: StreamSpec, path: str) -> list[str] | None:
@@ -112,7 +131,7 @@ def _columns(spec: StreamSpec, path: str) -> list[str] | None:
     if spec.format not in (*TEXTS, "parquet") or is_remote(path) or options.get("header", "true").lower() != "true" \
             or "encoding" in options or not Path(path).is_file():
         return None
-    return file_columns(Path(path), spec.format, options.get("sep", options.get("delimiter", "")))
+    return file_columns(Path(path), spec.format, _delimiter(spec))
 
 
 def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[str]) -> None:
@@ -135,7 +154,7 @@ def _load(df: DataFrame, spec: StreamSpec, paths: list[str], schema: StructType)
 
 
 def parse_kafka(df: DataFrame, spec: StreamSpec) -> DataFrame:
-    """Kafka records whose value is JSON, as tuples of ``spec.columns``; a value that is not goes to ``_corrupt_record`` whole."""
+    """Kafka records whose value is JSON, as tuples of ``spec.columns``; a value that is not goes to ``_corrupt_record``."""
     schema = _with_raw(_from_ddl(df.sparkSession, spec.columns or ""))
     text = F.col("value").cast("string")
     text, bytes_ = F.try_validate_utf8(text), text
@@ -143,7 +162,7 @@ def parse_kafka(df: DataFrame, spec: StreamSpec) -> DataFrame:
     names = [f.name for f in schema if f.name != RAW]
     out = df.select(F.make_valid_utf8(bytes_).alias("__text"), parsed.alias("__row"))
     raw = F.when(F.col("__row").isNull(), F.coalesce("__text", F.lit(""))).otherwise(F.col(f"__row.{RAW}"))
-    return out.select(*[F.col("__row").getField(n).alias(n) for n in names], raw.alias(RAW))
+    return out.select(*[F.col("__row").getField(n).alias(n) for n in names], document(raw, "json").alias(RAW))
 
 
 def stream_schema(df: DataFrame) -> pa.Schema:
@@ -228,7 +247,7 @@ def _unaltered(spec: StreamSpec, file: Path, found: StructType) -> StructType:
     options = {k.lower(): v for k, v in spec.all_options().items()}
     if "encoding" in options or options.get("header", "true").lower() != "true":
         return found
-    source = open_source("stream", file, kind="csv", delimiter=options.get("sep", options.get("delimiter", "")))
+    source = open_source("stream", file, kind="csv", delimiter=_delimiter(spec))
     for note in source.notes:
         log.warning("%s", note)
     kinds = {f.name: f.type for f in source.schema if pa.types.is_decimal(f.type) or pa.types.is_string(f.type)}
@@ -270,7 +289,7 @@ class SourceLog:
             for line in self._log(number).read_text().splitlines()[1:]:
                 entry = json.loads(line)
                 if after < entry["batchId"] <= last:
-                    entries[_plain_path(entry["path"])] = None
+                    entries[plain_path(entry["path"])] = None
         return list(entries)
 
     def flush(self, batch: int) -> None:
@@ -294,7 +313,3 @@ class SourceLog:
             return None
         return [None if line == "-" else json.loads(line) for line in lines]
 
-
-def _plain_path(uri: str) -> str:
-    parts = urlparse(uri)
-    return unquote(parts.path) if parts.scheme in ("", "file") else uri

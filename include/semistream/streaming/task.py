@@ -24,7 +24,7 @@ from semistream.errors import StateError
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
 from semistream.keys import buckets
-from semistream.source_files import SourceFile, check_unchanged
+from semistream.source_files import RAW, SourceFile, check_unchanged
 from semistream.streaming.columnar import read_partition
 from semistream.streaming.exchange import scratch
 from semistream.streaming.handover import Holder, prepare
@@ -32,7 +32,6 @@ from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import DataFile, Sink, ledger_row
 from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
 
-RAW = "_corrupt_record"
 SUMMARY = "summary STRING"  # what a task returns to mapInArrow
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read", "bytes_read", "seconds")
 
@@ -203,6 +202,8 @@ class Spool:
         self._added = len(join.output_schema) - len(work.stream)
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=scratch())
         self._schemas = {"joined": join.output_schema, "unmatched": UNMATCHED}
+        self._rejected: list[pa.RecordBatch] = []  # unparsable ones that are not written yet
+        self._rejected_bytes, self._explained = 0, 0
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
 
     def __enter__(self) -> Spool:
@@ -238,16 +239,31 @@ class Spool:
         self._append("unmatched", unmatched_rows(tuples, reasons, self.work.stream_id))
 
     def reject(self, batch: pa.RecordBatch) -> None:
-        """Keep tuples that could not be parsed: their text."""
-        texts = [json.dumps({RAW: text}) for text in batch.column(RAW).to_pylist()]
-        ids = stream_ids(batch, self.work.stream_id)
-        self._append("unmatched", pa.record_batch([pa.repeat(UNPARSABLE, len(ids)), ids, pa.array(texts)], schema=UNMATCHED))
+        """Keep tuples that could not be parsed: their text, and why."""
+        self._rejected.append(pa.record_batch([stream_ids(batch, self.work.stream_id), batch.column(RAW)], names=["id", RAW]))
+        self._rejected_bytes += self._rejected[-1].nbytes
+        if self._rejected_bytes > GATHERED_BYTES:
+            self._explain()
+
+    def _explain(self) -> None:
+        """Of many at once, as their lines are looked for in their files."""
+        if not self._rejected:
+            return
+        from semistream.streaming.unparsable import explain  # what imports pandas, for the few that need it
+
+        rows = pa.Table.from_batches(self._rejected).combine_chunks().to_batches()[0]
+        kept = explain(rows.column(RAW).to_pylist(), self.work.stream, self._explained)
+        columns = [pa.repeat(UNPARSABLE, len(kept)), rows.column("id"), pa.array([json.dumps(row) for row in kept])]
+        self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
+        self._explained += len(kept)
+        self._rejected, self._rejected_bytes = [], 0
 
     def joined(self) -> pa.Table:
         return self._read("joined")
 
     def unmatched(self) -> pa.Table:
         """Columns reason, stream_id, tuple."""
+        self._explain()
         return self._read("unmatched")
 
     def _append(self, name: str, batch: pa.RecordBatch) -> None:
@@ -265,6 +281,7 @@ class Spool:
             return pa.ipc.open_stream(file).read_all()
 
 
+GATHERED_BYTES = 16_000_000  # of unparsable tuples
 UNMATCHED = pa.schema([("reason", pa.string()), ("stream_id", pa.string()), ("tuple", pa.string())])
 
 
