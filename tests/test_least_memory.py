@@ -9,7 +9,7 @@ from semistream.errors import NotEnoughMemory
 from semistream.joins import REGISTRY, open_join
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
-from semistream.master.snapshot import open_snapshot
+from semistream.master.snapshot import choose_page_tuples, open_snapshot
 
 TUPLES = 800
 FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}") for a in REGISTRY.values()
@@ -87,3 +87,22 @@ def test_the_amount_that_a_refusal_names_works(algorithm, parameters, kind, rela
         with pytest.raises(NotEnoughMemory):
             open_join(algorithm, memory=least // 2, stream=stream.schema, master=r, on=[("k", "k")], parameters=parameters)
     assert 200_000 not in refused
+
+
+def test_wide_rows_have_pages_of_fewer_so_that_a_small_memory_has_some(tmp_path):
+    n = 20_000
+    wide = pa.table({"k": np.arange(n), "text": pa.array([f"{i:0900d}" for i in range(n)])})
+    manifest = publish_snapshot(wide.to_batches(), wide.schema, tmp_path, "r", ["k"], bucket_count=4)
+    assert manifest.page_tuples == 128
+    stream = pa.table({"id": np.arange(500), "k": np.arange(500) * 40}).to_batches()[0]
+    for algorithm in ("meshjoin", "hybridjoin", "elevatorjoin", "ssbj"):
+        join = open_join(algorithm, memory=500_000, stream=stream.schema, master=open_snapshot(tmp_path), on=[("k", "k")])
+        outputs = [*join.process(stream), *join.drain()]
+        assert sum(o.joined.num_rows for o in outputs) == 500 and join.stats.memory_peak <= 500_000
+
+
+@pytest.mark.parametrize(("rows", "row_bytes", "page"), [
+    (1_000_000, 116, 1024), (1_000_000, 16, 1024), (1_000_000, 900, 128), (100_000, 10**6, 64), (100_000_000, 900, 8192),
+    (800, 30, 64), (8_000, 30, 256), (0, 1, 64)])
+def test_a_page_is_as_large_as_reads_like_it_and_as_small_as_the_memory_may_be(rows, row_bytes, page):
+    assert choose_page_tuples(rows, row_bytes) == page

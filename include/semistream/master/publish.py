@@ -109,15 +109,15 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
                      keep: int = KEEP, progress: Callable[[int], None] | None = None) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current one.
 
-    Rows without a key are left out and counted. page_tuples: the least that a join reads at once; 0: by |R|. progress: told the
-    number of rows of each step, twice a row (split, sort). Memory: about three buckets' rows. Raises ConfigError for key columns
-    that cannot be one.
+    Rows without a key are left out and counted. page_tuples: the least that a join reads at once; 0: by |R| and its
+    width. progress: told the number of rows of each step, twice a row (split, sort). Memory: about three buckets' rows. Raises
+    ConfigError for key columns that cannot be one.
     """
     progress = progress or (lambda rows: None)
     with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count, page_tuples=page_tuples,
                      keep=keep) as publication:
-        rows, null_keys = _split(publication, batches, progress)
-        publication.page_tuples = page_tuples or choose_page_tuples(rows)
+        rows, null_keys, size = _split(publication, batches, progress)
+        publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
         for bucket in range(bucket_count):
             run = publication.directory / f"run-{bucket:05d}"
@@ -128,16 +128,16 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
         return publication.commit(infos, null_keys)
 
 
-def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]) -> tuple[int, int]:
-    """Rows to one run file a bucket; gives (rows, those without a key)."""
-    rows = null_keys = 0
+def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]) -> tuple[int, int, int]:
+    """Rows to one run file a bucket; gives (rows, those without a key, bytes)."""
+    rows = null_keys = size = 0
     with contextlib.ExitStack() as stack:
         runs: dict[int, pa.RecordBatchStreamWriter] = {}
         for batch in _gather(batches, publication.schema):
             key_codes, valid = publication.keys.master_codes(batch)
             bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
             bucket[~valid] = publication.bucket_count
-            rows, null_keys = rows + batch.num_rows, null_keys + int((~valid).sum())
+            rows, null_keys, size = rows + batch.num_rows, null_keys + int((~valid).sum()), size + batch.nbytes
             order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15 else bucket, kind="stable")
             edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
             ordered = batch.take(pa.array(order[:edges[-1]]))
@@ -147,7 +147,7 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress
                     runs[b] = stack.enter_context(pa.ipc.new_stream(sink, publication.schema))
                 runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
             progress(batch.num_rows)
-    return rows, null_keys
+    return rows, null_keys, size
 
 
 def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

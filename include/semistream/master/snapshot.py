@@ -42,6 +42,8 @@ BUCKETS = 64  # divisible by the usual numbers of partitions; 64 runs are few en
 # The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5, 10, 15, 16, 24 M tuples/s
 # at 256, 512, 1024, 2048, 4096 tuples a page.
 PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
+PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64  # of wider rows, a page has fewer, so that a small memory still has some pages
+SMALL_PAGES = 16  # that a small R has at least
 PAGES = 4000  # a larger R has larger pages, so that it has at least so many
 PARTITION_TUPLES = 8192
 SECTOR = 4096  # what direct reads are aligned to
@@ -109,9 +111,15 @@ def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:
     return directory / f"bucket-{bucket:05d}.{suffix}"
 
 
-def choose_page_tuples(rows: int) -> int:
-    """Tuples of a page for an R of so many: a power of two."""
-    return min(max(2 ** int(math.log2(max(rows / PAGES, 1))), PAGE_TUPLES), MOST_PAGE_TUPLES)
+def choose_page_tuples(rows: int, row_bytes: float) -> int:
+    """Tuples of a page for an R of so many, of so many bytes each: a power of two."""
+    usual = min(PAGE_TUPLES, max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)), LEAST_PAGE_TUPLES))
+    return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
+
+
+def _power(number: float) -> int:
+    """The largest power of two that is not above it, from 1."""
+    return 2 ** int(math.log2(max(number, 1.0)))
 
 
 class BucketWriter:

@@ -25,6 +25,7 @@ from semistream.warehouse.connect import connect
 from semistream.warehouse.dimensions import Dimension, check_unchanged, needs_publishing, open_dimension, read_dimension
 
 RANGE_ROWS = 250_000  # read by one task
+SAMPLE = 1000  # surrogate keys whose rows tell how wide they are
 BUCKET = "__bucket"
 WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigint"
 
@@ -34,7 +35,7 @@ class PublishSettings(Settings):
 
     job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the path of a YAML file")
     buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, the most partitions of a load")
-    page_tuples: int = Field(0, ge=0, le=1_000_000, description="Tuples of a page, the least that is read at once; 0: by |R|")
+    page_tuples: int = Field(0, ge=0, le=1_000_000, description="Tuples of a page, the least read at once; 0: by R")
     force: bool = Field(False, description="Publish a version even if nothing has changed since the current one")
 
 
@@ -55,11 +56,18 @@ class Publish:
         """Write the new version and make it the current one."""
         publication = Publication(self.root, self.name, self.dimension.schema, self.key_columns,
                                   source=self.dimension.source(self.engine), bucket_count=self.settings.buckets,
-                                  page_tuples=self.settings.page_tuples or choose_page_tuples(self.dimension.rows))
+                                  page_tuples=self.settings.page_tuples or self._page_tuples())
         with publication:
             infos = write_buckets(read_table(spark, self.url, self.dimension), publication)
             check_unchanged(self.engine, self.name, self.dimension)
             return publication.commit(infos)
+
+    def _page_tuples(self) -> int:
+        with self.engine.connect() as connection:
+            low = connection.execute(select(func.min(self.dimension.table.c[self.dimension.schema.names[0]]))).scalar() or 0
+            found = list(read_dimension(connection, self.dimension, low, low + SAMPLE))
+        rows = sum(batch.num_rows for batch in found)
+        return choose_page_tuples(self.dimension.rows, sum(batch.nbytes for batch in found) / max(rows, 1))
 
 
 def read_table(spark: SparkSession, url: str, dimension: Dimension) -> DataFrame:
