@@ -25,8 +25,8 @@ compose-test: ## Start the containers for real, load, restart, recount (needs ro
 bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)
 	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)
 
-lint: setup ## Check style and types
-	@$(RUN) ruff check . && mypy
+lint: setup ## Check style, types and layers
+	@$(RUN) ruff check . && mypy && lint-imports
 
 lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
 	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml

@@ -14,13 +14,13 @@ from benchmarks.data import ON, STREAM, Answer, Files, Stream
 from benchmarks.harness import Result, Sample, peak_rss
 from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Frequencies
-from semistream.joins import JoinOutput, JoinState, SemiStreamJoin, open_join
-from semistream.joins.base import JoinSpec, Partition
+from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
+from semistream.joins.base import Partition
 from semistream.joins.front import PROBE_ROWS, has_strings, probe_front
 from semistream.joins.parts import Cache
+from semistream.joins.spec import JoinSpec, join_spec
 from semistream.master import MasterRelation
-from semistream.tuning import describe, tune
-from semistream.tuning.workload import join_spec
+from semistream.sizing import describe, open_join, tune
 
 HASH_JOIN = "hash join, all of R"
 
@@ -64,11 +64,12 @@ class HashJoin(SemiStreamJoin):
 def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: float, batch: int) -> SemiStreamJoin:
     """An operator at the sizes that its cost model finds best, or its own choice. Raises ConfigError when M is too small."""
     if algorithm == HASH_JOIN:
-        return HashJoin(join_spec(STREAM, master, ON, None))
+        return HashJoin(join_spec(HASH_JOIN, 1 << 50, STREAM, master, ON))
     parameters: dict[str, Any] = {}
     if algorithm in MODELS:
         sample = Stream(master.tuple_count, skew).batch(0, 1024)
-        work = describe(sample, master, ON, frequencies=Frequencies.zipf(master.tuple_count, skew), batch_tuples=batch)
+        spec = join_spec(algorithm, memory, STREAM, master, ON)
+        work = describe(spec, sample, Frequencies.zipf(master.tuple_count, skew), batch)
         parameters = tune(algorithm, work, memory, TYPICAL).parameters
     return open_join(algorithm, memory=memory, stream=STREAM, master=master, on=ON, parameters=parameters)
 

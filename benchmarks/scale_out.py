@@ -24,8 +24,8 @@ from benchmarks.spark_join import App, AppPeer, Case
 from semistream.config import Job
 from semistream.cost_models import TYPICAL
 from semistream.published import current_version
+from semistream.sizing.scale_out import Scaled, scale_out
 from semistream.tuning import case as tuning
-from semistream.tuning.scale_out import Scaled, scale_out
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 START_SECONDS = 90.0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from airflow.sdk import Param, dag, task
 
-from semistream import pipeline
 from semistream.config import Job
+from semistream.pipeline import steps
 from semistream_operators import MASTER, SparkAppOperator, attempt, places
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
@@ -20,12 +20,12 @@ def provision_master_data() -> None:
     @task
     def prepare(params: dict) -> None:
         """Make the data files of a shipped job, where they are missing."""
-        attempt(pipeline.prepare, params["job"], places())
+        attempt(steps.prepare, params["job"], places())
 
     @task
     def provision(params: dict) -> dict:
         """Upsert the dimension table by business key."""
-        return attempt(pipeline.provision, params["job"], places())
+        return attempt(steps.provision, params["job"], places())
 
     publish = SparkAppOperator(
         task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"), application_args=["--job", "{{ params.job }}"],
@@ -34,7 +34,7 @@ def provision_master_data() -> None:
     @task(outlets=[MASTER])
     def announce(params: dict, *, outlet_events: dict) -> dict:
         """Tell those who wait for master data which version there is now."""
-        version = pipeline.published(params["job"], places())
+        version = steps.published(params["job"], places())
         outlet_events[MASTER].extra = version
         return version
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from airflow.sdk import TriggerRule, dag, task, task_group
 
-from semistream import pipeline
 from semistream.config import Job
 from semistream.joins.registry import REGISTRY
+from semistream.pipeline import steps
 from semistream.tuning.settings import TuneSettings
 from semistream_operators import TUNED, SweepPointOperator, attempt, form, places
 
@@ -37,7 +37,7 @@ def tuning_sweep() -> None:
     @task
     def points(params: dict, run_id: str) -> list[dict]:
         """The grid, around the best settings by the model; and the bounded stream that they are measured with."""
-        return attempt(pipeline.sweep_points, params, run_id, places())
+        return attempt(steps.sweep_points, params, run_id, places())
 
     @task_group
     def point(setting: dict) -> None:
@@ -48,14 +48,14 @@ def tuning_sweep() -> None:
         @task(trigger_rule=TriggerRule.ALL_DONE)
         def record(setting: dict, run_id: str) -> dict:
             """A row of ``tuning_runs``, also of a point that failed."""
-            return pipeline.sweep_record(setting, run_id, places())
+            return steps.sweep_record(setting, run_id, places())
 
         measure >> record(setting)
 
     @task(outlets=[TUNED], trigger_rule=TriggerRule.ALL_DONE)
     def publish(run_id: str, *, outlet_events: dict) -> dict:
         """The report, and the settings that loads take from now on."""
-        result = pipeline.sweep_publish(run_id, places())
+        result = steps.sweep_publish(run_id, places())
         outlet_events[TUNED].extra = result
         return result
 

@@ -6,7 +6,7 @@ one that names an app, verify everything that was ever loaded.
 
 from airflow.sdk import AssetOrTimeSchedule, Context, CronTriggerTimetable, Param, dag, task
 
-from semistream import pipeline
+from semistream.pipeline import steps
 from semistream_operators import FACTS, VERIFIED, apps_of, attempt, places
 
 
@@ -22,14 +22,14 @@ def verify_completeness() -> None:
     @task
     def apps(**context: Context) -> list[str]:
         """What to verify: the loads that started this run, the one of the form, or all."""
-        return apps_of(context) or pipeline.loaded_apps(places())
+        return apps_of(context) or steps.loaded_apps(places())
 
     @task(outlets=[VERIFIED], map_index_template="{{ app }}")
     def verify(app: str, params: dict, *, outlet_events: dict, triggering_asset_events: dict) -> dict:
         """Fails, naming rows, when an expectation does not hold."""
         after_load = bool(triggering_asset_events) and not params["app"]
         since_last = after_load if params["since_last"] is None else params["since_last"]
-        result = attempt(pipeline.verify, app, places(), since_last=since_last, sample=params["sample"])
+        result = attempt(steps.verify, app, places(), since_last=since_last, sample=params["sample"])
         outlet_events[VERIFIED].extra = result
         return result
 

@@ -13,9 +13,9 @@ from airflow.sdk import Asset, BaseHook, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from semistream import drivers
 from semistream.config import Places, Settings
 from semistream.errors import ConfigError
+from semistream.pipeline import drivers
 from semistream.streaming.status import request_stop
 
 MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset("facts_loaded"), Asset("completeness_verified")
@@ -116,10 +116,10 @@ class SemiStreamLoadOperator(SparkAppOperator):
         self.checkpoint: Path | None = None
 
     def execute(self, context: Any) -> None:
-        from semistream import pipeline
+        from semistream.pipeline import steps
 
         self.use_connections()
-        settings = attempt(pipeline.load_settings, self.job, dict(context["params"]), recommendations(context))
+        settings = attempt(steps.load_settings, self.job, dict(context["params"]), recommendations(context))
         self.checkpoint = checkpoint = settings.directory(places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
@@ -146,7 +146,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         """The driver has ended: its summary, or why it failed."""
-        from semistream import pipeline
+        from semistream.pipeline import steps
 
         checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
@@ -154,7 +154,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
             if event["why"].startswith("failed: ConfigError"):
                 raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
             raise AirflowException(f"The driver of {self.job} {event['why']}. A retry goes on from its checkpoint {checkpoint}.")
-        summary = pipeline.run_summary(checkpoint)
+        summary = steps.run_summary(checkpoint)
         self.log.info("Loaded: %s", summary)
         context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
         return summary
@@ -174,10 +174,10 @@ class SweepPointOperator(SparkAppOperator):
         self.point = point
 
     def execute(self, context: Any) -> Any:
-        from semistream import pipeline
+        from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = attempt(pipeline.sweep_app, self.point, context["run_id"], places())
+        self.application_args, own = attempt(steps.sweep_app, self.point, context["run_id"], places())
         self.env_vars = {**(self.env_vars or {}), **own}
         return SparkSubmitOperator.execute(self, context)
 

@@ -14,8 +14,8 @@ from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader
 from starlette.middleware.base import RequestResponseEndpoint
 
-from semistream import pipeline
-from semistream.overview import Overview
+from semistream.pipeline import drivers
+from semistream.pipeline.overview import Overview
 from semistream.streaming.status import request_stop
 from semistream_operators import places
 
@@ -71,7 +71,7 @@ def live(request: Request, ended: bool = True) -> str:
 @app.post("/apps/{name}/stop", dependencies=[may_stop, Depends(same_origin)])
 def stop(name: str, request: Request) -> RedirectResponse:
     checkpoints = places().checkpoints
-    if name not in pipeline.app_names(checkpoints):
+    if name not in drivers.app_names(checkpoints):
         raise HTTPException(404, f"There is no app {name!r}")
     request_stop(checkpoints / name)
     return RedirectResponse(_root(request) + "/", status_code=303)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from semistream.config import Places
 from semistream.errors import ConfigError
-from semistream.streaming.publish import Publish, PublishSettings
+from semistream.provisioning.spark import Publish, PublishSettings
 from semistream.streaming.session import open_session
 from semistream.workloads import load_job
 

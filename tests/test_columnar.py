@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import text
 
 from loads import ON, same
+from semistream.sizing.plan import Plan
 from semistream.streaming import app, columnar, sources
 from semistream.streaming.exchange import ask
-from semistream.streaming.plan import Plan, Progress
+from semistream.streaming.progress import Progress
 from semistream.warehouse import connect
 
 

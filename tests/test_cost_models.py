@@ -27,11 +27,12 @@ from semistream.cost_models import (
 )
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
 from semistream.errors import ConfigError
-from semistream.joins import REGISTRY, open_join
+from semistream.joins import REGISTRY
+from semistream.joins.spec import join_spec
 from semistream.master import open_snapshot, publish_snapshot
-from semistream.tuning import calibrate, choose, describe, predict, tune, tune_all
-from semistream.tuning.calibration import _fit
-from semistream.tuning.search import bounds, fastest
+from semistream.sizing import choose, describe, open_join, predict, tune, tune_all
+from semistream.sizing.search import bounds, fastest
+from semistream.tuning.calibration import _fit, calibrate
 from semistream.workloads.zipf import ZipfKeys
 
 R_T = 60_000
@@ -45,6 +46,10 @@ def workload(skew=1.0, r_t=1_000_000, **changes):
              "cached_tuple_bytes": 109,
              "cached_key_bytes": 26, "resident_tuple_bytes": 117, "frequencies": Frequencies.zipf(r_t, skew), "page_tuples": 1024}
     return Workload(**sizes | changes)
+
+
+def spec_of(master):
+    return join_spec("", 0, stream_of([]).schema, master, [("key", "key")])
 
 
 def stream_of(keys):
@@ -312,7 +317,7 @@ def test_memory_and_tuples_are_those_of_the_operator(name, master):
     itself."""
     zipf, rows = ZipfKeys(R_T, 1.0, seed=2, scattered=True), 4_096
     first = stream_of(zipf.draw(0, rows))
-    work = describe(first, master, [("key", "key")], frequencies=Frequencies.zipf(R_T, 1.0), batch_tuples=rows)
+    work = describe(spec_of(master), first, frequencies=Frequencies.zipf(R_T, 1.0), batch_tuples=rows)
     p = tune(name, work, 500_000, PAPER_LIKE)
     share = {"disk_share": 0.5} if name == "elevatorjoin" else {}  # it would measure this on the machine
     p = MODELS[name].predict(work, 500_000, PAPER_LIKE, **p.sizes, **share)
@@ -339,7 +344,7 @@ def test_caches_of_values_that_r_lacks_are_as_large_as_they_get(tmp_path):
     master = published(tmp_path / "master", np.arange(1, 2 * R_T, 2))
     zipf = Frequencies.zipf(2 * R_T, 1.0)
     half = dataclasses.replace(zipf, keys=zipf.keys / 2)
-    work = describe(stream_of([1, 2]), master, [("key", "key")], frequencies=dataclasses.replace(half, lost=half))
+    work = describe(spec_of(master), stream_of([1, 2]), frequencies=dataclasses.replace(half, lost=half))
     sizes = {"disk_tuples": 512, "disk_share": 0.5}
     expected, without = (MODELS["elevatorjoin"].predict(w, 200_000, TYPICAL, **sizes)
                          for w in (work, dataclasses.replace(work, frequencies=half)))
@@ -412,12 +417,12 @@ class TestChoice:
 
     def test_finds_absent_keys(self, master):
         keys = np.where(np.arange(20_000) % 2, ZipfKeys(R_T, 0.5).draw(0, 20_000), 10 ** 9 + np.arange(20_000))
-        assert describe(stream_of(keys), master, [("key", "key")]).frequencies.absent == pytest.approx(0.5, abs=0.1)
+        assert describe(spec_of(master), stream_of(keys)).frequencies.absent == pytest.approx(0.5, abs=0.1)
 
     def test_finds_how_many_match(self, tmp_path):
         thrice = published(tmp_path / "master", np.repeat(np.arange(20_000), 3))
         keys = np.where(np.arange(20_000) % 2, ZipfKeys(20_000, 0.5).draw(0, 20_000) - 1, 10 ** 9 + np.arange(20_000))
-        work = describe(stream_of(keys), thrice, [("key", "key")])
+        work = describe(spec_of(thrice), stream_of(keys))
         assert work.fan_out == 3 and work.values == 20_000 and work.matches == pytest.approx(1.5, abs=0.3)
 
     def test_too_little_memory(self, master):

@@ -56,7 +56,7 @@ def mariadb_to_kill(tmp_path_factory, mariadb):
 
 
 POINTS = [  # where the driver dies, in the order in which a batch passes them
-    ("semistream.streaming.plan.Progress.write", "before"), ("semistream.streaming.plan.Progress.write", "after"),
+    ("semistream.streaming.progress.Progress.write", "before"), ("semistream.streaming.progress.Progress.write", "after"),
     ("semistream.streaming.app.Load._run", "after"), ("semistream.warehouse.ledger.Ledger.commit", "before"),
     ("semistream.warehouse.ledger.Ledger.commit", "after"), ("semistream.streaming.app.Load._committed", "after"),
     ("semistream.streaming.app.Load._finish", "after"),

@@ -115,10 +115,10 @@ def test_form_refuses(dags, name, wrong):
 
 
 def test_form_defaults_are_those_of_the_settings(dags):
-    from semistream import pipeline
+    from semistream.pipeline import steps
     from semistream.streaming.settings import LoadSettings
 
-    assert pipeline.load_settings("tpch", dags["semi_stream_load"].params.dump()) == LoadSettings.load({"job": "tpch"})
+    assert steps.load_settings("tpch", dags["semi_stream_load"].params.dump()) == LoadSettings.load({"job": "tpch"})
 
 
 def test_assets_link_them(dags):

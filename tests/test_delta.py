@@ -9,7 +9,7 @@ from loads import delta_facts, same
 from semistream.config import Places
 from semistream.errors import ConfigError
 from semistream.streaming import app
-from semistream.streaming.plan import Progress
+from semistream.streaming.progress import Progress
 from semistream.streaming.sinks import DeltaSink
 from semistream.warehouse.ledger import Ledger
 

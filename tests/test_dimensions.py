@@ -11,8 +11,8 @@ from sqlalchemy import select
 from semistream.config import Job
 from semistream.errors import ConfigError, SemistreamError
 from semistream.master import open_snapshot
+from semistream.provisioning.dimensions import ProvisionResult, open_dimension, provision, publish
 from semistream.warehouse import connect
-from semistream.warehouse.dimensions import ProvisionResult, open_dimension, provision, publish
 from semistream.warehouse.schema import rejected_master
 from semistream.warehouse.tables import existing_table
 

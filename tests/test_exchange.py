@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from semistream.master import publish_snapshot
+from semistream.partitioning import DEALT
+from semistream.sizing.plan import Plan
 from semistream.streaming import columnar, neighbours
 from semistream.streaming.exchange import Exchange
-from semistream.streaming.plan import DEALT, Plan
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
 MASTER = pa.table({"k": pa.array(range(1000), pa.int64()), "v": [f"v{k}" for k in range(1000)]})

@@ -26,8 +26,9 @@ from semistream.experiments.measure import Arrivals, Drive, measure_arrivals
 from semistream.experiments.model import MEASURED, TITLES, Claim, Number, Point, having, ratio
 from semistream.experiments.run import chosen, run, told, wrong_answers
 from semistream.experiments.settings import ExperimentSettings
-from semistream.joins import REGISTRY, open_join
+from semistream.joins import REGISTRY
 from semistream.joins.base import JoinOutput
+from semistream.sizing import open_join
 from semistream.warehouse.checksum import row_hashes
 
 R_T, BATCH = 20_000, 4096

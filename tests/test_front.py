@@ -8,10 +8,11 @@ import pytest
 
 import oracle
 from semistream.errors import ConfigError
-from semistream.joins import REGISTRY, open_join
+from semistream.joins import REGISTRY
 from semistream.joins.front import FrequentTuples, choose_h_r, tuples_of
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
+from semistream.sizing import open_join
 
 ON = [("k", "k")]
 

@@ -7,8 +7,8 @@ join value takes v_E = 26 bytes beside its tuples.
 
 import pyarrow as pa
 
-from semistream.joins import open_join
 from semistream.master.memory import MemoryRelation
+from semistream.sizing import open_join
 
 V_S, V_R, V_E = 30, 13, 26
 

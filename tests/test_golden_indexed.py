@@ -10,11 +10,12 @@ import pytest
 
 import oracle
 from semistream.errors import ConfigError, StateError
-from semistream.joins import REGISTRY, JoinState, elevatorjoin, open_join
+from semistream.joins import REGISTRY, JoinState, elevatorjoin
 from semistream.joins.keyroom import KeyRoom
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
+from semistream.sizing import open_join
 
 INDEXED = sorted(a.name for a in REGISTRY.values() if a.needs_index)
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("rest", pa.binary(200))])

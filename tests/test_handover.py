@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 
 import oracle
-from semistream.joins import REGISTRY, open_join
+from semistream.joins import REGISTRY
 from semistream.joins.parts import Region
 from semistream.master import open_snapshot, publish_snapshot
+from semistream.sizing import open_join
 from semistream.streaming import handover
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])

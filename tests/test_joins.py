@@ -13,8 +13,9 @@ import oracle
 import strategies
 from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
-from semistream.joins import REGISTRY, JoinState, open_join
+from semistream.joins import REGISTRY, JoinState
 from semistream.master.memory import MemoryRelation
+from semistream.sizing import open_join
 
 MEMORY = 200_000
 ALGORITHMS = sorted(REGISTRY)

@@ -6,10 +6,11 @@ import pytest
 
 import oracle
 from semistream.errors import NotEnoughMemory
-from semistream.joins import REGISTRY, open_join
+from semistream.joins import REGISTRY
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import choose_page_tuples, open_snapshot
+from semistream.sizing import open_join
 
 TUPLES = 800
 FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}") for a in REGISTRY.values()

@@ -16,8 +16,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
+from semistream.sizing.plan import Plan
 from semistream.streaming import sinks, task
-from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import DeltaSink, SqlSink
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loads import until
-from semistream import drivers
+from semistream.pipeline import drivers
 from semistream.streaming.status import read_status
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 
 import faults
 from airflow_server import wait_until
-from semistream import drivers
+from semistream.pipeline import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
 
 STAND_IN = """

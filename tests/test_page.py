@@ -17,8 +17,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, text
 
 from loads import until
-from semistream import pipeline
 from semistream.config import Places
+from semistream.pipeline import steps, summary
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger
@@ -119,11 +119,11 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
                "memory_budget", "batches")
     (checkpoint / "summary.json").write_text(json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1)}))
     screen = Console(width=120, record=True, file=open(tmp_path / "screen", "w"))  # noqa: SIM115
-    summary = pipeline.final_summary("sales", page.places)
-    screen.print(pipeline.summary_table(summary))
+    told = summary.final_summary("sales", page.places)
+    screen.print(summary.summary_table(told))
     told = screen.export_text()
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
-    assert pipeline.loaded_apps(page.places) == ["sales"]
+    assert steps.loaded_apps(page.places) == ["sales"]
     assert "yes: batches 0 to 1, 12 checks on 2026-01-02 03:04 UTC" in shown.text
     page.engine.dispose()
 

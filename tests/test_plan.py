@@ -12,9 +12,11 @@ import pytest
 
 from loads import COLUMNS, ON, STREAM, SmallLoad
 from semistream.keys import master_keys
+from semistream.keys_spark import partition_expression
 from semistream.master import SnapshotRelation
+from semistream.partitioning import DEALT, Placement, share_out
+from semistream.sizing.plan import EVEN, Plan
 from semistream.streaming import app
-from semistream.streaming.plan import DEALT, EVEN, Placement, Plan, share_out
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def test_spark_places_tuples_as_tasks_do(spark, load, balanced):
     df = spark.createDataFrame(pa.Table.from_batches([tuples]))
 
     def placed(df):
-        rows = df.withColumn("partition", placement.expression()).orderBy("id").toArrow().combine_chunks()
+        rows = df.withColumn("partition", partition_expression(placement)).orderBy("id").toArrow().combine_chunks()
         assert rows.drop_columns(["partition"]).to_batches()[0] == tuples
         return rows["partition"].to_numpy()
 

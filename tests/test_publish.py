@@ -11,8 +11,8 @@ import yaml
 
 from semistream.config import Job, Places
 from semistream.master import current_manifest, open_snapshot
-from semistream.streaming.publish import Publish, PublishSettings
-from semistream.warehouse.dimensions import provision, publish
+from semistream.provisioning.dimensions import provision, publish
+from semistream.provisioning.spark import Publish, PublishSettings
 
 APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
 ROWS = 3000

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect
 
-from semistream import cli, local, pipeline
+from semistream import cli, local
 from semistream.config import Places
 from semistream.durable import naming
 from semistream.errors import ConfigError
+from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status
 from semistream.warehouse import connect
@@ -59,7 +60,7 @@ def test_what_is_in_a_delta_table_is_not_taken_away(spark, sqlite_load):
     sqlite_load.add_file(50)
     sqlite_load.run(spark, sink=str(sqlite_load.places.home / "delta"))
     with pytest.raises(ConfigError, match="Delete that Delta table"):
-        pipeline.reset("sales", sqlite_load.places)
+        steps.reset("sales", sqlite_load.places)
     assert sqlite_load.query("SELECT count(*) FROM load_commits") != [(0,)]
 
 

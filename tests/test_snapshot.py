@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from semistream.errors import ConfigError, StateError
-from semistream.joins import REGISTRY, open_join
+from semistream.joins import REGISTRY
 from semistream.keys import buckets, master_keys
 from semistream.master import SnapshotRelation, current_manifest, open_snapshot, publish_snapshot
 from semistream.master import publish as publishing
 from semistream.published import current_version, pin
+from semistream.sizing import open_join
 
 RNG = np.random.default_rng(7)
 N = 5000

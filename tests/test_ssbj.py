@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from semistream.joins import open_join
 from semistream.master.memory import MemoryRelation
+from semistream.sizing import open_join
 
 
 def start(master, memory, disk_tuples=50, **parameters):

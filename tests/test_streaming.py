@@ -500,7 +500,8 @@ READY = """
 import sys
 from semistream.streaming import task
 from semistream.streaming.columnar import read_partition
-from semistream.streaming.plan import Plan, pa
+
+from semistream.sizing.plan import Plan
 
 if "ready" in sys.argv:
     task.get_ready(iter(()))

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, text
 
-from semistream import pipeline
 from semistream.cli import main
 from semistream.config import Places
 from semistream.master import open_snapshot
+from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.measure import MEASURED, Point
 from semistream.tuning.sweep import advised, better
@@ -108,23 +108,23 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     places = Places(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
     form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"), "on": {"k": "code"},
             "memory": "120KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None, "calibrate": True}
-    points = pipeline.sweep_points(form, "manual__1+00:00", places)
+    points = steps.sweep_points(form, "manual__1+00:00", places)
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
     own = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())["own"]
     assert points[own["120000"]]["best"]  # what auto would take is measured too
     files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
-    arguments, environment = pipeline.sweep_app(points[0], "manual__1+00:00", places)
+    arguments, environment = steps.sweep_app(points[0], "manual__1+00:00", places)
     home = Path(environment["SEMISTREAM_HOME"])
     assert open_snapshot(home / "snapshots" / "m").tuple_count == 2000 and "--sink" in arguments
-    recorded = [pipeline.sweep_record(p, "manual__1+00:00", places) for p in points]  # no app has run
+    recorded = [steps.sweep_record(p, "manual__1+00:00", places) for p in points]  # no app has run
     assert {p["error"] for p in recorded} == {"the app did not come to its end"} and not home.exists()
     reports = places.reports / "tuning"
     reports.mkdir(parents=True)
     for age in (2, 1):
         (reports / f"{age}.html").touch()
         os.utime(reports / f"{age}.html", (time.time() - age * 3600,) * 2)
-    told = pipeline.sweep_publish("manual__1+00:00", places)
+    told = steps.sweep_publish("manual__1+00:00", places)
     assert {p.name for p in reports.iterdir()} == {"1.html", Path(told["report"]).name}  # as many as are to be kept
     assert told["failed"] == len(points) and told["job"] == "" and told["settings"] == []
     assert "No point could be measured" in Path(told["report"]).read_text()
@@ -135,7 +135,7 @@ def test_a_named_algorithm_asks_for_no_recommendation():
         raise AssertionError
         yield
 
-    assert pipeline.load_settings("tpch", {"algorithm": "meshjoin"}, never()).algorithm == "meshjoin"
+    assert steps.load_settings("tpch", {"algorithm": "meshjoin"}, never()).algorithm == "meshjoin"
 
 
 def test_a_sweep_without_data_fails(airflow, capfd):

@@ -16,8 +16,9 @@ from semistream.config import JoinSettings
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.registry import REGISTRY
 from semistream.published import current_version
-from semistream.streaming.plan import Plan, Progress
-from semistream.tuning import known_costs
+from semistream.sizing import known_costs
+from semistream.sizing.plan import Plan
+from semistream.streaming.progress import Progress
 
 AUTO = {"algorithm": "auto", "parameters": {}}
 

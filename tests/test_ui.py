@@ -15,8 +15,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from airflow_server import wait_until
-from semistream import pipeline
 from semistream.config import Places
+from semistream.pipeline import steps
 from semistream.streaming.status import read_status
 from test_operator import rows_read, running
 
@@ -152,9 +152,9 @@ def test_page_links_the_latest_tuning_report(airflow_server, browser, shot, prov
     home = airflow_server.home
     places, run = Places(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"]), "manual__2026-01-01"
     form = {"job": str(provisioned.file), "memory": "500KB", "algorithms": ["meshjoin"], "grid": 1, "partitions": 1}
-    for point in pipeline.sweep_points(form, run, places):
-        pipeline.sweep_record(point, run, places)
-    pipeline.sweep_publish(run, places)
+    for point in steps.sweep_points(form, run, places):
+        steps.sweep_record(point, run, places)
+    steps.sweep_publish(run, places)
     in_page(browser, airflow_server)
     assert "manual__2026-01-01 small" in find(browser, "#tuning").text
     shot("tuning")

@@ -9,8 +9,8 @@ import pytest
 from semistream.config import Places
 from semistream.errors import ConfigError
 from semistream.files import open_source
+from semistream.provisioning.dimensions import provision, publish
 from semistream.warehouse import connect
-from semistream.warehouse.dimensions import provision, publish
 from semistream.workloads import SHIPPED, ZipfKeys, jobs, load_job, prepare
 from semistream.workloads.ddl import parse_ddl
 

@@ -254,18 +254,16 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 
 def _provision(arguments: argparse.Namespace) -> int:
-    from semistream import pipeline, workloads
-    from semistream.warehouse import dimensions
+    from semistream import workloads
+    from semistream.provisioning import dimensions
+    from semistream.warehouse import open_warehouse
 
     places = Places.from_environment()
-    job, engine = workloads.load_job(arguments.job, places), pipeline.warehouse(places)
-    try:
-        with _progress(arguments.progress) as progress:
-            workloads.prepare(job, places, progress)
-            result = dimensions.provision(job, engine, progress, url=arguments.url)
-            manifest, changed = dimensions.publish(job, engine, places.snapshots, progress)
-    finally:
-        engine.dispose()
+    job = workloads.load_job(arguments.job, places)
+    with open_warehouse(places.warehouse_url) as engine, _progress(arguments.progress) as progress:
+        workloads.prepare(job, places, progress)
+        result = dimensions.provision(job, engine, progress, url=arguments.url)
+        manifest, changed = dimensions.publish(job, engine, places.snapshots, progress)
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
     print(f"dim_{job.master.name}: read {result.read:,}, inserted {result.inserted:,}, updated {result.updated:,}, unchanged "
           f"{result.unchanged:,}, rejected {result.rejected:,}{f' ({reasons})' if reasons else ''}")
@@ -275,22 +273,23 @@ def _provision(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from semistream import pipeline
+    from semistream.pipeline import steps
 
-    result = pipeline.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last, sample=arguments.sample)
+    result = steps.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last, sample=arguments.sample)
     print(f"{result['text']}\nReport: {result['report']}")
     return 0
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    from semistream.tuning import advice, scale_out
+    from semistream.sizing import known_costs, scale_out
+    from semistream.tuning import advice
     from semistream.tuning.case import open_case
     from semistream.tuning.settings import TuneSettings
 
     settings, places = _settings(TuneSettings, arguments), Places.from_environment()
     with _progress(arguments.progress) as progress, open_case(settings, places, progress) as case:
         found = advice.advise(case, settings, places, arguments.measure, progress)
-        plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms, case.costs(places, False))
+        plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms, known_costs(places.home))
     if arguments.json:
         print(json.dumps(found.as_dict() | ({"scale_out": [asdict(p) for p in plans]} if plans else {}), indent=2))
         return 0
@@ -303,7 +302,8 @@ def _tune(arguments: argparse.Namespace) -> int:
 def _experiments(arguments: argparse.Namespace) -> int:
     from semistream.experiments import EXPERIMENTS
     from semistream.experiments.report import claims_table
-    from semistream.experiments.run import chosen, claims, run
+    from semistream.experiments.findings import claims
+    from semistream.experiments.run import chosen, run
     from semistream.experiments.settings import ExperimentSettings
 
     screen = Console(highlight=False)
@@ -342,32 +342,31 @@ def _algorithms(arguments: argparse.Namespace) -> int:
     from semistream.joins.registry import REGISTRY
 
     entries: list[dict[str, Any]] = [
-        {"name": a.name, "title": a.title, "paper": a.paper, "needs_index": a.needs_index, "unique_keys": a.unique_keys,
+        {"name": a.name, "title": a.title, "paper": a.paper, "needs_index": a.needs_index,
          "parameters": {n: {"default": f.get_default(call_default_factory=True), "description": f.description}
                         for n, f in a.parameters.model_fields.items()}} for a in REGISTRY.values()]
     if arguments.json:
         print(json.dumps(entries, indent=2, default=str))
         return 0
     table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in ("name", "needs index", "unique keys", r"parameters \[default]", "paper"):
+    for column in ("name", "needs index", r"parameters \[default]", "paper"):
         table.add_column(column, overflow="fold")
     for e in entries:
         parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}" for n, p in e["parameters"].items())
-        table.add_row(e["name"], "yes" if e["needs_index"] else "no", "yes" if e["unique_keys"] else "no",
-                      parameters.replace("[", r"\["), e["paper"])
+        table.add_row(e["name"], "yes" if e["needs_index"] else "no", parameters.replace("[", r"\["), e["paper"])
     screen = Console(highlight=False)
     (screen if screen.is_terminal else Console(highlight=False, width=160)).print(table)
     return 0
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from semistream import pipeline
+    from semistream.pipeline import drivers
     from semistream.streaming.status import read_status
 
     checkpoints = Places.from_environment().checkpoints
-    names = [arguments.app] if arguments.app else pipeline.app_names(checkpoints)
+    names = [arguments.app] if arguments.app else drivers.app_names(checkpoints)
     for name in names:
-        if name not in pipeline.app_names(checkpoints):
+        if name not in drivers.app_names(checkpoints):
             raise _unknown_app(name, checkpoints)
         status = read_status(checkpoints / name)
         if status is None:
@@ -381,11 +380,11 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    from semistream import pipeline
+    from semistream.pipeline import drivers
     from semistream.streaming.status import read_status, request_stop
 
     checkpoint = Places.from_environment().checkpoints / arguments.app
-    if arguments.app not in pipeline.app_names(checkpoint.parent):
+    if arguments.app not in drivers.app_names(checkpoint.parent):
         raise _unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)
     if status is not None and status.state in ("stopped", "failed"):
@@ -397,11 +396,11 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _reset(arguments: argparse.Namespace) -> int:
-    from semistream import pipeline
+    from semistream.pipeline import steps
 
     places, app = Places.from_environment(), arguments.app
     checkpoint = (arguments.checkpoint or places.checkpoints / app).absolute()
-    counts = pipeline.rows_of(app, places)
+    counts = steps.rows_of(app, places)
     if not counts and not checkpoint.is_dir():
         raise _unknown_app(app, places.checkpoints)
     rows = ", ".join(f"{n:,} of {table}" for table, n in counts.items()) or "no rows"
@@ -410,15 +409,15 @@ def _reset(arguments: argparse.Namespace) -> int:
         if not sys.stdin.isatty() or input(f"Type {app} to go on: ") != app:
             print("Nothing was deleted." + ("" if sys.stdin.isatty() else " Give --yes where nobody can be asked."))
             return 1
-    pipeline.reset(app, places, checkpoint, reports=arguments.command == "remove")
+    steps.reset(app, places, checkpoint, reports=arguments.command == "remove")
     print(f"{app}: deleted {rows}.")
     return 0
 
 
 def _unknown_app(name: str, checkpoints: Path) -> ConfigError:
-    from semistream import pipeline
+    from semistream.pipeline import drivers
 
-    known = ", ".join(pipeline.app_names(checkpoints)) or "none"
+    known = ", ".join(drivers.app_names(checkpoints)) or "none"
     return ConfigError("app", f"must have run under {checkpoints}", name, f"Those that have: {known}.")
 
 

@@ -330,6 +330,11 @@ class MasterSpec(Settings):
                                                               "for their keys; when more are, nothing is provisioned")
 
 
+def surrogate_key(master: str) -> str:
+    """The name of a dimension's surrogate key column."""
+    return f"{master}_sk"
+
+
 class Job(Settings):
     """One load: a stream, its master data, how they join and where the result goes."""
 

@@ -1,4 +1,4 @@
-"""Join keys as 64-bit codes, the same in Arrow (here) and in Spark (``bucket_expression``).
+"""Join keys as 64-bit codes, the same in Arrow (here) and in Spark (``keys_spark``).
 
 One integer, date, timestamp, boolean or narrow-decimal column is *exact*: its code is its value. Every other key (strings,
 wide decimals, composites) is hashed by Spark's ``xxhash64`` and compared in full after the match, so that a collision costs
@@ -8,7 +8,6 @@ time, never a row. A key with a null in any column has no code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +16,6 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from semistream.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 SEED = 42  # Spark's
 NARROW_DECIMAL_DIGITS = 18  # the most that fit an int64 unscaled
@@ -38,7 +34,7 @@ class JoinKeys:
 
     @property
     def exact(self) -> bool:
-        return len(self.types) == 1 and _is_exact(self.types[0])
+        return len(self.types) == 1 and is_exact(self.types[0])
 
     def stream_codes(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         """(codes int64[n], valid bool[n]) of a batch of stream tuples; invalid codes are 0."""
@@ -103,7 +99,7 @@ def _fits(stream: pa.DataType, master: pa.DataType) -> bool:
     return stream == master
 
 
-def _is_exact(kind: pa.DataType) -> bool:
+def is_exact(kind: pa.DataType) -> bool:
     if pa.types.is_decimal(kind):
         return kind.precision <= NARROW_DECIMAL_DIGITS
     return not (pa.types.is_string(kind) or pa.types.is_binary(kind))
@@ -127,12 +123,12 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
     for a in arrays:
         if a.null_count:
             valid &= a.is_valid().to_numpy(zero_copy_only=False)
-    if len(arrays) == 1 and _is_exact(kinds[0]):
+    if len(arrays) == 1 and is_exact(kinds[0]):
         out = _longs(arrays[0])
         return (out if valid.all() else np.where(valid, out, 0)), valid
     h = np.full(len(valid), SEED, np.int64)
     for a, k in zip(arrays, kinds, strict=True):
-        if _is_exact(k):
+        if is_exact(k):
             _hash_longs(_longs(a), h)
         elif pa.types.is_decimal(k):
             _hash_decimals(np.frombuffer(a.buffers()[1], np.uint8)[a.offset * 16:(a.offset + len(a)) * 16], h)
@@ -145,47 +141,8 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
 
 
 def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
-    """The bucket (int32[n], 0 <= bucket < count) of each key code; equal to Spark's ``bucket_expression``."""
+    """The bucket (int32[n], 0 <= bucket < count) of each key code; equal to ``keys_spark.bucket_expression``."""
     return _buckets(key_codes, exact, count)
-
-
-def quoted(name: str) -> Column:
-    """A Spark column by its name, whatever signs that has."""
-    from pyspark.sql import functions as F
-
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
-def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int) -> Column:
-    """The same bucket as a Spark column expression over the named columns; a null key's bucket is arbitrary but fixed."""
-    from pyspark.sql import functions as F
-
-    return F.pmod(F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
-                  F.lit(count)).cast("int")
-
-
-def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -> Column:
-    """A Spark column expression in the order of the key codes, but for null keys."""
-    from pyspark.sql import functions as F
-
-    canonical = [_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]
-    return canonical[0] if len(kinds) == 1 and _is_exact(kinds[0]) else F.xxhash64(*canonical)
-
-
-def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
-    from pyspark.sql import functions as F
-
-    if pa.types.is_date(kind):
-        return F.unix_date(column).cast("bigint")
-    if pa.types.is_timestamp(kind):
-        return column
-    if pa.types.is_decimal(kind):
-        return column.cast(f"decimal({kind.precision},{kind.scale})")
-    if pa.types.is_string(kind):
-        return column.cast("string")
-    if pa.types.is_binary(kind):
-        return column.cast("binary")
-    return column.cast("bigint")
 
 
 def _longs(a: pa.Array) -> np.ndarray:

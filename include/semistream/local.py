@@ -28,9 +28,9 @@ from typing import Any
 
 from rich.console import Console
 
-from semistream import drivers
 from semistream.config import Job, Places
 from semistream.errors import ConfigError, SemistreamError
+from semistream.pipeline import drivers
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import request_stop
 
@@ -151,7 +151,9 @@ def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], lo
 
 def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     """Run the DAGs for each job; the exit code of the whole. SIGINT and SIGTERM stop all that this has started."""
-    from semistream import pipeline
+    from sqlalchemy import make_url
+
+    from semistream.pipeline import summary
 
     began, started = time.time(), time.monotonic()
     log = places.home / "logs" / "load.log"
@@ -162,7 +164,7 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     settings = environment(places.home, "load.db")
     airflow = AirflowCommands(settings, log)
     with open(log, "ab") as output:  # while the master data are made: Spark's workers would each do it in their first micro-batch
-        compiling = subprocess.Popen([sys.executable, "-m", "semistream.joins.precompile", "elevatorjoin"],  # mostly chosen
+        compiling = subprocess.Popen([sys.executable, "-m", "semistream.sizing.precompile", "elevatorjoin"],  # mostly chosen
                                      stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **settings})
     try:
         with _step(screen, "Airflow", lambda: "importing") as step:
@@ -187,8 +189,8 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
         compiling.terminate()
         airflow.end()
     for job in jobs:
-        screen.print(pipeline.summary_table(pipeline.final_summary(_app(job), places)))
-    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {pipeline.hide_password(places.warehouse_url)}")
+        screen.print(summary.summary_table(summary.final_summary(_app(job), places)))
+    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {make_url(places.warehouse_url).render_as_string()}")
     screen.print(f"Log: {log}")
     return 0
 
@@ -210,14 +212,14 @@ def _drain(checkpoint: Path, began: float, screen: Console) -> None:
 
 
 def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Places, log: Path) -> bool:
-    from semistream import pipeline
-
     begin = log.stat().st_size
 
     def doing() -> str:
         tasks = re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
         task = tasks[-1] if tasks else "starting"
-        return f"{task}: {pipeline.progress(_app(job), places)}" if dag == "semi_stream_load" and task == "load" else task
+        if (dag, task) != ("semi_stream_load", "load"):
+            return task
+        return f"{task}: {drivers.progress(places.checkpoints / _app(job))}"
 
     with _step(screen, f"{_app(job)}: {dag}", doing) as step:
         form = {"app": _app(job)} if dag == "verify_completeness" else {"job": job}

@@ -192,16 +192,6 @@ class Frequencies:
         mass[-1] -= rest * (len(mass) - count)  # the last one may be a part of one
         return Frequencies(np.sort(mass)[::-1], np.ones(len(mass)), self.name)
 
-    def ranges(self, first: float, width: float) -> Frequencies:
-        """As `partitions`, where R is stored by falling frequency: runs of `width` values behind the `first` ones."""
-        keys = self.count - first
-        if keys <= 0:
-            return Frequencies(np.array([0.0]), np.array([1.0]), self.name)
-        n = max(int(np.ceil(keys / width)), 1)
-        edges = np.unique(np.concatenate([np.arange(min(n, _SINGLE)), np.geomspace(min(n, _SINGLE), n, 200)]).astype(np.int64))
-        at = np.interp(np.minimum(first + edges * width, self.count), self._ends, self._mass)
-        many = np.diff(edges).astype(np.float64)
-        return Frequencies(np.diff(at) / many, many, self.name)
 
 
 def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:

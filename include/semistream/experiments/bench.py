@@ -17,9 +17,9 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments.data import ELSEWHERE, Data, open_data
 from semistream.experiments.measure import BATCHES, Arrivals, Drive, Measured, check, measure, measure_arrivals
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
-from semistream.joins import REGISTRY, open_join
-from semistream.tuning import calibrate, tune
-from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Pace
+from semistream.joins import REGISTRY
+from semistream.sizing import open_join, tune
+from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Pace, calibrate
 
 STEPS, NEAR = 5, 0.03  # of the search for the memory that a rate needs: at most so many; rates this near are equal
 HALVINGS = 30

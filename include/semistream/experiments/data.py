@@ -26,8 +26,9 @@ from semistream import workloads
 from semistream.config import Places
 from semistream.cost_models import Frequencies, Workload
 from semistream.errors import ConfigError
+from semistream.joins.spec import join_spec
 from semistream.master import SnapshotRelation, open_snapshot, publish_snapshot
-from semistream.tuning import describe
+from semistream.sizing import describe
 from semistream.workloads.jobs import plain_strings, tpch_table
 from semistream.workloads.zipf import ZipfKeys
 
@@ -74,7 +75,7 @@ class Data:
     @cached_property
     def work(self) -> Workload:
         """To the cost models."""
-        work = describe(self.sample, self.relation, self.on, frequencies=self.frequencies, batch_tuples=self.batch)
+        work = describe(join_spec("", 0, self.sample.schema, self.relation, self.on), self.sample, self.frequencies, self.batch)
         buffered = self.relation.partition_bytes / self.relation.partition_tuples  # with what is read ahead
         return replace(work, fan_out=self.fan_out, matches=self.matches, disk_tuple_bytes=max(work.disk_tuple_bytes, buffered))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from semistream.errors import ConfigError
 from semistream.experiments.model import MEASURED, Asked, Number, Point, Row, having
-from semistream.tuning.search import bounds
+from semistream.sizing.search import bounds
 
 R, PERCENT = 100_000_000, (1.0, 2.5, 5.0, 7.5, 10.0)  # the papers' |R|, and M in percent of it
 MILLIONS, SKEWS = (20, 40, 60, 80, 100), (0.0, 0.25, 0.5, 0.75, 1.0)

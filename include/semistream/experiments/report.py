@@ -16,8 +16,8 @@ from rich.table import Table
 
 from semistream.durable import write_text
 from semistream.experiments.explain import SEEK, TERMS, limits, sentence
+from semistream.experiments.findings import Finding, wrong_answers
 from semistream.experiments.model import FAILED, TITLES, Experiment, Plot, Row, having
-from semistream.experiments.run import Finding, wrong_answers
 from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
 

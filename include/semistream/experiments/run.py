@@ -9,7 +9,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,26 +20,15 @@ from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.experiments import EXPERIMENTS, Experiment
 from semistream.experiments.bench import Bench
-from semistream.experiments.explain import Setting, explain
-from semistream.experiments.model import FAILED, Claim, Number, Point, Row
+from semistream.experiments.findings import Finding, claims, judge, key, wrong_answers
+from semistream.experiments.model import FAILED
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
 from semistream.tuning.calibration import processor
 
-OWN = ("elevatorjoin",)  # our own algorithms, shown beside the papers'
 RESULTS, TABLE, CLAIMS, REPORT = "results.json", "results.csv", "claims.txt", "report.html"
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A claim, and what was found."""
-
-    claim: Claim
-    number: Number | None
-    verdict: str
-    why: list[Setting]
 
 
 @dataclass(frozen=True)
@@ -78,13 +67,13 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     known = {} if settings.again else _known(output, about)
     rows: list[dict[str, Any]] = []
     if known:
-        tell(f"{sum(_key(p) in known for p in points)} of {len(points)} points are known from an earlier run (--again measures "
+        tell(f"{sum(key(p) in known for p in points)} of {len(points)} points are known from an earlier run (--again measures "
              "them anew)")
     try:
         for i, point in enumerate(points):
-            row = known.get(_key(point))
+            row = known.get(key(point))
             if row is None:
-                row = bench.run(point, experiment.figures) | {"point": _key(point), "measured_at": _now()}
+                row = bench.run(point, experiment.figures) | {"point": key(point), "measured_at": _now()}
                 tell(f"[{i + 1}/{len(points)}] {told(row)}")
             rows.append(row)
             _write(output, about, rows)
@@ -97,31 +86,6 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
             write_text(output / CLAIMS, claims_text(values))
             write_report(output / REPORT, experiment, about, rows, findings)
     return Outcome(about, output / REPORT, findings, wrong_answers(rows), sum(r["state"] != FAILED for r in rows))
-
-
-def judge(experiment: Experiment, bench: Bench, points: Sequence[Point], rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    of = {_key(p): p for p in points}
-    findings = []
-    for claim in experiment.claims:
-        number = claim.find(rows)
-        if number is None and claim.aim:  # of an algorithm that was not asked for
-            continue
-        why = explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number and number.rows else []
-        findings.append(Finding(claim, number, claim.verdict(number), why))
-    return findings
-
-
-def wrong_answers(rows: Sequence[Row]) -> list[str]:
-    """Where joins of the same tuples gave different answers."""
-    wrong = []
-    answers: dict[tuple[Any, ...], dict[str, str]] = {}
-    for r in rows:
-        if r["state"] != FAILED:
-            answers.setdefault((r["data"], r["master_tuples"], r["skew"]), {}).setdefault(r["answer"], r["series"])
-    for (data, tuples, skew), found in answers.items():
-        if len(found) > 1:
-            wrong.append(f"{data}, |R| = {tuples:,}, skew {skew:g}: " + ", ".join(f"{who} {sum_}" for sum_, who in found.items()))
-    return wrong
 
 
 def told(row: dict[str, Any]) -> str:
@@ -157,7 +121,7 @@ def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
 def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[str]:
     if settings.algorithms:
         return [find_algorithm(a).name for a in settings.algorithms]
-    beside = [a for a in OWN if experiment.beside and a in REGISTRY and a in MODELS]
+    beside = [a for a, entry in REGISTRY.items() if entry.own and experiment.beside and a in MODELS]
     return list(dict.fromkeys([*experiment.algorithms, *beside]))
 
 
@@ -190,17 +154,6 @@ def _known(output: Path, about: dict[str, Any]) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError, KeyError):
         return {}
     return {r["point"]: r for r in before["rows"] if r["state"] != FAILED} if same else {}
-
-
-def _key(point: Point) -> str:
-    return json.dumps(asdict(point), sort_keys=True)
-
-
-def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """As results.json has them."""
-    return [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit, "verdict": f.verdict,
-             "measured": f.number and f.number.value, "interval": f.number and f.number.interval,
-             "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why]} for f in findings]
 
 
 def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]],

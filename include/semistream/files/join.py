@@ -21,12 +21,13 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.files.sink import OutputFile, check_output
 from semistream.files.source import Chunk, FileSource, Rejected, open_source
 from semistream.joins.base import NULL_KEY, UNPARSABLE, JoinOutput, SemiStreamJoin
-from semistream.joins.registry import find_algorithm, open_join
+from semistream.joins.registry import find_algorithm
 from semistream.keys import resolve_keys
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import Manifest, SnapshotRelation, open_snapshot
 from semistream.progress import Progress, silent
 from semistream.scratch import scratch_directory
+from semistream.sizing import choose, known_costs, open_join
 
 Format = Literal["csv", "json", "parquet"]
 EXAMPLES = 3  # of rejected rows that the summary shows
@@ -122,8 +123,6 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
 
 def _choose(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation, summary: Summary) -> dict[str, Any]:
     """The parameters of the algorithm that the cost models choose by a sample; the summary gets its name and the reason."""
-    from semistream.tuning import choose, known_costs
-
     choice = choose(sample, relation, int(settings.memory), list(settings.on.items()), settings.columns or None,
                     costs=known_costs(Places.from_environment().home))
     summary.algorithm, summary.reason = choice.algorithm, choice.reason

@@ -1,16 +1,16 @@
-"""The semi-stream joins. ``REGISTRY`` lists them; ``open_join`` makes one.
+"""The semi-stream joins. ``REGISTRY`` lists them; ``sizing.open_join`` makes one.
 
 The registry is light; the rest, with Numba, is imported when it is asked for.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from semistream.joins.registry import REGISTRY, Algorithm, open_join
+from semistream.joins.registry import REGISTRY, Algorithm
 
 if TYPE_CHECKING:
     from semistream.joins.base import JoinOutput, JoinState, JoinStatistics, SemiStreamJoin
 
-__all__ = ["REGISTRY", "Algorithm", "JoinOutput", "JoinState", "JoinStatistics", "SemiStreamJoin", "open_join"]
+__all__ = ["REGISTRY", "Algorithm", "JoinOutput", "JoinState", "JoinStatistics", "SemiStreamJoin"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -21,9 +20,9 @@ import pyarrow.compute as pc
 from semistream.config import Settings
 from semistream.durable import replacing
 from semistream.errors import StateError
-from semistream.joins.parts import Arena, as_stored, stored_schema
-from semistream.keys import JoinKeys, canonical
-from semistream.master import MasterRelation
+from semistream.joins.parts import Arena, as_stored
+from semistream.joins.spec import JoinSpec
+from semistream.keys import canonical
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
 SCATTERED = 2  # fewer than one row in so many is taken page by page, rather than from the pages put together
@@ -168,38 +167,6 @@ class JoinStatistics:
     def as_dict(self) -> dict[str, Any]:
         """All but the single iterations."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "iterations"}
-
-
-@dataclass(frozen=True)
-class JoinSpec:
-    """What an operator is opened with, checked and resolved by ``open_join``."""
-
-    algorithm: str
-    memory: int  # M, bytes
-    stream: pa.Schema  # in stored types
-    master: MasterRelation
-    keys: JoinKeys
-    columns: tuple[str, ...]  # master columns to add
-    names: tuple[str, ...]  # their names in the output
-    join_type: str
-
-    @cached_property
-    def fetched(self) -> list[str]:
-        """Columns of R that are read: those to add, and the join columns where codes can collide."""
-        return list(dict.fromkeys((*self.columns, *(() if self.keys.exact else self.keys.master))))
-
-    @cached_property
-    def fetched_schema(self) -> pa.Schema:
-        return stored_schema(pa.schema([self.master.schema.field(c) for c in self.fetched]))
-
-    def identity(self) -> dict[str, Any]:
-        """What a saved state must agree in with the operator that takes it up."""
-        return {
-            "algorithm": self.algorithm, "stream": str(self.stream), "columns": list(self.columns), "join_type": self.join_type,
-            "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
-            "master": self.master.name, "master_version": self.master.version,
-            "disk_partitions": self.master.partition_count, "disk_partition_tuples": self.master.partition_tuples,
-        }
 
 
 class SemiStreamJoin(ABC):

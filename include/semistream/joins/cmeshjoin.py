@@ -23,9 +23,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import JoinOutput, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import FrequentTuples, cache_phase
-from semistream.joins.sequential import MeshPhase, fit_disk_buffer
+from semistream.joins.sequential import MeshPhase
+from semistream.joins.spec import JoinSpec
 
 
 class CmeshjoinParameters(Settings):
@@ -38,7 +39,7 @@ class Cmeshjoin(SemiStreamJoin):
     """Needs no index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f v_S)."""
 
     def __init__(self, spec: JoinSpec, parameters: CmeshjoinParameters):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.front = FrequentTuples(self, parameters.cache_tuples, parameters.threshold)
         self.mesh = MeshPhase(self, self._detect)

@@ -44,14 +44,14 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, JoinOutput, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import PROBE_ROWS, cache_phase, cached_bytes, has_strings, join_long, probe_front, tuples_of
 from semistream.joins.partitionroom import PARTITION_BYTES, PartitionRoom, Visit
 from semistream.joins.parts import OUTPUT_ROWS, Cache, TupleStore, is_variable, variable_bytes
-from semistream.joins.sequential import StreamTuples, fit_disk_buffer
+from semistream.joins.sequential import StreamTuples, largest_chunk
+from semistream.joins.spec import JoinSpec
 
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
@@ -88,7 +88,7 @@ class Elevatorjoin(SemiStreamJoin):
     """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N."""
 
     def __init__(self, spec: JoinSpec, parameters: ElevatorjoinParameters):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.parameters: ElevatorjoinParameters
         self.tuples = StreamTuples(self.spec)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
@@ -146,7 +146,7 @@ class Elevatorjoin(SemiStreamJoin):
     @property
     def _useful(self) -> int:
         """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples'."""
-        h_s = meshjoin.largest_chunk(self.master.partition_tuples) * max(self.master.partition_count, 1) / 2
+        h_s = largest_chunk(self.master.partition_tuples) * max(self.master.partition_count, 1) / 2
         h_s = self.parameters.waiting_tuples or h_s
         return int(h_s * self.v_s) + PARTITION_BYTES * self.room.partitions
 

@@ -31,8 +31,9 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError
 from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, JoinOutput, Partition, SemiStreamJoin
 from semistream.joins.parts import Cache, is_variable, portions, variable_bytes
+from semistream.joins.spec import JoinSpec
 
 PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step of the cache phase, at most and at least
 LONG_ROWS = 256  # the most rows of a joined batch of tuples that are too long for H_S
@@ -89,14 +90,6 @@ def probe_front(join: SemiStreamJoin, cache: Cache, block: pa.RecordBatch,
 def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[Partition, np.ndarray, np.ndarray]]:
     """R's tuples with these key codes: (partition, their rows in it, ascending, and the index of each one's key)."""
     if not len(keys):
-        return
-    if spec.master.sequential:
-        find = KeyTable(keys).find
-        for number in range(spec.master.partition_count):
-            partition = Partition(spec, number)
-            index = find(partition.codes)
-            rows = np.flatnonzero(index >= 0)
-            yield partition, rows, index[rows]
         return
     spans = spec.master.partitions_of(keys)
     value, nth = expand(spans[:, 1] - spans[:, 0])
@@ -168,21 +161,6 @@ def cached_bytes(spec: JoinSpec) -> float:
     return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)  # v_R on disk less key codes, numbers and strings' offsets
 
 
-def choose_h_r(memory: float, tuple_bytes: float, tuple_count: int) -> int:
-    """The h_R that maximises mu ~ (M - h_R v_R) / ln(R_t / h_R): H_S, over the share of misses at Zipf 1 (SSJ, Eq. 8).
-
-    d mu / d h_R = 0 gives h_R v_R (1 + ln(R_t / h_R)) = M. All of R where it fits; at most four fifths of M.
-    """
-    r_t = max(tuple_count, 1)
-    low, high = 1.0, float(r_t)
-    if high * tuple_bytes > memory:
-        for _ in range(60):
-            middle = (low + high) / 2
-            above = middle * tuple_bytes * (1 + math.log(r_t / middle)) > memory
-            low, high = (low, middle) if above else (middle, high)
-    return max(1, int(min(high, 0.8 * memory / tuple_bytes)))
-
-
 class Staged(NamedTuple):
     """The join values in the switching buffer: their f and their master tuples."""
 
@@ -203,18 +181,13 @@ class FrequentTuples:
 
     def __init__(self, join: SemiStreamJoin, h_r: int, threshold: int):
         spec, self.join = join.spec, join
-        if spec.master.sequential and not spec.master.unique:
-            raise ConfigError("algorithm", "must not need to know where all tuples of a key are, which this master does not tell",
-                              spec.algorithm, "Choose ssbj or meshjoin.")
         v = cached_bytes(spec) + Cache.ENTRY
-        with_switch = v * (1 + 1 / SWITCH_SHARE)
-        self.h_r = min(h_r or choose_h_r(join.arena.free, with_switch, spec.master.tuple_count), max(spec.master.tuple_count, 1))
+        self.h_r = min(h_r, max(spec.master.tuple_count, 1))
         self.switch = max(self.h_r // SWITCH_SHARE, 1)
         self.bytes, self.size = math.ceil(self.h_r * v), math.ceil((self.h_r + self.switch) * v)
         if self.size > join.arena.free:
-            name, value = ("cache_tuples", h_r) if h_r else ("memory", join.arena.budget)
-            raise ConfigError(name, f"must let H_R, {self.size:,} bytes, fit beside the disk buffer, {join.arena.free:,}",
-                              value, "Give more memory, or a smaller cache_tuples.")
+            raise ConfigError("cache_tuples", f"must let H_R, {self.size:,} bytes, fit beside the disk buffer, "
+                              f"{join.arena.free:,}", h_r, "Give more memory, or a smaller cache_tuples.")
         join.arena.reserve("H_R", self.size)
         places = self.h_r + self.switch
         self.cache = Cache(spec.fetched_schema, places, places, self.size if has_strings(spec.fetched_schema) else 0)

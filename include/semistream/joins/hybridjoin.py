@@ -31,9 +31,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinSpec, JoinState, SemiStreamJoin
+from semistream.joins.base import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.indexed import IndexedPhase
-from semistream.joins.sequential import fit_disk_buffer
+from semistream.joins.spec import JoinSpec
 
 
 class HybridjoinParameters(Settings):
@@ -44,7 +44,7 @@ class Hybridjoin(SemiStreamJoin):
     """Many-to-many, needs an index. M = d v_R + alpha (M - d v_R) + (1 - alpha)(M - d v_R)."""
 
     def __init__(self, spec: JoinSpec, parameters: HybridjoinParameters):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.indexed = IndexedPhase(self, self._iterate)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.indexed.require()

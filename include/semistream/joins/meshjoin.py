@@ -26,8 +26,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinSpec, JoinState, SemiStreamJoin
-from semistream.joins.sequential import MeshPhase, fit_disk_buffer
+from semistream.joins.base import JoinOutput, JoinState, SemiStreamJoin
+from semistream.joins.sequential import MeshPhase
+from semistream.joins.spec import JoinSpec
 
 
 class MeshjoinParameters(Settings):
@@ -38,7 +39,7 @@ class Meshjoin(SemiStreamJoin):
     """Many-to-many, needs no index. M = b v_R + w N (v_ptr + f v_S)."""
 
     def __init__(self, spec: JoinSpec, parameters: MeshjoinParameters, slices: int = 1):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.mesh = MeshPhase(self, slices=slices)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.mesh.require(self.arena.free)

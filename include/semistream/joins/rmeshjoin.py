@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from semistream.joins.base import JoinSpec
 from semistream.joins.meshjoin import Meshjoin, MeshjoinParameters
+from semistream.joins.spec import JoinSpec
 
 
 class RmeshjoinParameters(MeshjoinParameters):

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from semistream.cost_models import meshjoin
 from semistream.errors import ConfigError
 from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, JoinOutput, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import join_long
 from semistream.joins.parts import TupleStore, WaitingRoom, is_variable, variable_bytes
-from semistream.master import MasterRelation
+from semistream.joins.spec import JoinSpec
+
+# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
+ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
 
 
-def choose_disk_tuples(memory: int, master: MasterRelation) -> int:
-    """The b, in whole pages, of the highest service rate of MESHJOIN's cost model for M bytes."""
-    page = max(master.with_partition(1).partition_tuples, 1)
-    v_r = max(master.tuple_bytes, 1.0) * master.buffers
-    best = meshjoin.best_disk_tuples(memory, v_r)
-    pages = [n * page for n in (int(best // page), int(best // page) + 1) if n and 2 * n * page * v_r <= memory]
-    return min(min(pages, key=lambda b: meshjoin.seconds_per_tuple(b, memory, v_r), default=page), max(master.tuple_count, 1))
+def largest_chunk(disk_tuples: float) -> float:
+    """The most stream tuples that an iteration over so many disk tuples waits for: as many as make the iteration's own cost a
+    fifth of theirs. Beyond, tuples would wait for nothing."""
+    return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
 
 
 class StreamTuples:
@@ -101,15 +99,13 @@ class MeshPhase:
         return self._room.live if self._room else 0
 
     def w(self, capacity: int) -> int:
-        """Stream tuples per iteration for an H_S of so many tuples: what fills it in one R-cycle.
-
-        At most as many as make the iteration's own cost a fifth of theirs: beyond, tuples would wait for nothing.
-        """
+        """Stream tuples per iteration for an H_S of so many tuples: what fills it in one R-cycle, and no more than
+        ``largest_chunk``."""
         return max(min(capacity // self.chunks, self.largest_w), 1)
 
     @property
     def largest_w(self) -> int:
-        return int(meshjoin.largest_chunk(self.master.partition_tuples / self.slices))
+        return int(largest_chunk(self.master.partition_tuples / self.slices))
 
     def require(self, size: int, tuples: int = 1) -> None:
         """Raises ConfigError when an H_S of so many bytes holds fewer tuples for each chunk, their strings aside."""
@@ -294,17 +290,3 @@ class MeshPhase:
             if closed:
                 self.room.close(now)
             at += count
-
-
-def fit_disk_buffer(spec: JoinSpec, disk_tuples: int, wanted: int = 0) -> JoinSpec:
-    """The spec with R cut for the disk buffer: b as given, or (0) as wanted or chosen, and less where partitions turn out wider
-    than average. Raises ConfigError when M does not hold one page."""
-    tuples = disk_tuples or wanted or choose_disk_tuples(spec.memory, spec.master)
-    while True:
-        master = spec.master.with_partition(tuples)
-        if master.partition_bytes <= spec.memory // 2:
-            return replace(spec, master=master)
-        if tuples == 1 or disk_tuples:
-            raise ConfigError("memory", f"must be at least {2 * master.partition_bytes:,} bytes, twice a disk buffer of "
-                              f"{master.partition_tuples:,} tuples", spec.memory, "Give more memory, or a smaller disk buffer.")
-        tuples = max(1, tuples // 2)

@@ -35,10 +35,11 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins import kernels
-from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import JoinOutput, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import KeyTable, cache_phase, cached_bytes, has_strings, probe_front, tuples_of
 from semistream.joins.parts import Cache, TupleStore, variable_bytes
-from semistream.joins.sequential import MeshPhase, fit_disk_buffer
+from semistream.joins.sequential import MeshPhase
+from semistream.joins.spec import JoinSpec
 
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
@@ -72,7 +73,7 @@ class Ssbj(SemiStreamJoin):
     """
 
     def __init__(self, spec: JoinSpec, parameters: SsbjParameters):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.parameters: SsbjParameters
         self.mesh = MeshPhase(self, self._migrate, on_cycle=self._new_cycle)
         self.rc, self.last_eviction = 2, 0

@@ -29,10 +29,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinSpec, JoinState, SemiStreamJoin
+from semistream.joins.base import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.front import FrequentTuples, cache_phase
 from semistream.joins.indexed import IndexedPhase
-from semistream.joins.sequential import fit_disk_buffer
+from semistream.joins.spec import JoinSpec
 
 
 class SscjParameters(Settings):
@@ -45,7 +45,7 @@ class Sscj(SemiStreamJoin):
     """Many-to-many, needs an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] + (1 - alpha) [..], [..] = what is left, Eq. 1."""
 
     def __init__(self, spec: JoinSpec, parameters: SscjParameters):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.front = FrequentTuples(self, parameters.cache_tuples, parameters.threshold)
         self.indexed = IndexedPhase(self, self._iterate, self.front.detect)

@@ -38,11 +38,11 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import NO_MATCH, JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import NO_MATCH, JoinOutput, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import cache_phase, cached_bytes, has_strings, probe_front
 from semistream.joins.indexed import IndexedPhase
 from semistream.joins.parts import Cache, mapped
-from semistream.joins.sequential import fit_disk_buffer
+from semistream.joins.spec import JoinSpec
 
 FREED, FADE = 1 / 8, 0.9  # of the stream buffer, by one plan; of a block's utility, what a join phase leaves of it
 
@@ -125,7 +125,7 @@ class Ssij(SemiStreamJoin):
     """Many-to-many, needs an index. M = disk buffer + block cache and counters + stream buffer."""
 
     def __init__(self, spec: JoinSpec, parameters: SsijParameters):
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.blocks = BlockCache(self, parameters.cache_share)
         self.indexed = IndexedPhase(self, self._iterate, self.blocks.see)

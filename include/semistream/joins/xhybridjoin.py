@@ -37,47 +37,19 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.cost_models.meshjoin import ITERATION_COST, STREAM_COST, TUPLE_COST
-from semistream.joins.base import JoinOutput, JoinSpec, JoinState, Partition, SemiStreamJoin
+from semistream.joins.base import JoinOutput, JoinState, Partition, SemiStreamJoin
 from semistream.joins.front import KeyTable, cached_bytes, tuples_of
 from semistream.joins.indexed import IndexedPhase, Resident
-from semistream.joins.keyroom import KeyRoom
-from semistream.joins.sequential import StreamTuples, fit_disk_buffer
-
-LOOK_UP_COST = 20e-9  # seconds, of a resident tuple in H_S; an order of magnitude
+from semistream.joins.spec import JoinSpec
 
 
 class XHybridjoinParameters(Settings):
     disk_tuples: int = Field(0, ge=0, description="d_S = d_N, master tuples in each part of the disk buffer; 0: chosen from M")
 
-    def buffers(self, spec: JoinSpec) -> tuple[int, int]:
-        """(d_S, d_N); 0 for a d_N equal to d_S."""
-        return self.disk_tuples, 0
-
 
 class TunedXHybridjoinParameters(Settings):
     disk_tuples: int = Field(0, ge=0, description="d_S, master tuples in the swappable part; 0: chosen from M by the cost model")
     resident_tuples: int = Field(0, ge=0, description="d_N, master tuples in the non-swappable part; 0: chosen from M likewise")
-
-    def buffers(self, spec: JoinSpec) -> tuple[int, int]:
-        return tuned_buffers(spec, self.disk_tuples, self.resident_tuples)
-
-
-def tuned_buffers(spec: JoinSpec, d_s: int = 0, d_n: int = 0) -> tuple[int, int]:
-    """The (d_S, d_N) of the highest mu = w / c_loop (Eq. 2-6, Zipf's law with exponent 1); those given are kept."""
-    r_t, v_r, v_n = max(spec.master.tuple_count, 2), spec.master.tuple_bytes + 8, resident_bytes(spec)
-    v_s = KeyRoom.tuple_bytes(StreamTuples(spec).held, 0)
-    s = np.array([d_s]) if d_s else np.geomspace(min(64, r_t), max(min(r_t, spec.memory / 4 / v_r), 1), 40)
-    n = np.array([d_n]) if d_n else np.geomspace(1, max(min(r_t - 1, spec.memory / 2 / v_n), 1), 40)
-    s, n = s[:, None], n[None, :]
-    h_s = np.maximum(spec.memory - s * v_r - n * v_n, 0) / v_s
-    p_n = np.minimum((np.log(n) + np.euler_gamma) / (np.log(r_t) + np.euler_gamma), 1)
-    p_old = np.minimum(s / np.maximum(r_t - n, 1), 1)  # the mean of Eq. 4 is 1/n: the p_k add up to 1
-    p_new = p_n + (1 - p_n) * p_old
-    w = h_s * p_old / np.maximum(1 + p_old - p_new, p_old)
-    mu = w / (ITERATION_COST + s * TUPLE_COST + n * LOOK_UP_COST + w * STREAM_COST)
-    best = np.unravel_index(np.argmax(mu), mu.shape)
-    return int(s[best[0], 0]), int(n[0, best[1]])
 
 
 def resident_bytes(spec: JoinSpec) -> float:
@@ -124,11 +96,11 @@ class XHybridjoin(SemiStreamJoin):
     """Many-to-many, needs an index. M = (k + l) v_P + alpha [M - (k + l) v_P] + (1 - alpha)[M - (k + l) v_P], Eq. 1."""
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters | TunedXHybridjoinParameters):
-        d_s, d_n = parameters.buffers(spec)
-        super().__init__(fit_disk_buffer(spec, parameters.disk_tuples, d_s), parameters)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.indexed = IndexedPhase(self, self._iterate)
         self.resident: Resident | None = None  # the non-swappable part
-        self.d_n = min(d_n or self.master.partition_tuples, self.master.tuple_count)
+        d_n = parameters.resident_tuples if isinstance(parameters, TunedXHybridjoinParameters) else self.master.partition_tuples
+        self.d_n = min(d_n, self.master.tuple_count)
         self.arena.reserve("swappable part", self.master.partition_bytes)
         self.arena.reserve("non-swappable part", int(self.d_n * resident_bytes(self.spec)))
         self.indexed.require()

@@ -17,8 +17,6 @@ class MemoryRelation:
     table: R; on: its join columns. Tuples with a null key are left out.
     """
 
-    sequential = False
-
     def __init__(self, name: str, table: pa.Table, on: Sequence[str], partition_tuples: int = 1024, version: str = "memory"):
         self.name, self.version, self.schema = name, version, table.schema
         self.keys = master_keys(table.schema, list(on))

@@ -26,7 +26,6 @@ class MasterRelation(Protocol):
     partition_count: int  # N
     partition_tuples: int  # d, the most tuples that one partition has
     unique: bool  # whether no two tuples have the same key
-    sequential: bool  # whether reading partitions 0, 1, 2 … in order is the only cheap way (no index)
     buffers: int  # partitions that are held at a time: 2 where one is read ahead
     partition_bytes: int  # the most bytes that they take, key codes and all columns
     bytes_read: int  # so far

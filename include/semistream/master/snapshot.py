@@ -246,7 +246,6 @@ class SnapshotRelation:
     (O_DIRECT), for an R that is much larger than the machine's memory, and for measurements; one partition is then read ahead.
     """
 
-    sequential = False
     _reading: ThreadPoolExecutor | None
     _ahead: dict[tuple[int, str, int, int], Future[pa.Buffer]]  # what is being read, by request
 
@@ -345,14 +344,6 @@ class SnapshotRelation:
         """The partitions that may hold each key code, int32[n, 2] as (first, last + 1); from memory."""
         bucket = buckets(codes, self.keys.exact, self.manifest.bucket_count)
         return _find(codes, self._owned[bucket], self._bucket_pages, self._first, self._last, self._page_partition)
-
-    def drop_cache(self) -> None:
-        """Ask the operating system to forget its copy of the files, so that the next reads are from disk."""
-        for b in self.buckets:
-            for suffix in ("arrow", "codes"):
-                handle = os.open(bucket_file(self.directory, b, suffix), os.O_RDONLY)
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(handle)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is open."""

@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from sqlalchemy import and_, func, select
 from sqlalchemy.sql import ColumnElement, FromClause
 
-from semistream.config import Job
+from semistream.config import Job, surrogate_key
 from semistream.errors import ConfigError
 from semistream.warehouse.proof import Position
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
-from semistream.warehouse.tables import dimension_name, existing_table, surrogate_key
+from semistream.warehouse.tables import dimension_name, existing_table
 
 UNPUBLISHED = "not published yet"  # of the master data, in place of a version
 

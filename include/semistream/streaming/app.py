@@ -30,18 +30,20 @@ from semistream.durable import write_json
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
 from semistream.joins.registry import find_algorithm
+from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version, pin
+from semistream.sizing import known_costs
+from semistream.sizing.plan import Plan
 from semistream.source_files import RAW, SourceFile, look_at
 from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, first_tuples, tuple_count
-from semistream.streaming.plan import RESTORE, Plan, Progress
+from semistream.streaming.progress import RESTORE, Progress
 from semistream.streaming.session import DrainFirst
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
 from semistream.streaming.sinks import INTENT, DeltaSink, Sink, SqlSink, keep_promise
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.task import SUMMARY, Work, get_ready, without_tuples
-from semistream.tuning import known_costs
 from semistream.warehouse import create_all
 from semistream.warehouse.ledger import retrying
 
@@ -508,7 +510,7 @@ class Load:
         join = plan.open(self.stream, 0)
         n = len(self.stream)
         fields = list(join.output_schema)
-        self._partition = plan.placement(self.stream).expression()
+        self._partition = partition_expression(plan.placement(self.stream))
         retrying(lambda: self.sink.prepare(pa.schema(fields[:n]), pa.schema(fields[n:]), self.job.stream.id), self.settings.retry)
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)

@@ -12,9 +12,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from semistream.config import parse_bytes
 from semistream.errors import ConfigError
+from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version
-from semistream.streaming.plan import Plan
+from semistream.sizing.plan import Plan
 from semistream.streaming.sources import stream_schema
 
 
@@ -40,7 +41,7 @@ def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, 
     stream = stream_schema(df)
     join = plan.open(stream, 0)
     join.master.close()
-    placed = df.repartitionById(count, plan.placement(stream).expression())
+    placed = df.repartitionById(count, partition_expression(plan.placement(stream)))
     return placed.mapInArrow(_task(plan, stream), from_arrow_schema(join.output_schema))
 
 

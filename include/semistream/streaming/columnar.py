@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semistream.partitioning import Placement
+from semistream.sizing.plan import Plan
 from semistream.streaming.exchange import Exchange
-from semistream.streaming.plan import Placement, Plan
 
 MOST_PARTITIONS = 16  # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, Table
 
 from semistream.durable import read_checked, sync, write_checked
 from semistream.errors import ConfigError
-from semistream.streaming.plan import RESTORE
+from semistream.streaming.progress import RESTORE
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.checksum import as_stored, checksum, signed
 from semistream.warehouse.connect import connect

@@ -22,7 +22,7 @@ from semistream.config import FILE_FORMATS, StreamSpec
 from semistream.durable import sync
 from semistream.errors import ConfigError
 from semistream.files.source import check_partitions, file_columns, open_source
-from semistream.keys import quoted
+from semistream.keys_spark import quoted
 from semistream.source_files import RAW, is_remote
 from semistream.streaming.datasources import OutboxSource, ZipfSource
 from semistream.streaming.unparsable import plain_path

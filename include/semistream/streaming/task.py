@@ -24,11 +24,11 @@ from semistream.errors import StateError
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.base import UNPARSABLE
 from semistream.keys import buckets
+from semistream.sizing.plan import Plan
 from semistream.source_files import RAW, SourceFile, check_unchanged
 from semistream.streaming.columnar import read_partition
 from semistream.streaming.exchange import scratch
 from semistream.streaming.handover import Holder, prepare
-from semistream.streaming.plan import Plan
 from semistream.streaming.sinks import DataFile, Sink, ledger_row
 from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
 

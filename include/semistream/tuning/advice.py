@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +10,9 @@ from rich.table import Table
 
 from semistream.config import Places
 from semistream.progress import Progress, silent
-from semistream.tuning.case import Case
+from semistream.sizing.case import Case
+from semistream.sizing.search import spelled
+from semistream.tuning.case import costs_for
 from semistream.tuning.measure import FAILED, Point, error, grid, measure, recommend
 from semistream.tuning.settings import TuneSettings
 
@@ -54,7 +56,7 @@ class Advice:
 
 def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False, progress: Progress = silent) -> Advice:
     """By the models alone in a moment; measured: the grid's points are run, one after the other."""
-    costs = case.costs(places, settings.calibrate)
+    costs = costs_for(case, places, settings.calibrate)
     points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid if measured else 1, costs)
     if measured:
         done: list[Point] = []
@@ -75,7 +77,3 @@ def recommendation(p: Point) -> dict[str, Any]:
     """The settings of a load."""
     return {"memory": p.memory, "partitions": p.partitions, "algorithm": p.algorithm, "parameters": p.parameters,
             "rate": p.rate or p.predicted_rate, "measured": p.rate is not None}
-
-
-def spelled(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v:,}" for k, v in parameters.items())

@@ -25,12 +25,13 @@ import pyarrow.compute as pc
 
 from semistream.cost_models.costs import PHASES, TYPICAL, Costs, PhaseCosts
 from semistream.errors import ConfigError
-from semistream.joins import kernels, open_join
+from semistream.joins import kernels
 from semistream.joins.base import Partition, SemiStreamJoin
 from semistream.joins.front import KeyTable, probe_front
 from semistream.joins.keyroom import KeyRoom
 from semistream.joins.parts import Cache, variable_bytes
 from semistream.master import MasterRelation
+from semistream.sizing import open_join
 from semistream.workloads.zipf import ZipfKeys
 
 Clock = Literal["wall", "cpu"]
@@ -158,7 +159,7 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     runs = [r for r in RUNS if r[0] <= max(min(memory / LEAST_BYTES, MOST_ROWS / settings[0].matches), TABLES[0])]
     phases = {"scan": _measure_phase(settings, "meshjoin", runs)}
     for phase, algorithm in (("index", "hybridjoin"), ("elevator", "elevatorjoin")):
-        phases[phase] = phases["scan"] if master.sequential else _measure_phase(settings, algorithm, runs)
+        phases[phase] = _measure_phase(settings, algorithm, runs)
     setting, head = settings[0], settings[0].master
     tables = tuple(t for t in TABLES if t <= head.tuple_count) or (float(head.tuple_count),)
     look_up, output = _measure_cache(setting, tables)

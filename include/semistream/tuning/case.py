@@ -5,94 +5,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 
 from semistream.config import AUTO, Job, Places, StreamSpec
-from semistream.cost_models import Costs, Workload
+from semistream.cost_models import Costs
 from semistream.errors import ConfigError
-from semistream.joins.registry import find_algorithm
-from semistream.master import SnapshotRelation, open_snapshot
+from semistream.master import open_snapshot
 from semistream.progress import Progress, silent
-from semistream.streaming.plan import Plan
-from semistream.tuning.choice import known_costs, usable
+from semistream.sizing.case import Case
+from semistream.sizing.choice import COSTS_FILE, known_costs
 from semistream.tuning.settings import TuneSettings
-from semistream.tuning.workload import describe
 
 log = logging.getLogger(__name__)
 FILES = ("csv", "json", "parquet")
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
-@dataclass(frozen=True)
-class Case:
-    """job: its stream may be anywhere, the sample is what counts; snapshot: directory of the master's version."""
+def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
+    """This machine's costs, measured now where that is wanted and R is large enough for it."""
+    from semistream.tuning import calibration
 
-    job: Job
-    sample: pa.RecordBatch
-    snapshot: Path
-    partitions: int
-
-    def plan(self, memory: int) -> Plan:
-        """How a load with M bytes in all would be joined; the algorithm is open."""
-        return Plan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(self.job.on.items()), self.job.columns or None,
-                    self.partitions, str(self.snapshot), auto=True)
-
-    @cached_property
-    def _balanced(self) -> Plan:
-        return self.plan(1).balance(self.sample)
-
-    @cached_property
-    def _slowest(self) -> tuple[int, pa.RecordBatch]:
-        return self._balanced.slowest(self.sample)
-
-    @property
-    def tuples(self) -> pa.RecordBatch:
-        """The sample's tuples of the slowest partition, on which the others wait."""
-        return self._slowest[1]
-
-    @property
-    def share(self) -> float:
-        """Of the stream that comes to that partition."""
-        return max(self.tuples.num_rows, 1) / max(self.sample.num_rows, 1)
-
-    @cached_property
-    def relation(self) -> SnapshotRelation:
-        """That partition's part of R."""
-        return self._balanced.relation(self._slowest[0])
-
-    @cached_property
-    def added(self) -> tuple[str, ...] | None:
-        return self.plan(1).added(self.relation)
-
-    @property
-    def on(self) -> list[tuple[str, str]]:
-        return list(self.job.on.items())
-
-    @cached_property
-    def workload(self) -> Workload:
-        """To the cost models, of one operator."""
-        return describe(self.tuples, self.relation, self.on, self.added)
-
-    def algorithms(self, asked: tuple[str, ...]) -> list[str]:
-        """Those asked for, or all that can be used. Raises ConfigError for an unknown one."""
-        return [find_algorithm(a).name for a in asked] or usable(self.relation)
-
-    def costs(self, places: Places, calibrate: bool) -> Costs:
-        """This machine's, measured now where that is wanted and R is large enough for it."""
-        from semistream.tuning import calibration
-        from semistream.tuning.choice import COSTS_FILE
-
-        if calibrate:
-            sample = self.tuples.slice(0, CALIBRATED_ROWS)
-            try:
-                calibration.calibrate(sample, self.relation, self.on, self.added).save(places.home / COSTS_FILE)
-            except ConfigError as e:
-                log.warning("not calibrated: %s", e)
-        return known_costs(places.home)
+    if calibrate:
+        sample = case.tuples.slice(0, CALIBRATED_ROWS)
+        try:
+            calibration.calibrate(sample, case.relation, case.on, case.added).save(places.home / COSTS_FILE)
+        except ConfigError as e:
+            log.warning("not calibrated: %s", e)
+    return known_costs(places.home)
 
 
 @contextmanager

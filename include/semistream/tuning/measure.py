@@ -11,9 +11,10 @@ from typing import Any
 
 from semistream.cost_models import Costs, Prediction
 from semistream.errors import ConfigError, SemistreamError
-from semistream.joins.registry import REGISTRY, open_join
-from semistream.tuning.case import Case
-from semistream.tuning.search import bounds, fastest, predict, tune
+from semistream.joins.registry import REGISTRY
+from semistream.sizing import open_join
+from semistream.sizing.case import Case
+from semistream.sizing.search import bounds, fastest, predict, tune
 
 CHUNK = 16_384  # stream tuples given to an operator at a time
 TURNOVERS = 2  # of H_S, to warm up, and to be measured

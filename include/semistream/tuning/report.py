@@ -20,10 +20,9 @@ from semistream.cost_models import MODELS, Costs, Frequencies, Workload
 from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
-from semistream.tuning.advice import spelled
-from semistream.tuning.case import Case
+from semistream.sizing.case import Case
+from semistream.sizing.search import bounds, predict, spelled, tune
 from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
-from semistream.tuning.search import bounds, predict, tune
 
 SURFACE, CURVE = 17, 49  # predictions along each size: of two, of one
 SKEWS = np.linspace(0, 1.5, 7)

@@ -25,14 +25,15 @@ from semistream.cost_models import Costs
 from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.published import set_current
+from semistream.sizing.case import Case
+from semistream.sizing.choice import COSTS_FILE
+from semistream.sizing.search import fastest, spelled, tune_all
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
-from semistream.tuning.advice import describe, recommendation, spelled
-from semistream.tuning.case import Case, open_case
-from semistream.tuning.choice import COSTS_FILE, usable
+from semistream.tuning.advice import describe, recommendation
+from semistream.tuning.case import costs_for, open_case
 from semistream.tuning.measure import FAILED, MEASURED, TURNOVERS, Point, grid, point_of, recommend, settled
 from semistream.tuning.report import write_report
-from semistream.tuning.search import fastest, tune_all
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import utc_now
@@ -55,7 +56,7 @@ def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, 
     directory = places.home / "tuning" / sweep
     shutil.rmtree(directory, ignore_errors=True)
     with open_case(settings, places) as case:
-        costs = case.costs(places, settings.calibrate)
+        costs = costs_for(case, places, settings.calibrate)
         points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs)
         points, own = _with_own_choice(case, points, settings.memory, costs)
         wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
@@ -73,7 +74,7 @@ def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int], co
     """The points, with what `auto` would take among them, and the number of that by budget: a recommendation must be better."""
     points, own = list(points), {}
     for memory in map(int, budgets):
-        ranking = tune_all(case.workload, memory // case.partitions, costs, usable(case.relation))
+        ranking = tune_all(case.workload, memory // case.partitions, costs)
         if not ranking:
             continue
         best = fastest(ranking, lambda p: p.mu)

@@ -1,12 +1,26 @@
 """The warehouse: dimension, fact and ledger tables on SQLite or MySQL."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import Column, Engine, Table, inspect
 from sqlalchemy.exc import DBAPIError
 
 from semistream.warehouse.connect import connect
 from semistream.warehouse.schema import metadata
 
-__all__ = ["connect", "create_all"]
+__all__ = ["connect", "create_all", "open_warehouse"]
+
+
+@contextmanager
+def open_warehouse(url: str) -> Iterator[Engine]:
+    """An engine of the warehouse, whose own tables are there."""
+    engine = connect(url)
+    try:
+        create_all(engine)
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def create_all(engine: Engine) -> None:

@@ -10,16 +10,12 @@ import pyarrow as pa
 from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, MetaData, Table, inspect, quoted_name
 from sqlalchemy.exc import NoSuchTableError
 
+from semistream.config import surrogate_key
 from semistream.errors import ConfigError
 from semistream.warehouse.schema import NAME
 from semistream.warehouse.types import arrow_type, big_integer, sql_type, stored_schema
 
 LOAD_COLUMNS = ("app", "batch", "drain", "partition")  # what every loaded row is keyed by
-
-
-def surrogate_key(master: str) -> str:
-    """The name of a dimension's surrogate key column."""
-    return f"{master}_sk"
 
 
 def dimension_name(master: str) -> str:

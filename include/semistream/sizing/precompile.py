@@ -1,11 +1,12 @@
-"""``python -m semistream.joins.precompile [NAME …]``: compile the kernels into Numba's cache, so that no stream waits for it."""
+"""``python -m semistream.sizing.precompile [NAME …]``: compile the kernels into Numba's cache, so that no stream waits for it."""
 
 import sys
 
 import pyarrow as pa
 
-from semistream.joins import REGISTRY, open_join
+from semistream.joins import REGISTRY
 from semistream.master.memory import MemoryRelation
+from semistream.sizing import open_join
 
 ROWS = 2000
 

@@ -18,11 +18,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from sqlalchemy import func, select
 
 from semistream.config import Job, Places, Settings
-from semistream.keys import JoinKeys, bucket_expression, order_expression
+from semistream.keys import JoinKeys
+from semistream.keys_spark import bucket_expression, order_expression
 from semistream.master.publish import Publication
 from semistream.master.snapshot import BUCKETS, BucketInfo, BucketWriter, Manifest, choose_page_tuples
+from semistream.provisioning.dimensions import Dimension, check_unchanged, needs_publishing, open_dimension, read_dimension
 from semistream.warehouse.connect import connect
-from semistream.warehouse.dimensions import Dimension, check_unchanged, needs_publishing, open_dimension, read_dimension
 
 RANGE_ROWS = 250_000  # read by one task
 SAMPLE = 1000  # surrogate keys whose rows tell how wide they are

@@ -19,9 +19,9 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
-from semistream import drivers, pipeline
 from semistream.config import Places
 from semistream.errors import SemistreamError
+from semistream.pipeline import drivers, summary
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.proof import Proof, read_proof
@@ -56,11 +56,11 @@ class Overview:
 
     def show(self, places: Places, ended: bool = True) -> dict[str, Any]:
         """ended: with the apps that run no more."""
-        apps = [_app(places.checkpoints / name) for name in pipeline.app_names(places.checkpoints)]
+        apps = [_app(places.checkpoints / name) for name in drivers.app_names(places.checkpoints)]
         shown = [app for app in apps if ended or app["alive"]]
         error, read = self._look(places)
         return {"apps": shown, "ended": sum(not app["alive"] for app in apps), "error": error, "read": bool(read.at),
-                "age": round(time.monotonic() - read.at), "ledger": pipeline.ledger(read.totals.values(), read.proofs),
+                "age": round(time.monotonic() - read.at), "ledger": summary.ledger(read.totals.values(), read.proofs),
                 "quality": read.quality, "tuning": read.tuning}
 
     def _look(self, places: Places) -> tuple[str, Reading]:
@@ -104,7 +104,7 @@ class Overview:
             with engine.connect() as connection:
                 totals = read_totals(connection, known=before.totals if before.url == url else None)
                 proofs = {app: read_proof(connection, app) for app in totals}
-                quality, tuning = pipeline.quality(connection, places), pipeline.sweeps(connection, places)
+                quality, tuning = summary.quality(connection, places), summary.sweeps(connection, places)
             self._ready = url
         finally:
             engine.dispose()
@@ -123,4 +123,4 @@ def _app(checkpoint: Path) -> dict[str, Any]:
     state = status.state if end is None else end[0] if status.state in ("stopped", "failed") else "killed"
     return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
             "stopping": shown["stopping"] or state == "draining", "batch": "" if status.batch is None else status.batch,
-            "heartbeat": pipeline.minute(datetime.fromisoformat(status.heartbeat))}
+            "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat))}

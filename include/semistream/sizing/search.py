@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.errors import ConfigError
+from semistream.joins.registry import REGISTRY
 
 MOST_SLICES = 64
 EVEN = 0.05  # rates this close are the same to the models
-SOONEST = "elevatorjoin"  # at its rate after one pass over R, and again when the keys drift; the others' caches fill over many
 STARTS = {1: 9, 2: 5}  # points of the first look, per size, by the number of sizes
 
 
@@ -80,10 +80,14 @@ def tune_all(work: Workload, memory: float, costs: Costs, algorithms: Iterable[s
 
 
 def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
-    """That of the highest predicted rate; of algorithms that are even, the one that is there soonest."""
+    """That of the highest predicted rate; of algorithms that are even, one that is at its rate soon."""
     best = max(candidates, key=rate)
-    soonest = max((c for c in candidates if c.algorithm == SOONEST), key=rate, default=best)
+    soonest = max((c for c in candidates if REGISTRY[c.algorithm].soon), key=rate, default=best)
     return soonest if rate(soonest) >= (1 - EVEN) * rate(best) else best
+
+
+def spelled(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v:,}" for k, v in parameters.items())
 
 
 def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from sqlalchemy import Column, Connection, Engine, MetaData, Row, Table, func, insert, or_, select, update
 from sqlalchemy.dialects import mysql
 
-from semistream.config import Job
+from semistream.config import Job, surrogate_key
 from semistream.errors import ConfigError, SemistreamError, StateError
 from semistream.keys import canonical_type
 from semistream.master.publish import current_manifest, publish_snapshot
@@ -32,7 +32,6 @@ from semistream.warehouse.tables import (
     ensure,
     existing_table,
     quoted,
-    surrogate_key,
 )
 from semistream.warehouse.types import KEY_CHARACTERS, sql_type, stored_schema
 from semistream.workloads.ddl import parse_ddl

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,29 +10,29 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.cost_models import Cut, Frequencies, Workload
-from semistream.joins.base import JoinSpec
-from semistream.joins.front import cached_bytes
+from semistream.joins.front import cached_bytes, has_strings
 from semistream.joins.keyroom import KeyRoom
 from semistream.joins.partitionroom import PartitionRoom
-from semistream.joins.parts import Cache, WaitingRoom, is_variable, variable_bytes
-from semistream.joins.registry import open_join
+from semistream.joins.parts import Cache, WaitingRoom, variable_bytes
 from semistream.joins.sequential import StreamTuples
+from semistream.joins.spec import JoinSpec
 from semistream.master import MasterRelation
 
 LOOKED_UP = 256  # values of a sample that are looked for in R, to learn how many are absent, and how many tuples others have
 
 
-def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None,
-             frequencies: Frequencies | None = None, batch_tuples: float = float("inf")) -> Workload:
-    """A workload with the sizes that tuples like the sample's have in the operators; its frequencies are the sample's if not
-    given."""
-    spec = join_spec(sample.schema, master, on, columns)
-    held = StreamTuples(spec).batch(pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream)) if sample.num_rows else None
-    strings = float(variable_bytes(held).mean()) + 1 if held is not None and any(is_variable(f.type)
-                                                                                 for f in held.schema) else 0.0
-    schema, v_r = StreamTuples(spec).held, cached_bytes(spec)
-    look = _look(spec, sample)
-    frequencies = frequencies or observe(spec, sample, look)
+def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None, frequencies: Frequencies | None = None,
+             batch_tuples: float = float("inf")) -> Workload:
+    """A workload with the sizes that tuples like the sample's have in the operators.
+
+    frequencies: of the keys; else the sample's; without one, those of Zipf's law with exponent 1, which the papers assume.
+    """
+    tuples = None if sample is None else _in_stored_types(spec, sample)
+    held, master = StreamTuples(spec), spec.master
+    strings = float(variable_bytes(held.batch(tuples)).mean()) + 1 if sample and has_strings(held.held) else 0.0
+    schema, v_r = held.held, cached_bytes(spec)
+    look = _look(spec, tuples)
+    frequencies = frequencies or observe(spec, tuples, look)
     return Workload(
         master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
         stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
@@ -45,20 +44,22 @@ def describe(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[
         cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
 
-def join_spec(stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]],
-              columns: Sequence[str] | None) -> JoinSpec:
-    return open_join("meshjoin", memory=1 << 50, stream=stream, master=master, on=on, columns=columns,
-                     parameters={"disk_tuples": 1}).spec
+def _in_stored_types(spec: JoinSpec, sample: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream)
 
 
-def observe(spec: JoinSpec, sample: pa.RecordBatch, look: Look | None = None) -> Frequencies:
+def observe(spec: JoinSpec, sample: pa.RecordBatch | None, look: Look | None = None) -> Frequencies:
     """The stream's frequencies as a sample shows them: an observed histogram in the place of Zipf's law."""
-    look, (_, counts) = look or _look(spec, sample), _values(spec, sample)
+    look = look or _look(spec, sample)
+    different = max(int(spec.master.tuple_count / look.fan_out), 1)
+    if sample is None:
+        return Frequencies.zipf(different, 1.0)
+    _, counts = _values(spec, sample)
     absent = sample.num_rows - int(counts.sum())
     counts = counts[np.random.default_rng(0).permutation(len(counts))]
     gone = int(np.searchsorted(np.cumsum(counts), look.absent * counts.sum(), side="right")) if look.absent else 0
     here, lost = int(counts[gone:].sum()), int(counts[:gone].sum())
-    return replace(Frequencies.observed(counts[gone:], max(int(spec.master.tuple_count / look.fan_out), 1), absent + lost),
+    return replace(Frequencies.observed(counts[gone:], different, absent + lost),
                    lost=Frequencies.observed(counts[:gone], gone, absent + here) if gone else None)
 
 
@@ -69,10 +70,10 @@ class Look(NamedTuple):
     fan_out: float = 1.0  # master tuples of a value that it has
 
 
-def _look(spec: JoinSpec, sample: pa.RecordBatch) -> Look:
-    """Where R has no index, as if each value had one master tuple."""
-    values, counts = _values(spec, sample)
-    if spec.master.sequential or not len(values) or not spec.master.tuple_count:
+def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
+    """Without a sample, as if each value had one master tuple."""
+    values, counts = _values(spec, sample) if sample is not None else (np.zeros(0, np.int64),) * 2
+    if not len(values) or not spec.master.tuple_count:
         return Look()
     some = np.random.default_rng(0).choice(values, min(LOOKED_UP, len(values)), replace=False, p=counts / counts.sum())
     pages = spec.master.with_partition(1)
@@ -83,7 +84,7 @@ def _look(spec: JoinSpec, sample: pa.RecordBatch) -> Look:
 
 def _values(spec: JoinSpec, sample: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     """(the sample's key codes, how often each comes)."""
-    codes, valid = spec.keys.stream_codes(pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream))
+    codes, valid = spec.keys.stream_codes(_in_stored_types(spec, sample))
     return np.unique(codes[valid], return_counts=True)
 
 

@@ -14,9 +14,8 @@ from rich.table import Table
 
 from semistream.cost_models import Costs
 from semistream.errors import ConfigError
-from semistream.tuning.advice import spelled
-from semistream.tuning.case import Case
-from semistream.tuning.measure import grid, recommend
+from semistream.sizing.case import Case
+from semistream.sizing.search import fastest, spelled, tune_all
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,12 @@ def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int], algo
         each = replace(case, partitions=count)
         size, shuffled = each.relation.tuple_count * each.relation.tuple_bytes, each.sample.nbytes / each.sample.num_rows
         try:
-            for memory, best in recommend(grid(each, budgets, each.algorithms(tuple(algorithms)), 1, costs)).items():
-                found.append(Scaled(memory, count, best.algorithm, best.parameters, best.predicted_rate, each.share,
-                                    memory // count, round(size), shuffled * (1 - 1 / count)))
+            for memory in map(int, budgets):
+                ranking = tune_all(each.workload, memory // count, costs, each.algorithms(tuple(algorithms)))
+                if ranking:
+                    best = fastest(ranking, lambda p: p.mu)
+                    found.append(Scaled(memory, count, best.algorithm, best.parameters, best.mu / each.share, each.share,
+                                        memory // count, round(size), shuffled * (1 - 1 / count)))
         finally:
             each.relation.close()
     return found

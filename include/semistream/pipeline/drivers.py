@@ -38,6 +38,11 @@ class Launch:
 LAUNCH = TypeAdapter(Launch)
 
 
+def app_names(checkpoints: Path) -> list[str]:
+    """The apps that have ever run."""
+    return sorted(path.parent.name for path in checkpoints.glob("*/status.json"))
+
+
 def launch(command: Sequence[str], checkpoint: Path, owner: str, environment: Mapping[str, str]) -> Launch:
     """Start a driver in a session of its own, its output appended to ``<checkpoint>/driver.log``.
 

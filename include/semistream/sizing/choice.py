@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Prediction
 from semistream.errors import NotEnoughMemory
-from semistream.joins.registry import REGISTRY, open_join
+from semistream.joins.base import SemiStreamJoin
+from semistream.joins.spec import join_spec
 from semistream.master import MasterRelation
-from semistream.tuning.search import fastest, tune_all
-from semistream.tuning.workload import describe
+from semistream.sizing.opening import open_join
+from semistream.sizing.search import fastest, tune_all
+from semistream.sizing.workload import describe
 
-SMALLEST = ("hybridjoin", "meshjoin")  # a disk buffer and a few stream tuples are enough for it: with an index, and without one
+SMALLEST = "hybridjoin"  # a disk buffer and a few stream tuples are enough for it
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 
@@ -35,13 +37,6 @@ def known_costs(home: str | Path | None = None) -> Costs:
     return Costs.load(path) if path is not None and path.exists() else TYPICAL
 
 
-def usable(master: MasterRelation) -> list[str]:
-    """The algorithms that can join with this master relation."""
-    return [a.name for a in REGISTRY.values() if a.name in MODELS and not (a.needs_index and master.sequential)
-            and not (a.unique_keys and not master.unique)
-            and not ("cache_tuples" in MODELS[a.name].sizes and master.sequential and not master.unique)]
-
-
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequence[tuple[str, str]],
            columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL, frequencies: Frequencies | None = None,
            algorithms: Iterable[str] | None = None) -> Choice:
@@ -51,28 +46,29 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
     sample's. Where M is too small for what the models think worth while, the one that needs the least. Raises NotEnoughMemory
     when it is too small for that one too.
     """
-    allowed = usable(master)
-    names = allowed if algorithms is None else [a for a in algorithms if a in allowed]
-    work = describe(sample, master, on, columns, frequencies)
+    names = list(MODELS if algorithms is None else algorithms)
+    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample, frequencies)
 
-    def check(algorithm: str, parameters: dict[str, Any]) -> None:
-        open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on, columns=columns, parameters=parameters)
+    def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
+        return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on, columns=columns,
+                         parameters=parameters, costs=costs, sample=sample)
 
     ranking = tuple(tune_all(work, memory, costs, names))
     while ranking:
         best = fastest(ranking, lambda p: p.mu)
         try:
-            check(best.algorithm, best.parameters)
+            opened(best.algorithm, best.parameters)
             break
         except NotEnoughMemory:  # the models know averages
             ranking = tuple(p for p in ranking if p is not best)
     else:
-        smallest = next((n for n in SMALLEST if n in names), names[0])
+        smallest = SMALLEST if SMALLEST in names else names[0]
         try:
-            check(smallest, {})
+            join = opened(smallest, {})
         except NotEnoughMemory as e:
             raise NotEnoughMemory(e.least, int(memory), f"any of {', '.join(names)}") from None
-        return Choice(smallest, {}, f"{smallest}: what needs the least memory; M = {memory:,} bytes is too little to choose", ())
+        reason = f"{smallest}: what needs the least memory; M = {memory:,} bytes is too little to choose"
+        return Choice(smallest, join.parameters.model_dump(), reason, ())
     return Choice(best.algorithm, best.parameters, _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
 
 

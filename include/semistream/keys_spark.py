@@ -1,0 +1,54 @@
+"""Join keys, buckets and partitions as Spark column expressions: the same numbers as those of ``keys`` and ``partitioning``."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from semistream.keys import is_exact
+from semistream.partitioning import DEALT, Placement
+
+
+def quoted(name: str) -> Column:
+    """A Spark column by its name, whatever signs that has."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int) -> Column:
+    """The same bucket as a Spark column expression over the named columns; a null key's bucket is arbitrary but fixed."""
+    return F.pmod(F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
+                  F.lit(count)).cast("int")
+
+
+def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -> Column:
+    """A Spark column expression in the order of the key codes, but for null keys."""
+    canonical = [_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]
+    return canonical[0] if len(kinds) == 1 and is_exact(kinds[0]) else F.xxhash64(*canonical)
+
+
+def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
+    if pa.types.is_date(kind):
+        return F.unix_date(column).cast("bigint")
+    if pa.types.is_timestamp(kind):
+        return column
+    if pa.types.is_decimal(kind):
+        return column.cast(f"decimal({kind.precision},{kind.scale})")
+    if pa.types.is_string(kind):
+        return column.cast("string")
+    if pa.types.is_binary(kind):
+        return column.cast("binary")
+    return column.cast("bigint")
+
+
+def partition_expression(placement: Placement) -> Column:
+    """The partition of a stream tuple. Rows have no number here: what is dealt out goes by a hash of the tuple."""
+    keys = placement.keys
+    owner = F.get(F.lit(placement.owners.tolist()), bucket_expression(keys.stream, keys.types, len(placement.owners)))
+    without_key = reduce(or_, (quoted(name).isNull() for name in keys.stream))
+    tuple_hash = F.xxhash64(*(quoted(f.name) for f in placement.stream if not pa.types.is_nested(f.type)))
+    dealt = F.pmod(tuple_hash, F.lit(placement.count)).cast("int")
+    return F.when(without_key | (owner == DEALT), dealt).otherwise(owner)

@@ -1,0 +1,146 @@
+"""What the tasks of the DAGs do, without Airflow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from semistream.config import Places, Settings
+from semistream.errors import ConfigError
+from semistream.published import pin, read_manifest
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.status import checkpoint_lock
+from semistream.warehouse import open_warehouse, removal
+from semistream.warehouse.schema import load_commits
+
+
+def prepare(job: str, places: Places) -> None:
+    """Make the data files of a shipped job, where they are missing; a user's own are there."""
+    from semistream import workloads
+
+    workloads.prepare(workloads.load_job(job, places), places)
+
+
+def provision(job: str, places: Places) -> dict[str, Any]:
+    """Upsert the job's master data into its dimension table: counts of what happened."""
+    from semistream import workloads
+    from semistream.provisioning.dimensions import provision as upsert
+
+    with open_warehouse(places.warehouse_url) as engine:
+        return asdict(upsert(workloads.load_job(job, places), engine))
+
+
+def published(job: str, places: Places) -> dict[str, Any]:
+    """The master snapshot that a load of the job reads from now on."""
+    from semistream import workloads
+
+    name = workloads.load_job(job, places).master.name
+    manifest = read_manifest(places.snapshots / name)
+    if manifest is None:
+        raise ConfigError("snapshot", "must have been published", str(places.snapshots / name), "Run `semistream snapshot`.")
+    return {"job": job, "master": name, "version": manifest["version"], "tuples": manifest["tuple_count"]}
+
+
+def load_settings(job: str, values: Mapping[str, Any], recommended: Iterable[Mapping[str, Any]] = ()) -> LoadSettings:
+    """The settings of a load from a filled-in form, whose other entries are not the app's. Raises ConfigError.
+
+    recommended: what tuning sweeps gave, the newest first; looked at where the algorithm is auto.
+    """
+    settings = LoadSettings.load({**_given(LoadSettings, values), "job": job})
+    if not settings.auto:
+        return settings
+    from semistream.tuning.sweep import advised
+
+    return advised(settings, recommended)
+
+
+def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k in kind.model_fields and v is not None}
+
+
+def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[dict[str, Any]]:
+    """Begin a tuning sweep as a filled-in form has it: its points. Raises ConfigError."""
+    from semistream.tuning import sweep
+    from semistream.tuning.settings import TuneSettings
+
+    return sweep.begin(TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run), places)
+
+
+def sweep_app(point: Mapping[str, Any], run: str, places: Places) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of the Spark app that measures a point."""
+    from semistream.tuning import sweep
+
+    return sweep.app(point, sweep.sweep_name(run), places)
+
+
+def sweep_record(point: Mapping[str, Any], run: str, places: Places) -> dict[str, Any]:
+    """How a point went, into ``tuning_runs``."""
+    from semistream.tuning import sweep
+
+    return sweep.record(point, sweep.sweep_name(run), places)
+
+
+def sweep_publish(run: str, places: Places) -> dict[str, Any]:
+    """The report, and what the sweep recommends."""
+    from semistream.tuning import sweep
+
+    return sweep.publish(sweep.sweep_name(run), places)
+
+
+def run_summary(checkpoint: Path) -> dict[str, Any]:
+    """What the last run on a checkpoint said of itself at its end."""
+    return json.loads((checkpoint / "summary.json").read_text())
+
+
+def verify(app: str, places: Places, *, since_last: bool, sample: int) -> dict[str, Any]:
+    """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks and rows, when it is not.
+
+    since_last: only what no verification has proven yet; sample: how many facts and unmatched tuples are joined again.
+    """
+    from semistream import quality
+
+    result = quality.verify(places.warehouse_url, app, since_last=since_last, reports_dir=places.reports,
+                            reports_kept=places.reports_kept, snapshots=places.snapshots, sample=sample)
+    if not result.success:
+        raise quality.VerificationFailed(result)
+    return {"app": app, "checks": len(result.results), "report": str(result.report or ""), "text": result.describe()}
+
+
+def loaded_apps(places: Places) -> list[str]:
+    """The apps that have committed anything."""
+    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        return list(connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
+
+
+def rows_of(app: str, places: Places) -> dict[str, int]:
+    """How many rows of the warehouse's tables are an app's. Raises ConfigError where the app has loaded into Delta tables."""
+    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        return removal.rows_of(connection, app)
+
+
+def reset(app: str, places: Places, checkpoint: Path | None = None, *, reports: bool = False) -> None:
+    """Take an app's rows, ledger, verifications and checkpoint away, so that its next start begins with an empty warehouse.
+
+    The rows go in one transaction, the checkpoint after it; an app between the two refuses to start, and this ends it.
+    reports: the app's reports go, too. Raises ConfigError while the app runs, where it has loaded into Delta tables,
+    and for a directory that is no checkpoint.
+    """
+    LoadSettings.load({"job": app, "app": app})
+    checkpoint = checkpoint or places.checkpoints / app
+    if checkpoint.is_dir() and any(checkpoint.iterdir()) and not (checkpoint / "status.json").exists():
+        raise ConfigError("checkpoint", "must be a load's directory, with its status.json", str(checkpoint), "Check it.")
+    with checkpoint_lock(checkpoint):
+        with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
+            removal.remove_rows(connection, app)
+        for pinned in places.snapshots.glob("*"):
+            pin(pinned, app, None)
+        shutil.rmtree(checkpoint)
+    if reports:
+        for kind in ("validations", "results"):
+            shutil.rmtree(places.reports / kind / app, ignore_errors=True)

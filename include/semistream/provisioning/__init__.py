@@ -1,0 +1,1 @@
+"""Master data into dimension tables, and from there into snapshots; in process or by Spark."""

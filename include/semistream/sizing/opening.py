@@ -1,0 +1,84 @@
+"""Opening an operator: sizes that were left open (0 in its parameters) are found by its cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.config import Settings
+from semistream.cost_models import MODELS, TYPICAL, Costs
+from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.joins.base import SemiStreamJoin
+from semistream.joins.registry import Algorithm, find_algorithm
+from semistream.joins.spec import JoinSpec, join_spec
+from semistream.master import MasterRelation
+from semistream.sizing.search import tune
+from semistream.sizing.workload import describe
+
+
+def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]],
+              columns: Sequence[str] | None = None, join_type: str = "inner", parameters: dict[str, Any] | None = None,
+              costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None) -> SemiStreamJoin:
+    """A join operator of the named algorithm, holding at most ``memory`` bytes.
+
+    The other arguments are those of ``join_spec``. parameters: the algorithm's; sizes that are not among them are those of the
+    highest service rate by its cost model, for keys as a sample of the stream has them (None: by Zipf's law), as far as they
+    can be had. Raises ConfigError for whatever cannot work, NotEnoughMemory with an amount that does; no stream needs more later.
+    """
+    entry = find_algorithm(algorithm)
+    asked = entry.parameters.load(parameters or {})
+    spec = join_spec(entry.name, memory, stream, master, on, columns, join_type)
+    still_open = open_sizes(entry, asked)
+    for settings in _from_best_to_smallest(entry, spec, asked, still_open, costs, sample):
+        try:
+            return entry.make(spec, settings)
+        except ConfigError as e:
+            refusal = e
+    if refusal.parameter != "memory" and refusal.parameter not in still_open:
+        raise refusal
+    remedy = "Give more memory" + (", or a smaller disk_tuples." if (parameters or {}).get("disk_tuples") else ".")
+    raise NotEnoughMemory(_least_memory(entry, spec, settings), spec.memory, entry.name, remedy) from None
+
+
+def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
+    """The sizes that are to be chosen."""
+    return [n for n in MODELS[entry.name].sizes if not getattr(parameters, n)] if entry.name in MODELS else []
+
+
+def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str], costs: Costs,
+                           sample: pa.RecordBatch | None) -> Iterator[Settings]:
+    """asked, with values for the sizes that are open: the model's best, halves of them, and the smallest that there are."""
+    if not still_open:
+        yield asked
+        return
+    given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
+    try:
+        sizes = {n: tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters[n] for n in still_open}
+    except ConfigError:  # the model knows averages
+        sizes = dict.fromkeys(still_open, 1)
+    while True:
+        yield asked.model_copy(update=sizes)
+        if max(sizes.values()) <= 1:
+            return
+        sizes = {n: max(size // 2, 1) for n, size in sizes.items()}
+
+
+def _least_memory(entry: Algorithm, spec: JoinSpec, settings: Settings) -> int:
+    """The smallest M that the operator can be opened with, found by opening it, to a part in a thousand."""
+    def opens(memory: int) -> bool:
+        try:
+            entry.make(replace(spec, memory=memory), settings)
+        except ConfigError:
+            return False
+        return True
+
+    low, high = spec.memory, max(2 * spec.memory, 1024)
+    while not opens(high):
+        low, high = high, 2 * high
+    while high - low > max(high // 1000, 1):
+        middle = (low + high) // 2
+        low, high = (low, middle) if opens(middle) else (middle, high)
+    return high

@@ -1,0 +1,56 @@
+"""The durable note of which micro-batch is being worked on, and how."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from semistream.durable import read_checked, write_checked
+from semistream.errors import StateError
+from semistream.sizing.plan import Plan
+from semistream.source_files import SourceFile
+
+RESTORE = "Restore it, or load the source anew after: semistream reset APP."
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``<checkpoint>/progress.json``: the batch, or drain, being worked on, or the latest one that was.
+
+    It is written before any task starts. Whatever is noted here is finished, with this plan and from these states, before
+    anything else is begun; so a task that outlives its driver does the same work as its successor, and the ledger keeps one.
+    states: join state files after the batch before, by partition; none where nothing is taken over. source: which part of the
+    source the micro-batch is, as ``load_commits.source_offsets`` says it; sources: its files, as they were when it began; own:
+    whether the tasks read these themselves, or Spark brings the tuples.
+    """
+
+    batch: int
+    drain: int
+    plan: Plan
+    states: dict[int, str] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[SourceFile, ...] = ()
+    own: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those that the tasks read themselves."""
+        return tuple(s.path for s in self.sources) if self.own else ()
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> Progress | None:
+        """Raises StateError when the note is damaged."""
+        path = checkpoint / "progress.json"
+        values = read_checked(path, RESTORE)
+        if values is None:
+            return None
+        try:
+            return cls(values["batch"], values["drain"], Plan.from_json(values["plan"]),
+                       {int(p): f for p, f in values["states"].items()}, values["source"],
+                       tuple(SourceFile(*s) for s in values["sources"]), values["own"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
+
+    def write(self, checkpoint: Path) -> None:
+        write_checked(checkpoint / "progress.json", asdict(self))
