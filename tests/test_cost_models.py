@@ -49,7 +49,7 @@ def workload(skew=1.0, r_t=1_000_000, **changes):
 
 
 def spec_of(master):
-    return join_spec("", 0, stream_of([]).schema, master, [("key", "key")])
+    return join_spec("", 0, stream_of([1]).schema, master, [("key", "key")])
 
 
 def stream_of(keys):

@@ -9,7 +9,7 @@ import pytest
 import oracle
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
-from semistream.joins.front import FrequentTuples, choose_h_r, tuples_of
+from semistream.joins.front import FrequentTuples, tuples_of
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
@@ -48,12 +48,10 @@ def cached(join):
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-@pytest.mark.parametrize("sequential", [False, True])
-def test_the_tuples_of_some_keys_are_found_in_any_order(copies, sequential, tmp_path):
+def test_the_tuples_of_some_keys_are_found_in_any_order(copies, tmp_path):
     table = products(2_000, copies).take(pa.array(np.random.default_rng(1).permutation(2_000 * copies)))
     publish_snapshot(table.to_batches(), table.schema, tmp_path, "m", ["k"], bucket_count=16, page_tuples=32)
     for relation in (MemoryRelation("r", table, ["k"], 50), open_snapshot(tmp_path, partition_tuples=700)):
-        relation.sequential = sequential
         spec = open_join("ssbj", memory=1_000_000, stream=chunk([]).schema, master=relation, on=ON).spec
         keys = np.array([1_999, 7, 3, 1_000, 5_000, 0])
         found = [(int(keys[i]), row) for partition, rows, index in tuples_of(spec, keys)
@@ -171,15 +169,6 @@ def test_a_smaller_memory_takes_up_the_most_frequent(algorithm):
 def test_a_cache_that_does_not_fit_is_named(algorithm):
     with pytest.raises(ConfigError, match="'cache_tuples' must let H_R"):
         start(algorithm, products(5000), cache_tuples=4000)
-
-
-def test_choose_h_r_is_the_maximum_of_the_model():
-    memory, v_r, r_t = 1_000_000, 120, 100_000
-    h = np.arange(1, memory // v_r)
-    mu = (memory - h * v_r) / np.log(r_t / h)
-    assert abs(choose_h_r(memory, v_r, r_t) - h[mu.argmax()]) <= 1
-    assert choose_h_r(memory, v_r, 1000) == 1000
-    assert choose_h_r(memory, v_r, 0) == 1
 
 
 @pytest.mark.parametrize("algorithm", ["cmeshjoin", "ssj", "ssbj", "sscj", "elevatorjoin"])

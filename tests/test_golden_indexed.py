@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 import oracle
-from semistream.errors import ConfigError, StateError
+from semistream.errors import StateError
 from semistream.joins import REGISTRY, JoinState, elevatorjoin
 from semistream.joins.keyroom import KeyRoom
-from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
@@ -254,14 +253,6 @@ def test_ssij(master):
 
 
 # What a real index asks
-
-
-@pytest.mark.parametrize("algorithm", INDEXED)
-def test_a_master_without_an_index_is_refused(algorithm):
-    master = MemoryRelation("r", pa.table({"k": [1, 2, 3]}), ["k"])
-    master.sequential = True
-    with pytest.raises(ConfigError, match="'algorithm' must not need an index, which r does not have"):
-        open_join(algorithm, memory=100_000, stream=STREAM, master=master, on=[("k", "k")])
 
 
 @pytest.mark.parametrize("algorithm", INDEXED)

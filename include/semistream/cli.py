@@ -301,8 +301,8 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 def _experiments(arguments: argparse.Namespace) -> int:
     from semistream.experiments import EXPERIMENTS
-    from semistream.experiments.report import claims_table
     from semistream.experiments.findings import claims
+    from semistream.experiments.report import claims_table
     from semistream.experiments.run import chosen, run
     from semistream.experiments.settings import ExperimentSettings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +41,7 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
     if refusal.parameter != "memory" and refusal.parameter not in still_open:
         raise refusal
     remedy = "Give more memory" + (", or a smaller disk_tuples." if (parameters or {}).get("disk_tuples") else ".")
-    raise NotEnoughMemory(_least_memory(entry, spec, settings), spec.memory, entry.name, remedy) from None
+    raise NotEnoughMemory(_least_memory(entry, spec, asked, still_open), spec.memory, entry.name, remedy) from None
 
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
@@ -51,29 +52,30 @@ def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
 def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str], costs: Costs,
                            sample: pa.RecordBatch | None) -> Iterator[Settings]:
     """asked, with values for the sizes that are open: the model's best, halves of them, and the smallest that there are."""
-    if not still_open:
-        yield asked
-        return
-    given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
-    try:
-        sizes = {n: tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters[n] for n in still_open}
-    except ConfigError:  # the model knows averages
-        sizes = dict.fromkeys(still_open, 1)
-    while True:
-        yield asked.model_copy(update=sizes)
-        if max(sizes.values()) <= 1:
-            return
-        sizes = {n: max(size // 2, 1) for n, size in sizes.items()}
+    if still_open:
+        given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
+        with suppress(ConfigError):  # the model knows averages
+            best = tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters
+            while max(best.values()) > 1:
+                yield asked.model_copy(update={n: best[n] for n in still_open})
+                best = {n: max(size // 2, 1) for n, size in best.items()}
+    yield from _smallest(spec, asked, still_open)
 
 
-def _least_memory(entry: Algorithm, spec: JoinSpec, settings: Settings) -> int:
+def _smallest(spec: JoinSpec, asked: Settings, still_open: list[str]) -> Iterator[Settings]:
+    """asked, with the smallest caches and each disk buffer: more partitions may need more memory than larger ones."""
+    sizes = dict.fromkeys(still_open, 1)
+    tuples, page = spec.master.tuple_count, spec.master.with_partition(1).partition_tuples
+    while "disk_tuples" in sizes and tuples > page:
+        yield asked.model_copy(update=sizes | {"disk_tuples": tuples})
+        tuples //= 2
+    yield asked.model_copy(update=sizes)
+
+
+def _least_memory(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str]) -> int:
     """The smallest M that the operator can be opened with, found by opening it, to a part in a thousand."""
     def opens(memory: int) -> bool:
-        try:
-            entry.make(replace(spec, memory=memory), settings)
-        except ConfigError:
-            return False
-        return True
+        return any(_made(entry, replace(spec, memory=memory), s) for s in _smallest(spec, asked, still_open))
 
     low, high = spec.memory, max(2 * spec.memory, 1024)
     while not opens(high):
@@ -82,3 +84,10 @@ def _least_memory(entry: Algorithm, spec: JoinSpec, settings: Settings) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if opens(middle) else (middle, high)
     return high
+
+
+def _made(entry: Algorithm, spec: JoinSpec, settings: Settings) -> bool:
+    with suppress(ConfigError):
+        entry.make(spec, settings)
+        return True
+    return False
