@@ -578,6 +578,22 @@ def test_source_gone(warehouse_url, tmp_path):
     assert "orders-1.parquet is gone" in result.notes[0] and "not counted again" in result.report.read_text()
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_source_without_its_id(tmp_path, form):
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    loader.load(range(BATCHES))
+    file = loader.directory / "orders-1.parquet"
+    if form == "parquet":
+        pq.write_table(pq.read_table(file).drop_columns(["order_id"]), file)
+    else:
+        with loader.engine.begin() as connection:
+            connection.execute(load_commits.update().where(load_commits.c.batch == 1, load_commits.c.drain == 0).values(
+                source_offsets=json.dumps({"format": "csv", "files": [str(file)]})))
+        file.write_text("sku,quantity\np01,1\n")
+    result = check(loader, tmp_path / "reports")
+    assert result.success and f"{file} has no column order_id" in result.notes[0]
+
+
 def test_job_comes_from_the_ledger(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(1))

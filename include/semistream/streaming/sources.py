@@ -188,7 +188,7 @@ def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
     if spec.format in TEXTS:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW}
     if spec.format == "json":
-        options["allowSingleQuotes"] = "false"  # JSON as RFC 8259 and `semistream join` have it
+        options["allowSingleQuotes"] = "false"  # as `semistream join` has it
     if spec.format in FILE_FORMATS:
         options["maxFileAge"] = ANY_AGE
     if max_files and spec.format in FILE_FORMATS:
