@@ -126,6 +126,7 @@ class SmallLoad:
         assert [int(n) for n in totals] == [len(self.stream) if rows is None else rows] * 2
         broken = self.query("SELECT * FROM load_batches WHERE waiting_before + rows_read <> matched + unmatched + waiting")
         assert broken == []
+        assert self.query("SELECT batch FROM load_batches WHERE facts_checksum IS NULL OR unmatched_checksum IS NULL") == []
         commits = self.query("SELECT batch, drain, partitions, rows_read FROM load_commits ORDER BY batch, drain")
         batches = self.query("SELECT batch, drain, count(*), sum(rows_read) FROM load_batches GROUP BY batch, drain "
                              "ORDER BY batch, drain")

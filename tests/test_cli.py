@@ -174,11 +174,11 @@ def test_types_are_told(join):
 
 
 def test_malformed_json_lines_are_unparsable(join):
-    Path("s.jsonl").write_bytes(b'\xef\xbb\xbf{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": 2}\n\n[1]\n{"k": "x"}\n'
+    Path("s.jsonl").write_bytes(b'\xef\xbb\xbfnull\n{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": 2}\n\n[1]\n{"k": "x"}\n'
                                 b'{"k": 1}{"k": 2}\n{"k": 1, "t": "\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
     write("m.csv", "k,v\n1,a\n2,b\n")
     stats = join(stream="s.jsonl", types="k=int64", unmatched="bad.parquet")
-    assert stats["rows_read"] == 9 and stats["matched"] == 2 and stats["unmatched"] == {"unparsable": 6, "null_key": 1}
+    assert stats["rows_read"] == 10 and stats["matched"] == 2 and stats["unmatched"] == {"unparsable": 7, "null_key": 1}
     assert table("out.parquet").schema.field("t").type == pa.date32()
     assert "nonsense" in table("bad.parquet").column("text").to_pylist()
 

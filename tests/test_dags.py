@@ -6,8 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -130,6 +131,23 @@ def test_assets_link_them(dags):
     assert verify.timetable.expression == "0 5 * * *"
 
 
+@pytest.mark.parametrize(("events", "form", "since_last"), [
+    ({"facts_loaded": []}, {}, True), ({}, {}, False), ({}, {"app": "sales"}, False),
+    ({"facts_loaded": []}, {"app": "sales"}, False),
+    ({}, {"app": "sales", "since_last": True}, True), ({"facts_loaded": []}, {"since_last": False}, False)])
+def test_what_is_verified(dags, monkeypatch, events, form, since_last):
+    """After a load what is new; every day, and of an app that is named, everything; with the sample that the form says."""
+    from semistream import pipeline
+
+    asked = []
+    monkeypatch.setattr(pipeline, "verify", lambda app, places, **how: asked.append((app, how)) or {})
+    verify = dags["verify_completeness"]
+    params = verify.params.dump() | {"sample": 7} | form
+    verify.get_task("verify").python_callable("sales", params, outlet_events=defaultdict(SimpleNamespace),
+                                              triggering_asset_events=events)
+    assert asked == [("sales", {"since_last": since_last, "sample": 7})]
+
+
 def run(airflow, dag: str, **conf) -> None:
     airflow("dags", "test", dag, "--conf", json.dumps(conf))
 
@@ -154,10 +172,10 @@ def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_jo
     run(airflow, "semi_stream_load", job=job, memory="1MB")
     assert counts(url, app) == small_job.expected
     engine = create_engine(url)
-    with engine.begin() as connection:  # a row is lost
-        connection.execute(text("DELETE FROM fact_small WHERE order_id = (SELECT max(order_id) FROM fact_small)"))
+    with engine.begin() as connection:  # a row is lost, of what was proven already
+        connection.execute(text("DELETE FROM fact_small WHERE order_id = (SELECT min(order_id) FROM fact_small)"))
     with pytest.raises(SystemExit, match="DagRun failed"):
-        run(airflow, "verify_completeness", app=app, since_last=False)
+        run(airflow, "verify_completeness", app=app)
     with engine.connect() as connection:
         assert connection.execute(text("SELECT success FROM quality_runs ORDER BY id")).scalars().all() == [1, 0]
 

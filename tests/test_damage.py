@@ -77,11 +77,11 @@ def largest(paths) -> Path:
     return max(paths, key=lambda p: p.stat().st_size)
 
 
-def statement(sql: str, named: str = "the ledger of sales ends with 0"):
+def statement(*statements: str, named: str = "the ledger of sales ends with 0"):
     def run(load: SmallLoad) -> str:
         engine = connect(load.places.warehouse_url)
         with engine.begin() as connection:
-            assert connection.execute(text(sql)).rowcount
+            assert all(connection.execute(text(sql)).rowcount for sql in statements)
         engine.dispose()
         return named
 
@@ -118,9 +118,12 @@ DAMAGES = {  # each gives what the refusal must name
     "progress.json is gone": lambda load: remove(checkpoint(load) / "progress.json").parent,
     "a bit of a join state": lambda load: flip(state_of(load)),
     "a join state is gone": lambda load: remove(state_of(load)),
-    "a ledger row of the last batch": statement("DELETE FROM load_batches WHERE batch = 1 AND partition = 1", "load_batches"),
+    "a ledger row of the last batch": statement(
+        "DELETE FROM load_batches WHERE batch = 1 AND partition = 1", named="load_batches"),
     "the commit of the last batch": statement("DELETE FROM load_commits WHERE batch = 1"),
-    "all of the last batch in the ledger": statement("DELETE FROM load_batches WHERE batch = 1", "load_batches"),
+    "all partitions of the last batch": statement("DELETE FROM load_batches WHERE batch = 1", named="load_batches"),
+    "all of the last batch in the ledger": statement("DELETE FROM load_commits WHERE batch = 1",
+                                                     "DELETE FROM load_batches WHERE batch = 1"),
     "spark's own note of the last batch": lambda load: remove(checkpoint(load) / "query" / "offsets" / "1").parent.parent,
     "spark's query": lambda load: shutil.rmtree(checkpoint(load) / "query"),
 }

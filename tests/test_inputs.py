@@ -175,7 +175,15 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
     ("csv", b"id,k\n1,c1\n2,\xe9\n3,c3\n", 3, 1), ("csv", b'id,k\n1,c1\n2,"c2\n3,c3\n', 2, None),
     ("json", b'{"id": 1, "k": "c1"}\n{"id": 2, "k": "\xe9"}\n{"id": 3, "k": "c3"}\n', 3, 1),
     ("json", b'{"id": 1, "k": "c1"}\n[{"id": 2, "k": "c2"}, {"id": 3, "k": "c3"}]\n{"id": 4, "k": "c4"}{"id": 5, "k": "c5"}\n',
-     None, None)])
+     None, None),
+    ("csv", b'\xef\xbb\xbfid,k\n1,c1\n2,c2\n', 2, None), ("csv", b"", 0, None),
+    ("csv", b'id,k\n1,c1\n2,"c2\n' + b"3,c3\n" * 40_000, 2, None),
+    ("json", b'\xef\xbb\xbf{"id": 1, "k": "c1"}\n{"id": 2, "k": "c2"}\n', 2, None),
+    ("json", b'{"id": 1, "k": "c1"}\n' + b"{'id': 2, 'k': 'c2'}\n", 2, 1),
+    ("json", b'{"id": 1, "k": "c1"}\n[1, 2]\n[{"id": 3, "k": "c3"}, 5]\n[null, {"id": 4}]\n[]\n', 4, 3),
+    ("json", b'{"id": 1, "k": "c1"}\n[{"id": 3, "k": "c3"}, {"id": "x"}]\n[[{"id": 3}]]\n[{"id": 3}, {"id": 4\n', None, None),
+    ("json", b'{"id": 99999999999999999999, "k": "c"}\n{"id": 1.5}\n{"id": "7"}\n{"id": 01}\n{"id": 9, "k": NaN}\n', 5, None),
+    ("json", b'null\n3\n"x"\n{}\n', 4, None)])
 def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(spark, sqlite_load, form, content, read, unparsable):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, form, "id BIGINT, k STRING")

@@ -125,6 +125,15 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
     assert steps.loaded_apps(page.places) == ["sales"]
     assert "yes: batches 0 to 1, 12 checks on 2026-01-02 03:04 UTC" in shown.text
+    with page.engine.begin() as connection:  # the whole fails, and then only what is new is found right
+        for n, success in enumerate((0, 1)):
+            connection.execute(quality_runs.insert().values(
+                app="sales", fact_table="fact_sales", started_at=NOW, seconds=1.0, from_batch=1 if n else None,
+                from_drain=0 if n else None, to_batch=1, to_drain=0, success=success, expectations=12,
+                failed="[]" if success else '["fact_rows"]', report=""))
+    open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
+    assert open_failure in pipeline.final_summary("sales", page.places)["complete"]
+    until(lambda: open_failure in page.get().text, what="the failure on the page")
     page.engine.dispose()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from semistream import quality
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError
 from semistream.quality.checksums import KEPT
+from semistream.quality.scope import committed, make_scope
+from semistream.quality.staging import Staging, stage_sample
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import as_stored, checksum
@@ -411,6 +414,30 @@ def test_rows_of_a_version_without_checksums_are_said_to_be(tmp_path):
     assert result.success and "kept no checksums" in result.notes[0]
 
 
+def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    loader.load(range(BATCHES))
+    pages = [check(loader, tmp_path / "reports", sample=n).report.read_text() for n in (10, 10, 1000)]
+    drawn = [re.search(r"(\d+) facts drawn at random \(seed (\d+)\)", page).groups() for page in pages]
+    assert [count for count, _ in drawn] == ["10", "10", "156"] and len({seed for _, seed in drawn}) == 3
+    with loader.engine.connect() as connection:
+        scope = make_scope(connection, "sales", loader.job, committed(connection, "sales"), None, loader.fact, "v000001")
+    samples = []
+    for seed in (1, 1, 2):
+        with Staging(loader.engine) as staging:
+            facts = stage_sample(staging, scope, 10, seed, tmp_path).facts
+            with loader.engine.connect() as connection:
+                samples.append(sorted(connection.scalars(sa.select(facts.c.order_id))))
+    assert samples[0] == samples[1] != samples[2]
+
+
+def test_what_holds_says_of_which_batches_and_when(tmp_path):
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    loader.load(range(BATCHES))
+    assert re.search(r"all 20 checks hold\. Complete: yes: batches 0 to 2, 20 checks on 20\d\d-.* UTC\.",
+                     str(check(loader, tmp_path / "reports")))
+
+
 def test_nothing_new(warehouse_url, tmp_path):
     loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
     loader.load(range(1))
@@ -549,6 +576,22 @@ def test_source_gone(warehouse_url, tmp_path):
     result = check(loader, tmp_path / "reports")
     assert result.success and len(result.results) == 16
     assert "orders-1.parquet is gone" in result.notes[0] and "not counted again" in result.report.read_text()
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_source_without_its_id(tmp_path, form):
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    loader.load(range(BATCHES))
+    file = loader.directory / "orders-1.parquet"
+    if form == "parquet":
+        pq.write_table(pq.read_table(file).drop_columns(["order_id"]), file)
+    else:
+        with loader.engine.begin() as connection:
+            connection.execute(load_commits.update().where(load_commits.c.batch == 1, load_commits.c.drain == 0).values(
+                source_offsets=json.dumps({"format": "csv", "files": [str(file)]})))
+        file.write_text("sku,quantity\np01,1\n")
+    result = check(loader, tmp_path / "reports")
+    assert result.success and f"{file} has no column order_id" in result.notes[0]
 
 
 def test_job_comes_from_the_ledger(tmp_path):

@@ -84,6 +84,19 @@ def test_a_file_that_was_written_since_it_was_loaded_is_found(spark, load):
     assert any(f"{second} cannot be read" in note for note in result.notes)
 
 
+def test_a_file_that_was_empty_and_is_filled_later_is_found(spark, sqlite_load):
+    job, empty = csv_load(sqlite_load), sqlite_load.stream_directory / "a.csv"
+    empty.touch()
+    add_csv(sqlite_load, "b.csv", 50)
+    sqlite_load.run(spark, job)
+    assert verify(sqlite_load, job).success
+    add_csv(sqlite_load, "a.csv", 50)
+    sqlite_load.run(spark, job)
+    result = verify(sqlite_load, job)
+    assert not result.success and [r["file"] for r in found(result)] == [str(empty)]
+    assert "0 bytes" in found(result)[0]["finding"]
+
+
 def test_a_file_that_no_batch_has_is_found(spark, load):
     load.add_file(50)
     load.run(spark)

@@ -465,6 +465,8 @@ def _format(path: Path) -> str:
 def _json_input(lines: list[bytes]) -> tuple[pa.BufferReader, arrow_json.ReadOptions]:
     text = b"\n".join(lines)
     text.decode()  # Arrow does not check that it is UTF-8
+    if any(line.lstrip().startswith(b"null") for line in lines):  # Arrow takes it for a row, or the process ends
+        raise pa.ArrowInvalid("not one JSON object")
     return pa.BufferReader(text), arrow_json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
 
 

@@ -32,6 +32,7 @@ from semistream.warehouse.tables import arrow_schema, existing_table
 from semistream.warehouse.types import KeyString
 
 ROWS = 100_000
+FIELD = 1 << 28  # bytes: an unclosed quote makes one field of the rest of its file
 
 
 class CannotRecount(Exception):
@@ -168,7 +169,7 @@ def _local(file: str) -> Path:
 def _readable_file(file: Path, *arguments: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
     try:
         yield from read_ids(file, *arguments)
-    except (pa.ArrowException, OSError, EOFError, zlib.error) as e:
+    except (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error, UnicodeError) as e:
         raise CannotRecount(f"{file} cannot be read ({e})") from None
 
 
@@ -208,19 +209,22 @@ def _strings(rows: list[tuple[str, ...]], ids: tuple[str, ...]) -> pa.RecordBatc
 
 def _csv_rows(file: Path, stream: StreamSpec, options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
     """Spark's options by their names. A row of the wrong width has no ids."""
-    with _text(file, options.get("encoding", "utf-8")) as f:
+    with _text(file, options.get("encoding", "utf-8-sig")) as f:
         separator, quote = options.get("sep", options.get("delimiter", ",")), options.get("quote", '"') or None
+        csv.field_size_limit(FIELD)
         reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []
         names = header or _ddl_names(stream)
-        places = [names.index(i) for i in stream.id if i in names]
+        if lacking := [i for i in stream.id if i not in names]:
+            raise CannotRecount(f"{file} has no column {lacking[0]}")
+        places = [names.index(i) for i in stream.id]
         for row in reader:
             if row:
                 yield tuple(row[p] or None for p in places) if len(row) == len(names) else None
 
 
 def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | None]:
-    with _text(file, "utf-8") as f:
+    with _text(file, "utf-8-sig") as f:
         for line in f:
             if not line.strip():
                 continue
@@ -229,8 +233,9 @@ def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | Non
             except (ValueError, RecursionError):
                 yield None
                 continue
-            for row in value if isinstance(value, list) else [value]:  # and takes an array for so many tuples
-                yield tuple(row.get(i) for i in stream.id) if isinstance(row, dict) else None
+            objects = value if isinstance(value, list) else [value]  # and takes an array of objects for so many tuples
+            for row in objects if all(isinstance(o, dict) for o in objects) else [{}]:
+                yield tuple(row.get(i) for i in stream.id)
 
 
 def _text(file: Path, encoding: str) -> TextIO:

@@ -74,7 +74,7 @@ class VerificationResult:
         if self.report is None:
             return f"{self.app}: nothing was committed since the last verification. Complete: {self.proof}"
         if self.success:
-            return f"{self.app}: all {len(self.results)} checks hold. Report: {self.report}"
+            return f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. Report: {self.report}"
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")

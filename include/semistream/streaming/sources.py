@@ -187,6 +187,8 @@ def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
         options |= {"header": "true", "escape": '"', "multiLine": "true"}  # RFC 4180, as `semistream join` has it
     if spec.format in TEXTS:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW}
+    if spec.format == "json":
+        options["allowSingleQuotes"] = "false"  # as `semistream join` has it
     if spec.format in FILE_FORMATS:
         options["maxFileAge"] = ANY_AGE
     if max_files and spec.format in FILE_FORMATS:

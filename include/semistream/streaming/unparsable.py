@@ -104,7 +104,7 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     if pa.types.is_integer(kind) or pa.types.is_nested(kind):
         try:
             pa.array([value], kind)
-        except (pa.ArrowException, TypeError):
+        except (pa.ArrowException, TypeError, OverflowError):
             return False
         return not pa.types.is_integer(kind) or isinstance(value, int)
     if isinstance(value, str) and not pa.types.is_string(kind):
