@@ -17,8 +17,9 @@ from semistream.files.source import file_columns
 from test_source import verify
 
 NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n5,c5,back\\slash\r\n6,c6,""\r\n'
-         '7,c7,"ends with \\"\r\n')
-NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: None, 7: "ends with \\"}
+         '7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n9,c9,was \ufffd before\r\n')
+NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: None, 7: "ends with \\", 8: "ü\n漢字 😀",
+         9: "was \ufffd before"}
 
 
 def source(tmp_path, name, content, **options):
@@ -195,7 +196,7 @@ def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
     (directory / "nasty.csv").write_text(NASTY, newline="")
-    assert sqlite_load.run(spark, job)["matched"] == 7
+    assert sqlite_load.run(spark, job)["matched"] == len(NOTES)
     assert dict(sqlite_load.query("SELECT id, note FROM fact_sales")) == NOTES
     assert verify(sqlite_load, job).success
 
@@ -302,9 +303,9 @@ def test_the_app_says_what_is_no_such_text_with_columns_told_too(spark, sqlite_l
 def test_the_app_takes_odd_names(spark, sqlite_load):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
-    (directory / "a.csv").write_text('Order ID,"the `k`, of it",reason\n1,c1,late\n2,none,early\n')
+    (directory / "a.csv").write_text('Order ID,"the `kü`, of it",reason\n1,c1,late\n2,none,early\n')
     stream = job.stream.model_dump() | {"id": ["Order ID"]}
-    job = Job.load(job.model_dump() | {"on": {"the `k`, of it": "code"}, "stream": stream})
+    job = Job.load(job.model_dump() | {"on": {"the `kü`, of it": "code"}, "stream": stream})
     assert sqlite_load.run(spark, job)["matched"] == 1
     (kept,) = sqlite_load.query("SELECT stream_id, tuple FROM unmatched WHERE reason = 'no_match'")
     assert kept[0] == "2" and json.loads(kept[1])["reason"] == "early"

@@ -36,6 +36,7 @@ TEXTS = ("csv", "json")  # file formats whose tuples may be unparsable
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 SAME_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
               pa.date32(), pa.timestamp("us", "UTC")}  # Parquet's, that Arrow and Spark read alike
+LATIN = "ISO-8859-1"
 ANY_AGE = "36500d"  # Spark by default never loads a file a week older than the newest one
 SAMPLE_FILES = 1  # that the schema of files without one is taken from
 
@@ -93,11 +94,16 @@ def check_files(spec: StreamSpec, paths: list[str], wanted: list[str]) -> None:
 
 def _with_documents(df: DataFrame, spec: StreamSpec) -> DataFrame:
     """df, of text files, with documents in ``_corrupt_record``, and without FILE. Tuples that are not UTF-8 are unparsable ones:
-    Spark would pass on the bytes of JSON, on which Python fails, and has put U+FFFD in their place in CSV."""
+    Spark would pass on their bytes, on which Python fails, or has put U+FFFD in their place where a CSV file's encoding is told.
+    """
+    if _byte_by_byte(spec):
+        latin = {f.name for f in df.schema if isinstance(f.dataType, StringType) and f.name != FILE}
+        df = df.select(*(F.encode(quoted(n), LATIN).cast("string").alias(n) if n in latin else quoted(n) for n in df.columns))
     others = [f for f in df.schema if f.name not in (RAW, FILE)]
     texts = [quoted(f.name) if isinstance(f.dataType, StringType) else F.to_json(F.struct(quoted(f.name)))
              for f in others if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))]
-    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if spec.format == "csv" else ~F.is_valid_utf8(t), F.lit(False))
+    decoded = spec.format == "csv" and not _byte_by_byte(spec)
+    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if decoded else ~F.is_valid_utf8(t), F.lit(False))
              for t in [*texts, quoted(RAW)]]
     bad = reduce(or_, wrong)
     delimiter = _delimiter(spec) if spec.format == "csv" else ""
@@ -120,6 +126,12 @@ def document(text: Column, kind: str, file: Column | None = None, unreadable: Co
     parts += [] if unreadable is None else [F.when(unreadable, True).alias("unreadable")]
     parts += [F.lit(delimiter).alias("delimiter")] if delimiter else []
     return F.when(text.isNotNull(), F.to_json(F.struct(*parts)))
+
+
+def _byte_by_byte(spec: StreamSpec) -> bool:
+    """Whether a CSV file is read as LATIN, a character a byte, so that its texts can be told from what is not UTF-8."""
+    options = {k.lower(): v for k, v in spec.all_options().items()}
+    return spec.format == "csv" and not {"encoding", "charset"} & options.keys() and all(v.isascii() for v in options.values())
 
 
 def _delimiter(spec: StreamSpec) -> str:
@@ -152,6 +164,8 @@ def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[s
 
 def _load(df: DataFrame, spec: StreamSpec, paths: list[str], schema: StructType) -> DataFrame:
     options = _options(spec, 0, 0) | {"__globPaths__": "false"}  # a file's name may have a pattern's signs
+    if _byte_by_byte(spec):
+        options["encoding"] = LATIN
     if spec.path and Path(spec.path).is_dir():
         options["basePath"] = spec.path
     return df.sparkSession.read.format(spec.format).options(**options).schema(schema).load(paths)
