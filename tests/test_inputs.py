@@ -265,14 +265,15 @@ def test_the_app_keeps_numbers_that_a_double_would_alter(spark, sqlite_load):
 def test_the_app_infers_no_type_that_alters_a_value(spark, sqlite_load, caplog):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
-    lines = "".join(f"{i},c{i},{i:05},2026-01-01 00:00:00.123456789,{i}e3,{i}\n" for i in range(1, 40))
-    (directory / "a.csv").write_text(f"id,k,zip,at,scale,day\n{lines}4.0128e+10,c1,00001,2026-01-01 00:00:00,5,40\n")
+    lines = "".join(f"{i},c{i},{i:05},2026-01-01 00:00:00.123456789,{i}e3,{i},{i}\n" for i in range(1, 40))
+    (directory / "a.csv").write_text(f"id,k,zip,at,scale,day,n\n{lines}4.0128e+10,c1,00001,2026-01-01 00:00:00,5,40,x\n")
     summary = sqlite_load.run(spark, job)
     assert (summary["matched"], summary["rejected"]) == (39, {"unparsable": 1})
     found = sqlite_load.query("SELECT id, zip, at, scale, day FROM fact_sales ORDER BY id")
     assert found == [(i, f"{i:05}", "2026-01-01 00:00:00.123456789", i * 1000.0, i) for i in range(1, 40)]
     assert {type(v) for v, *_ in found} == {int}
     assert "stream column id is read as int64; its few numbers with an exponent are unparsable" in caplog.text
+    assert "stream column n is read as string, for 1 of 40 cells that are no int64, the first 'x'" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
