@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -180,7 +181,11 @@ def test_malformed_json_lines_are_unparsable(join):
     stats = join(stream="s.jsonl", types="k=int64", unmatched="bad.parquet")
     assert stats["rows_read"] == 10 and stats["matched"] == 2 and stats["unmatched"] == {"unparsable": 7, "null_key": 1}
     assert table("out.parquet").schema.field("t").type == pa.date32()
-    assert "nonsense" in table("bad.parquet").column("text").to_pylist()
+    bad = table("bad.parquet").filter(pc.field("reason") == "unparsable")
+    assert "nonsense" in bad.column("text").to_pylist()
+    details = bad.column("detail").to_pylist()
+    assert [d.split(":")[0] for d in details] == [f"s.jsonl, line {n}" for n in (2, 5, 6, 7, 8, 9)]
+    assert not [d for d in details if "row 0" in d]
 
 
 def test_json_fields_that_the_first_lines_lack_are_counted(join, monkeypatch):

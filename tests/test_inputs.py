@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,13 +11,15 @@ import pytest
 
 from semistream.config import Job
 from semistream.errors import ConfigError
-from semistream.files import open_source
+from semistream.files import JoinFiles, open_source
 from semistream.files.convert import cast_cells, deciding_cells, infer_type
+from semistream.files.source import file_columns
 from test_source import verify
 
 NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n5,c5,back\\slash\r\n6,c6,""\r\n'
-         '7,c7,"ends with \\"\r\n')
-NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: None, 7: "ends with \\"}
+         '7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n9,c9,was \ufffd before\r\n')
+NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: None, 7: "ends with \\", 8: "ü\n漢字 😀",
+         9: "was \ufffd before"}
 
 
 def source(tmp_path, name, content, **options):
@@ -83,6 +86,44 @@ def test_columns_go_by_their_names(tmp_path):
         rows(open_source("stream", tmp_path))
 
 
+def test_a_json_file_that_lacks_a_column_is_refused_unless_its_type_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.BLOCK", 30)
+    (tmp_path / "a.jsonl").write_text('{"id": 1, "k": 1}\n{"id": 2, "k": 2}\n')
+    (tmp_path / "b.jsonl").write_text('{"id": 3}\n{"id": 4, "k": null}\n')
+    (tmp_path / "c.jsonl").write_text("")
+    assert [r["k"] for r in rows(open_source("stream", tmp_path))[0]] == [1, 2, None, None]
+    for content, lacks in (('{"id": 3}\n{"id": 4, "note": "k"}\n', "k"), ('{"id": 3, "key": 3}\n', "k")):
+        (tmp_path / "b.jsonl").write_text(content)
+        for sample in (1, 1000):  # the types are found from a.jsonl, or from all
+            monkeypatch.setattr("semistream.files.source.SAMPLE", sample)
+            with pytest.raises(ConfigError, match=rf"[ab]\.jsonl: it lacks {lacks if sample == 1 else ''}"):
+                rows(open_source("stream", tmp_path))
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    assert len(rows(open_source("stream", tmp_path, types={"k": "int64"}))[0]) == 3
+
+
+def test_types_of_json_are_found_from_a_bounded_sample_of_many_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 10)
+    for i in range(20):
+        (tmp_path / f"{i:02}.jsonl").write_text(f'{{"id": {i}, "k{i}": 1}}\n')
+    assert open_source("stream", tmp_path).schema.names == ["id", "k0"]
+
+
+def test_columns_of_a_json_file_beyond_the_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 40)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1, "other": "late"}\n' * 5 + '{"id": 2, "k": "none", "sp\u00e4t": 1}\n')
+    assert file_columns(path, "json", wanted=["id", "k", "none", "spät"]) == ["id", "other", "k", "spät"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_a_header_that_is_not_utf8_is_refused(tmp_path, kind):
+    content = "id,caf\xe9\n1,2\n".replace(",", "\t" if kind == "tsv" else ",").encode("latin-1")
+    with pytest.raises(ConfigError, match=r"header line in UTF-8.*caf\\+xe9"):
+        source(tmp_path, f"a.{kind}", content)
+
+
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("a.csv", "id,k\n1,é\n".encode("utf-16"), "UTF-16"), ("a.csv", gzip.compress(b"id,k\n1,2\n"), r"end in \.gz"),
     ("a.jsonl", gzip.compress(b'{"id": 1}\n'), r"end in \.gz"), ("a.csv", "id;k\n1;2\n", "--delimiter ';'"),
@@ -104,6 +145,28 @@ def test_a_directory_in_the_way_of_hive_is_refused(tmp_path):
 def test_a_name_may_have_blanks_and_commas(given, wanted):
     job = {"name": "j", "stream": {"id": given}, "master": {"name": "m"}, "on": "k", "fact_table": "f"}
     assert Job.load(job).stream.id == wanted
+
+
+def test_the_types_that_an_error_proposes_are_taken(tmp_path, monkeypatch, capsys):
+    from semistream.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("s.csv").write_text('id,"the, key",day\n1,x1,2\n')
+    Path("m.csv").write_text('the key,day,v\n1,x,p\n')
+    command = ["join", "--stream", "s.csv", "--master", "m.csv", "--on", "the, key=the key", "--on", "day", "--out", "o.csv"]
+    for _ in range(2):  # a column each
+        assert main(command) == 2
+        proposed = capsys.readouterr().err.split("should have: ")[1].strip().removesuffix(".")
+        command += shlex.split(proposed)
+    assert main(command) == 0
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    ("a=string, b, c=decimal(12, 2),d=int64", {"a": "string", "b, c": "decimal(12, 2)", "d": "int64"}),
+    (["a=b=string", "c=date"], {"a=b": "string", "c": "date"}), ("a=int64,b", {"a": "int64,b"}),
+    ({"x, y": "date"}, {"x, y": "date"})])
+def test_types_of_columns_with_any_signs(given, wanted):
+    assert JoinFiles.load({"stream": "s", "on": "k", "out": "o", "types": given}).types == wanted
 
 
 def test_join_with_odd_names_and_a_column_reason(tmp_path, monkeypatch, capsys):
@@ -133,7 +196,7 @@ def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
     (directory / "nasty.csv").write_text(NASTY, newline="")
-    assert sqlite_load.run(spark, job)["matched"] == 7
+    assert sqlite_load.run(spark, job)["matched"] == len(NOTES)
     assert dict(sqlite_load.query("SELECT id, note FROM fact_sales")) == NOTES
     assert verify(sqlite_load, job).success
 
@@ -207,12 +270,51 @@ def test_the_app_keeps_numbers_that_a_double_would_alter(spark, sqlite_load):
     assert "12345678901234567890" in str(found[0][1]) and "9007199254740993" in str(found[1][1])
 
 
+def test_the_app_infers_no_type_that_alters_a_value(spark, sqlite_load, caplog):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "csv")
+    lines = "".join(f"{i},c{i},{i:05},2026-01-01 00:00:00.123456789,{i}e3,{i},{i}\n" for i in range(1, 40))
+    (directory / "a.csv").write_text(f"id,k,zip,at,scale,day,n\n{lines}4.0128e+10,c1,00001,2026-01-01 00:00:00,5,40,x\n")
+    summary = sqlite_load.run(spark, job)
+    assert (summary["matched"], summary["rejected"]) == (39, {"unparsable": 1})
+    found = sqlite_load.query("SELECT id, zip, at, scale, day FROM fact_sales ORDER BY id")
+    assert found == [(i, f"{i:05}", "2026-01-01 00:00:00.123456789", i * 1000.0, i) for i in range(1, 40)]
+    assert {type(v) for v, *_ in found} == {int}
+    assert "stream column id is read as int64; its few numbers with an exponent are unparsable" in caplog.text
+    assert "stream column n is read as string, for 1 of 40 cells that are no int64, the first 'x'" in caplog.text
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("columns", [None, "id BIGINT, k STRING"])
+def test_the_app_refuses_a_directory_in_the_way_of_hive(spark, sqlite_load, form, columns):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, form, columns)
+    (directory / "year=2026").mkdir()
+    if form == "csv":
+        (directory / "year=2026" / "a.csv").write_text("id,k\n1,c1\n")
+    else:
+        pq.write_table(pa.table({"id": [1], "k": ["c1"]}), directory / "year=2026" / "a.parquet")
+    with pytest.raises(ConfigError, match="column year is in the name of a directory"):
+        sqlite_load.run(spark, job)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("id,k\n1,é\n".encode("utf-16"), "UTF-16"), (gzip.compress(b"id,k\n1,2\n"), r"end in \.gz"), (b"id;k\n1;2\n", "delimiter"),
+    (b"id,k,caf\xe9\n1,2,3\n", "header line in UTF-8")])
+def test_the_app_says_what_is_no_such_text_with_columns_told_too(spark, sqlite_load, content, message):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "csv", "id BIGINT, k STRING")
+    (directory / "a.csv").write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        sqlite_load.run(spark, job)
+
+
 def test_the_app_takes_odd_names(spark, sqlite_load):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
-    (directory / "a.csv").write_text('Order ID,"the `k`, of it",reason\n1,c1,late\n2,none,early\n')
+    (directory / "a.csv").write_text('Order ID,"the `kü`, of it",reason\n1,c1,late\n2,none,early\n')
     stream = job.stream.model_dump() | {"id": ["Order ID"]}
-    job = Job.load(job.model_dump() | {"on": {"the `k`, of it": "code"}, "stream": stream})
+    job = Job.load(job.model_dump() | {"on": {"the `kü`, of it": "code"}, "stream": stream})
     assert sqlite_load.run(spark, job)["matched"] == 1
     (kept,) = sqlite_load.query("SELECT stream_id, tuple FROM unmatched WHERE reason = 'no_match'")
     assert kept[0] == "2" and json.loads(kept[1])["reason"] == "early"

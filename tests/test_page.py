@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy import delete, text
+from sqlalchemy import delete, select, text
 
 from loads import until
 from semistream.config import Places
@@ -22,7 +23,7 @@ from semistream.pipeline import steps, summary
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs, tuning_runs, unmatched
+from semistream.warehouse.schema import load_batches, load_commits, quality_runs, rejected_master, tuning_runs, unmatched
 from semistream.warehouse.totals import read_totals
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
@@ -120,8 +121,16 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     (checkpoint / "summary.json").write_text(json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1)}))
     screen = Console(width=120, record=True, file=open(tmp_path / "screen", "w"))  # noqa: SIM115
     told = summary.final_summary("sales", page.places)
+    assert told["rejected_master"] == 0
     screen.print(summary.summary_table(told))
     told = screen.export_text()
+    assert "master rows left out" not in told
+    with page.engine.begin() as c:
+        row = {"reason": "unparsable", "detail": "", "tuple": "", "rejected_at": NOW}
+        master = c.scalar(select(load_batches.c.master).limit(1))
+        c.execute(rejected_master.insert(), [{"master": name} | row for name in (master, master, "another's")])
+    screen.print(summary.summary_table(summary.final_summary("sales", page.places)))
+    assert re.search(r"master rows left out\W+2\b", screen.export_text())
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
     assert steps.loaded_apps(page.places) == ["sales"]
     assert "yes: batches 0 to 1, 12 checks on 2026-01-02 03:04 UTC" in shown.text
@@ -132,7 +141,7 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
                 from_drain=0 if n else None, to_batch=1, to_drain=0, success=success, expectations=12,
                 failed="[]" if success else '["fact_rows"]', report=""))
     open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
-    assert open_failure in pipeline.final_summary("sales", page.places)["complete"]
+    assert open_failure in summary.final_summary("sales", page.places)["complete"]
     until(lambda: open_failure in page.get().text, what="the failure on the page")
     page.engine.dispose()
 

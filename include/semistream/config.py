@@ -236,11 +236,11 @@ def _quoted(name: Any) -> str:
 
 
 def _types(value: Any) -> Any:
-    """As ``_pairs``, and 'a=string,b=decimal(12,2)' in one text."""
+    """As ``_pairs``, and 'a=string,b, c=decimal(12,2)' in one text: a, and 'b, c'."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
-        value = [part.strip() for v in value for part in re.split(r",(?![^(]*\))(?=[^,]*=)", v)]
+        value = [part for v in value for part in ([v] if TYPED.sub("", v) else TYPED.findall(v))]
     return _pairs(value)
 
 
@@ -262,6 +262,7 @@ JoinType = Literal["inner", "left"]
 SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in any case
 PASSWORD = "://[^/@]*:[^/@]+@"  # in its value
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # of Spark
+TYPED = re.compile(r"\s*(.+?)=([^=,()]*(?:\([^()]*\))?)\s*(?:,|$)")  # COLUMN=TYPE, whose column may have commas
 AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -192,8 +193,8 @@ def _check_keys(stream: pa.Schema, master: pa.Schema, pairs: list[tuple[str, str
     except ConfigError as e:
         if "type" not in e.constraint:
             raise
-        example = next((f"{s}=string --master-types {m}=string" for s, m in pairs
-                        if stream.field(s).type != master.field(m).type), f"{pairs[0][0]}='decimal(18,2)'")
+        example = next((f"{quote(f'{s}=string')} --master-types {quote(f'{m}=string')}" for s, m in pairs
+                        if stream.field(s).type != master.field(m).type), quote(f"{pairs[0][0]}=decimal(18,2)"))
         raise ConfigError("on", e.constraint, e.value, f"Name the type that they should have: --types {example}.") from None
 
 

@@ -8,6 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, cast_rows, deciding_cells, infer_time, infer_type, parse_type
+from semistream.files.convert import cast_cells, cast_rows, deciding_cells, exponents, infer_time, infer_type, parse_type
 from semistream.files.records import count_lines, split_records
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
@@ -73,6 +74,7 @@ class FileSource(ABC):
         self.bytes_total, self.bytes_done = sum(p.stat().st_size for p in paths), 0
         self.notes: list[str] = []  # what a user should know of the types found
         self.ignored: Counter[str] = Counter()  # fields that the schema does not have, with the number of their values
+        self._given = frozenset(types)  # columns whose types were given
         self._exact: frozenset[str] = frozenset()  # columns whose numbers must be kept as written
         self._prepare()
         unknown = [c for c in types if c not in self.schema.names]
@@ -128,7 +130,7 @@ class FileSource(ABC):
                 start = True
                 while block := stream.read(BLOCK):
                     if start:
-                        self._check_start(path, block)
+                        _check_start(self.side, path, block)
                         start = False
                     self.bytes_done = done + raw.tell()
                     data = held + block
@@ -138,20 +140,6 @@ class FileSource(ABC):
         except OSError as e:
             raise SemistreamError(f"{path} cannot be read: {e}") from None
 
-    def _check_start(self, path: Path, block: bytes) -> None:
-        """Raises ConfigError for what is not UTF-8 text as a whole."""
-        for magic, (what, ending) in PACKED.items():
-            if block.startswith(magic):
-                raise ConfigError(self.side, f"must be text, and this is compressed with {what}", str(path),
-                                  f"Let its name end in {ending}.")
-        if block[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
-            raise ConfigError(self.side, "must be text in UTF-8, and this is UTF-16", str(path),
-                              "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
-        if block.startswith((b"PAR1", b"PK\3\4")):
-            what = "Parquet" if block.startswith(b"PAR1") else "a ZIP archive or a spreadsheet"
-            raise ConfigError(self.side, f"must be text, and this is {what}", str(path),
-                              "Name it as what it is, or export it as CSV.")
-
 
 class CsvSource(FileSource):
     """Text with a header line. Types are found from the first rows; cells that do not fit theirs make the row a rejected one."""
@@ -159,6 +147,7 @@ class CsvSource(FileSource):
     def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType], null_values: Sequence[str],
                  delimiter: str, default: str = ","):
         self.names: list[str] = []  # of the first file
+        self.exponents: dict[str, float] = {}  # share of the values of an integer column that are written with one
         self._asked = bool(delimiter)
         self._delimiter, self._null_values = delimiter or default, ["", *null_values]
         super().__init__(side, paths, types)
@@ -181,6 +170,7 @@ class CsvSource(FileSource):
             cells = self._text([b.column(i) for b in samples])
             kind = infer_type(cells)
             fields.append(pa.field(name, kind))
+            self.exponents[name] = exponents(cells, kind)
             if why := deciding_cells(cells, kind):
                 self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
         self.schema, self._exact = pa.schema(fields), frozenset(self.names)
@@ -212,16 +202,15 @@ class CsvSource(FileSource):
         if not len(records.starts):
             return [], 0
         start, end = records.starts[0], records.ends[0]
-        text = data[start:end].decode("utf-8-sig", errors="replace")
+        text = data[start:end].decode("utf-8-sig", errors="surrogateescape")
+        _check_header(self.side, path, text)
         names = [n or f"column_{i + 1}" for i, n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
         twice = [n for n, count in Counter(names).items() if count > 1]
         if twice or not records.fields[0]:
             raise ConfigError(self.side, "must have a header line that names each column once", f"{path}: {text[:200]}",
                               f"Rename one of the columns {twice[0]!r}." if twice else "Its quotes do not match.")
-        other = next((c for c in ";\t|" if c in text and c != self._delimiter), "") if len(names) == 1 and not self._asked else ""
-        if other:
-            raise ConfigError("delimiter", f"must be told where it is not {self._delimiter!r}", f"{path}: {text[:200]}",
-                              f"For instance --delimiter {other!r}, or sep under the source's options in a job.")
+        if len(names) == 1 and not self._asked:
+            _check_delimiter(path, text, self._delimiter)
         self.names = self.names or names
         _check_columns(self.side, path, names, self.names)
         return names, int(records.starts[1]) if len(records.starts) > 1 else records.consumed
@@ -266,11 +255,12 @@ class JsonSource(FileSource):
 
     def _prepare(self) -> None:
         lines: list[bytes] = []
-        for path in self.paths:
-            for data, _ in self._lines(path, 0):
-                lines += data
-                if sum(map(len, lines)) >= SAMPLE:
-                    break
+        size = 0
+        for data, _ in chain.from_iterable(self._lines(path, 0) for path in self.paths):
+            lines += data
+            size += sum(map(len, data))
+            if size >= SAMPLE:
+                break
         if lines and lines[0].lstrip().startswith(b"["):
             raise ConfigError(self.side, "must have one JSON object a line", lines[0][:60].decode(errors="replace"),
                               "Turn the array into lines, for instance: jq -c '.[]'.")
@@ -279,6 +269,7 @@ class JsonSource(FileSource):
         found: dict[str, pa.DataType] = {}
         for field in (f for t in tables for f in t.schema):
             found[field.name] = _wider(found.get(field.name, pa.null()), field.type)
+        self._found = tuple(found)
         self._raw = pa.schema([(n, pa.string() if pa.types.is_timestamp(k) else k) for n, k in found.items()])
         self.schema = self._raw
         times = [n for n, k in found.items() if pa.types.is_timestamp(k)]
@@ -303,18 +294,43 @@ class JsonSource(FileSource):
         self._raw = pa.schema([f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in self.schema])
         self._told = True
 
+    def later_fields(self, wanted: Sequence[str]) -> list[str]:
+        """Those wanted that only lines have which the types were not found from."""
+        missing = set(wanted) - set(self._found)
+        later: set[str] = set()
+        if missing and self._found:
+            marks = [json.dumps(n, ensure_ascii=a).encode() for n in missing for a in (True, False)]
+            for lines, _ in chain.from_iterable(self._lines(path, 0) for path in self.paths):
+                for line in lines:
+                    if any(mark in line for mark in marks):
+                        later |= missing & _keys(line)
+                if later == missing:
+                    break
+        return [n for n in wanted if n in later]
+
     def add_columns(self, names: Sequence[str]) -> None:
         super().add_columns(names)
         for name in names:
             self._raw = self._raw.append(pa.field(name, pa.null()))
 
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
+        lacking = set(self._found) - self._given if len(self.paths) > 1 else set()  # what no line of the file has had
+        read = 0
         for lines, numbers in self._lines(path, done):
             rows, bad = self._parse(lines)
+            read += rows.num_rows
+            lacking -= {n for n in lacking if rows.column(n).null_count < rows.num_rows} if lacking else set()
             kept = [i for i in range(len(lines)) if i not in bad] if bad else range(len(lines))
             yield _Raw(rows, [Rejected(_decode(lines[i]), why, str(path), numbers[i]) for i, why in bad.items()],
                        lambda i, lines=lines, kept=kept: _decode(lines[kept[i]]),  # type: ignore[misc]
                        lambda i, numbers=numbers, kept=kept: numbers[kept[i]])  # type: ignore[misc]
+            for line in lines if lacking else ():  # null may be written
+                lacking -= _keys(line)
+                if not lacking:
+                    break
+        if read and lacking:
+            _check_columns(self.side, path, [n for n in self._found if n not in lacking], self._found,
+                           "Name the types of columns that a file may lack.")
 
     def _lines(self, path: Path, done: int) -> Iterator[tuple[list[bytes], Sequence[int]]]:
         """Lines that are not blank, and their numbers in the file."""
@@ -434,28 +450,67 @@ def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
                               f"files, or give one of the directories, as {hive[0]}.")
 
 
-def file_columns(path: Path, kind: str, delimiter: str = "") -> list[str] | None:
-    """The columns that a file names: a CSV file's header, a Parquet file's schema, all fields of a JSON file's lines. None where
-    it has none, or has more than ``SAMPLE`` bytes of JSON."""
-    if (kind == "json" and path.stat().st_size > SAMPLE) or not path.stat().st_size:
+def file_columns(path: Path, kind: str, delimiter: str = "", wanted: Sequence[str] = ()) -> list[str] | None:
+    """The columns that a file names: a CSV file's header, a Parquet file's schema, the fields of a JSON file's lines; of those
+    beyond ``SAMPLE`` bytes only the ones ``wanted``. None where it has none. Raises ConfigError for what cannot be read so."""
+    if not path.stat().st_size:
         return None
     if kind == "csv":
         codec = CODECS.get(path.suffix)
         with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as stream:
-            text = stream.read(BLOCK).decode("utf-8-sig", errors="replace")
+            block = stream.read(BLOCK)
+        _check_start("stream", path, block)
+        text = block.decode("utf-8-sig", errors="surrogateescape")
         header = next(csv.reader(io.StringIO(text), delimiter=delimiter or ","), [])
+        _check_header("stream", path, ",".join(header))
+        if len(header) == 1 and not delimiter:
+            _check_delimiter(path, header[0], ",")
         return [name or f"_c{i}" for i, name in enumerate(header)] or None  # as Spark calls it
-    return open_source("stream", path, kind=kind).schema.names or None
+    source = open_source("stream", path, kind=kind)
+    later = source.later_fields(wanted) if isinstance(source, JsonSource) else []
+    return [*source.schema.names, *later] or None
 
 
-def _check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
+def _check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str], remedy: str = "") -> None:
     """Raises ConfigError unless these are the same, in any order."""
     if set(names) != set(wanted):
         lacking, new = sorted(set(wanted) - set(names)), sorted(set(names) - set(wanted))
         found = (lacking and f"it lacks {', '.join(lacking)}", new and f"it has {', '.join(new)} besides")
         what = "; ".join(part for part in found if part)
         raise ConfigError(side, "must have the same columns in every file", f"{path}: {what}",
-                          f"The first file has: {', '.join(wanted)}.")
+                          f"The first file has: {', '.join(wanted)}. {remedy}".strip())
+
+
+def _check_header(side: str, path: Path, text: str) -> None:
+    """Raises ConfigError for a header line with bytes that are not UTF-8, which ``text`` has as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise ConfigError(side, "must have a header line in UTF-8", f"{path}: {shown[:200]}",
+                          "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.") from None
+
+
+def _check_delimiter(path: Path, header: str, delimiter: str) -> None:
+    """Raises ConfigError for a header of one name that has another delimiter in it."""
+    if other := next((c for c in ";\t|" if c in header and c != delimiter), ""):
+        raise ConfigError("delimiter", f"must be told where it is not {delimiter!r}", f"{path}: {header[:200]}",
+                          f"For instance --delimiter {other!r}, or sep under the source's options in a job.")
+
+
+def _check_start(side: str, path: Path, block: bytes) -> None:
+    """Raises ConfigError for what is not UTF-8 text as a whole."""
+    for magic, (what, ending) in PACKED.items():
+        if block.startswith(magic):
+            raise ConfigError(side, f"must be text, and this is compressed with {what}", str(path),
+                              f"Let its name end in {ending}.")
+    if block[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
+        raise ConfigError(side, "must be text in UTF-8, and this is UTF-16", str(path),
+                          "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
+    if block.startswith((b"PAR1", b"PK\3\4")):
+        what = "Parquet" if block.startswith(b"PAR1") else "a ZIP archive or a spreadsheet"
+        raise ConfigError(side, f"must be text, and this is {what}", str(path),
+                          "Name it as what it is, or export it as CSV.")
 
 
 def _format(path: Path) -> str:
@@ -468,6 +523,14 @@ def _json_input(lines: list[bytes]) -> tuple[pa.BufferReader, arrow_json.ReadOpt
     if any(line.lstrip().startswith(b"null") for line in lines):  # Arrow takes it for a row, or the process ends
         raise pa.ArrowInvalid("not one JSON object")
     return pa.BufferReader(text), arrow_json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
+
+
+def _keys(line: bytes) -> set[str]:
+    """The names of a line's fields."""
+    try:
+        return set(json.loads(line))
+    except (ValueError, RecursionError, TypeError):
+        return set()
 
 
 def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables: list[pa.Table], bad: list[tuple[int, str]],

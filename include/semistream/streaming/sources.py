@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -21,7 +22,8 @@ from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, Struct
 from semistream.config import FILE_FORMATS, StreamSpec
 from semistream.durable import sync
 from semistream.errors import ConfigError
-from semistream.files.source import check_partitions, file_columns, open_source
+from semistream.files.convert import SHOWN
+from semistream.files.source import CsvSource, check_partitions, file_columns, open_source
 from semistream.keys_spark import quoted
 from semistream.source_files import RAW, is_remote
 from semistream.streaming.datasources import OutboxSource, ZipfSource
@@ -34,6 +36,7 @@ TEXTS = ("csv", "json")  # file formats whose tuples may be unparsable
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 SAME_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
               pa.date32(), pa.timestamp("us", "UTC")}  # Parquet's, that Arrow and Spark read alike
+LATIN = "ISO-8859-1"
 ANY_AGE = "36500d"  # Spark by default never loads a file a week older than the newest one
 SAMPLE_FILES = 1  # that the schema of files without one is taken from
 
@@ -85,17 +88,22 @@ def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
 def check_files(spec: StreamSpec, paths: list[str], wanted: list[str]) -> None:
     """Raises ConfigError for a file with other columns than the stream's."""
     for path in paths:
-        if (found := _columns(spec, path)) is not None:
+        if (found := _columns(spec, path, wanted)) is not None:
             _check_columns(spec, path, found, wanted)
 
 
 def _with_documents(df: DataFrame, spec: StreamSpec) -> DataFrame:
     """df, of text files, with documents in ``_corrupt_record``, and without FILE. Tuples that are not UTF-8 are unparsable ones:
-    Spark would pass on the bytes of JSON, on which Python fails, and has put U+FFFD in their place in CSV."""
+    Spark would pass on their bytes, on which Python fails, or has put U+FFFD in their place where a CSV file's encoding is told.
+    """
+    if _byte_by_byte(spec):
+        latin = {f.name for f in df.schema if isinstance(f.dataType, StringType) and f.name != FILE}
+        df = df.select(*(F.encode(quoted(n), LATIN).cast("string").alias(n) if n in latin else quoted(n) for n in df.columns))
     others = [f for f in df.schema if f.name not in (RAW, FILE)]
     texts = [quoted(f.name) if isinstance(f.dataType, StringType) else F.to_json(F.struct(quoted(f.name)))
              for f in others if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))]
-    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if spec.format == "csv" else ~F.is_valid_utf8(t), F.lit(False))
+    decoded = spec.format == "csv" and not _byte_by_byte(spec)
+    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if decoded else ~F.is_valid_utf8(t), F.lit(False))
              for t in [*texts, quoted(RAW)]]
     bad = reduce(or_, wrong)
     delimiter = _delimiter(spec) if spec.format == "csv" else ""
@@ -120,18 +128,24 @@ def document(text: Column, kind: str, file: Column | None = None, unreadable: Co
     return F.when(text.isNotNull(), F.to_json(F.struct(*parts)))
 
 
+def _byte_by_byte(spec: StreamSpec) -> bool:
+    """Whether a CSV file is read as LATIN, a character a byte, so that its texts can be told from what is not UTF-8."""
+    options = {k.lower(): v for k, v in spec.all_options().items()}
+    return spec.format == "csv" and not {"encoding", "charset"} & options.keys() and all(v.isascii() for v in options.values())
+
+
 def _delimiter(spec: StreamSpec) -> str:
     options = {k.lower(): v for k, v in spec.all_options().items()}
     return options.get("sep", options.get("delimiter", ""))
 
 
-def _columns(spec: StreamSpec, path: str) -> list[str] | None:
-    """What columns a local file has, by itself; None where it does not say."""
+def _columns(spec: StreamSpec, path: str, wanted: Sequence[str] = ()) -> list[str] | None:
+    """What columns a local file has, by itself, as ``file_columns`` tells them; None where it does not say."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
     if spec.format not in (*TEXTS, "parquet") or is_remote(path) or options.get("header", "true").lower() != "true" \
             or "encoding" in options or not Path(path).is_file():
         return None
-    return file_columns(Path(path), spec.format, _delimiter(spec))
+    return file_columns(Path(path), spec.format, _delimiter(spec), wanted)
 
 
 def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[str]) -> None:
@@ -139,6 +153,8 @@ def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[s
     told = bool(spec.columns)
     lacking = [] if told and spec.format == "json" else [name for name in wanted if name not in found]
     new = [] if told and spec.format != "csv" else [name for name in found if name not in wanted]
+    if lacking and spec.path and Path(path).is_relative_to(spec.path):
+        check_partitions("stream.path", Path(spec.path), [Path(path)])
     if lacking or new:
         what = (lacking and f"lacks {', '.join(lacking)}", new and f"has {', '.join(new)}, which the stream has not")
         raise ConfigError("stream", "must have the same columns in every file", f"{path} {' and '.join(w for w in what if w)}",
@@ -148,6 +164,8 @@ def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[s
 
 def _load(df: DataFrame, spec: StreamSpec, paths: list[str], schema: StructType) -> DataFrame:
     options = _options(spec, 0, 0) | {"__globPaths__": "false"}  # a file's name may have a pattern's signs
+    if _byte_by_byte(spec):
+        options["encoding"] = LATIN
     if spec.path and Path(spec.path).is_dir():
         options["basePath"] = spec.path
     return df.sparkSession.read.format(spec.format).options(**options).schema(schema).load(paths)
@@ -245,16 +263,22 @@ def _infer(spark: SparkSession, spec: StreamSpec) -> StructType:
 
 
 def _unaltered(spec: StreamSpec, file: Path, found: StructType) -> StructType:
-    """A CSV file's schema as Spark finds it, but for numbers that a double would alter: they are decimals or texts."""
+    """A CSV file's schema as Spark finds it, but for types that would alter values: numbers that a double does not keep are
+    decimals or texts, leading zeros and fractions of a microsecond make texts, and few exponents no doubles of integers."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
     if "encoding" in options or options.get("header", "true").lower() != "true":
         return found
     source = open_source("stream", file, kind="csv", delimiter=_delimiter(spec))
+    assert isinstance(source, CsvSource)
     for note in source.notes:
         log.warning("%s", note)
-    kinds = {f.name: f.type for f in source.schema if pa.types.is_decimal(f.type) or pa.types.is_string(f.type)}
-    altered = {f.name for f in found if isinstance(f.dataType, DoubleType)} & kinds.keys()
-    return StructType([StructField(f.name, from_arrow_type(kinds[f.name])) if f.name in altered else f for f in found])
+    kinds = {f.name: f.type for f in source.schema if pa.types.is_string(f.type)}
+    doubles = {f.name for f in found if isinstance(f.dataType, DoubleType)}
+    kinds |= {f.name: f.type for f in source.schema if f.name in doubles and pa.types.is_decimal(f.type)}
+    for name in doubles & {n for n, share in source.exponents.items() if 0 < share <= 1 - SHOWN}:
+        kinds[name] = pa.int64()
+        log.warning("stream column %s is read as int64; its few numbers with an exponent are unparsable", name)
+    return StructType([StructField(f.name, from_arrow_type(kinds[f.name])) if f.name in kinds else f for f in found])
 
 
 def _schema_of(file: str) -> StructType | None:

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 
+from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells, cast_rows
 from semistream.files.source import file_columns
 from semistream.source_files import RAW, is_remote
@@ -82,7 +83,7 @@ def _why_csv(d: Mapping[str, Any], stream: pa.Schema) -> str:
 def _header(file: str, delimiter: str) -> list[str] | None:
     try:
         return None if is_remote(file) else file_columns(Path(file), "csv", delimiter)
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, ConfigError):
         return None
 
 
