@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from semistream.errors import StateError
 from semistream.files.sink import OutputFile
 from semistream.master import publish_snapshot
 from semistream.master.publish import Publication
 from semistream.streaming.sinks import DataFile
+from semistream.streaming.status import StatusFile, read_status
 from semistream.streaming.task import Spool
 from semistream.warehouse import connect
 
@@ -93,3 +95,24 @@ def test_the_warehouse_s_file_is_named(tmp_path):
         connection.exec_driver_sql("CREATE TABLE t AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "
                                    "WHERE i < 100000) SELECT i FROM n")
     engine.dispose()
+
+
+@pytest.mark.parametrize("how", ["rows", "arrow"])
+def test_the_status_says_what_went_wrong_in_a_worker_and_not_where_in_the_code(spark, tmp_path, how):
+    def fail(_):
+        try:
+            raise ValueError("at first")
+        except ValueError as e:
+            raise OSError(errno.ENOSPC, "No space left on device", "/data/file") from e
+
+    numbers = spark.range(1)
+    job = numbers.rdd.mapPartitions(fail) if how == "rows" else numbers.mapInArrow(fail, "id BIGINT")
+    with pytest.raises(Exception, match="Traceback"), StatusFile(tmp_path, "sales"):
+        job.collect()
+    assert read_status(tmp_path).error == "OSError: [Errno 28] No space left on device: '/data/file'"
+
+
+def test_the_status_says_an_error_of_the_driver_as_it_is(tmp_path):
+    with pytest.raises(StateError), StatusFile(tmp_path, "sales"):
+        raise StateError("of two\nlines")
+    assert read_status(tmp_path).error == "StateError: of two\nlines"
