@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from semistream.tuning.choice import known_costs, usable
 from semistream.tuning.settings import TuneSettings
 from semistream.tuning.workload import describe
 
-log = logging.getLogger(__name__)
 FILES = ("csv", "json", "parquet")
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
@@ -82,7 +80,7 @@ class Case:
         return [find_algorithm(a).name for a in asked] or usable(self.relation)
 
     def costs(self, places: Places, calibrate: bool) -> Costs:
-        """This machine's, measured now where that is wanted and R is large enough for it."""
+        """This machine's, measured now where that is wanted; where R is too small for it, ``machine`` says so."""
         from semistream.tuning import calibration
         from semistream.tuning.choice import COSTS_FILE
 
@@ -91,7 +89,8 @@ class Case:
             try:
                 calibration.calibrate(sample, self.relation, self.on, self.added).save(places.home / COSTS_FILE)
             except ConfigError as e:
-                log.warning("not calibrated: %s", e)
+                known = known_costs(places.home)
+                return replace(known, machine=f"{known.machine}: this one's could not be measured, as {str(e).rstrip('.')}")
         return known_costs(places.home)
 
 
