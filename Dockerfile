@@ -13,8 +13,11 @@ ENV JAVA_HOME=/usr/lib/jvm/default-java \
 WORKDIR /opt/semistream
 COPY requirements.lock requirements-tools.lock ./
 # The lock file is complete, and leaves pyspark-client out on purpose: no dependency may bring it back.
-# Bytecode is made here: the image's user may not write it, and each process would compile all that it imports.
-RUN pip install --no-cache-dir --require-hashes -r requirements-tools.lock \
+# Bytecode is made here: the image's user may not write it, and each process would compile all that it imports. Python's image has
+# none of the standard library.
+RUN python -m compileall -q -x '/(tests?|site-packages|dist-packages)/' \
+        "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+ && pip install --no-cache-dir --require-hashes -r requirements-tools.lock \
  && uv pip install --system --no-cache --compile-bytecode --no-deps --require-hashes -r requirements.lock \
  && uv pip install --system --no-cache --compile-bytecode --no-deps psycopg2-binary==2.9.13 asyncpg==0.32.0
 

@@ -68,6 +68,43 @@ def test_one_application_leaves_cores_for_another():
     assert SERVICES["spark-worker"]["environment"]["SPARK_WORKER_CORES"] == "${SPARK_WORKER_CORES:-2}"
 
 
+def test_the_metadata_database_is_asked_as_its_clients_ask_it():
+    """Over the network: the socket answers while the database is still being made."""
+    assert "--host=127.0.0.1" in SERVICES["postgres"]["healthcheck"]["test"]
+
+
+def test_a_busy_machine_has_time_to_import_the_dags():
+    environment = SERVICES["airflow-dag-processor"]["environment"]
+    limit, of_the_process = (int(environment[f"AIRFLOW__{name}"]) for name in (
+        "CORE__DAGBAG_IMPORT_TIMEOUT", "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT"))
+    assert 120 <= limit < of_the_process
+
+
+def test_all_that_python_imports_is_compiled_in_the_image(tmp_path):
+    """The standard library too, whose bytecode the official image removes, and which the image's user may not write."""
+    run = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    installs = re.findall(r"uv pip install [^&\n]+", run)
+    assert len(installs) == 3 and all("--compile-bytecode" in i or "--editable ." in i for i in installs)
+    (standard, own) = re.findall(r"python -m compileall -q ([^&]+?) *(?=&&|$)", run, re.M)
+    assert set(own.split()) == {"include", "dags", "plugins", "spark_apps"}
+    (library := tmp_path / "lib").mkdir()
+    for name in ("json", "lib2to3", "site-packages"):  # of which the last two have files that are no Python 3
+        (library / name / "tests").mkdir(parents=True)
+        (library / name / "__init__.py").write_text("x = 1" if name != "site-packages" else "print 1")
+        (library / name / "tests" / "bad.py").write_text("print 1")
+    command = re.sub(r'"\$\(.*?\)"', str(library), standard)
+    subprocess.run(f"{sys.executable} -m compileall -q {command}", shell=True, check=True)
+    assert {p.parts[-3] for p in library.rglob("*.pyc")} == {"json", "lib2to3"}
+
+
+def test_what_numba_compiles_and_the_classes_archive_are_kept():
+    text = (ROOT / "Dockerfile").read_text()
+    (volume,) = [v.partition(":")[2] for v in SERVICES["spark-worker"]["volumes"] if v.startswith("home:")]
+    assert re.search(r"NUMBA_CACHE_DIR=(\S+)", text)[1].startswith(f"{volume}/")
+    (made,) = re.findall(r"semistream.streaming.archive (\S+)", text)
+    assert f"-XX:SharedArchiveFile=/opt/semistream/{made}" in text
+
+
 def test_dependencies_exist_and_wait_for_something_that_happens():
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():

@@ -207,6 +207,17 @@ def test_a_damaged_status_is_told_on_the_console_and_the_app_can_be_stopped(page
     assert cli.main(["status", "never"]) == 2
 
 
+@pytest.mark.parametrize("command", [["verify", "sales"], ["reset", "sales"], ["provision", "tpch"]], ids=" ".join)
+def test_a_server_that_is_not_there_is_told_on_the_console_in_one_line(monkeypatch, tmp_path, capsys, command):
+    from semistream import cli
+
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
+    monkeypatch.setenv("WAREHOUSE_URL", "mysql+pymysql://u:hush-hush@127.0.0.1:1/dw")
+    assert cli.main(command) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("Failed: ") and "Can't connect" in told and told.count("\n") == 1 and "hush" not in told
+
+
 def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(page, tmp_path, monkeypatch):
     import semistream_page
 

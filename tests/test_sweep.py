@@ -110,8 +110,9 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
             "memory": "120KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None, "calibrate": True}
     points = steps.sweep_points(form, "manual__1+00:00", places)
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
-    own = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())["own"]
-    assert points[own["120000"]]["best"]  # what auto would take is measured too
+    begun = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())
+    assert points[begun["own"]["120000"]]["best"]  # what auto would take is measured too
+    assert "costs of a typical machine: this one's could not be measured, as 'calibrate' must have a master" in begun["about"]
     files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
     arguments, environment = steps.sweep_app(points[0], "manual__1+00:00", places)
@@ -127,7 +128,8 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     told = steps.sweep_publish("manual__1+00:00", places)
     assert {p.name for p in reports.iterdir()} == {"1.html", Path(told["report"]).name}  # as many as are to be kept
     assert told["failed"] == len(points) and told["job"] == "" and told["settings"] == []
-    assert "No point could be measured" in Path(told["report"]).read_text()
+    page = Path(told["report"]).read_text()
+    assert "No point could be measured" in page and "could not be measured, as" in page
 
 
 def test_a_named_algorithm_asks_for_no_recommendation():

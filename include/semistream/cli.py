@@ -82,6 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.", style="red")
         return 130
+    except Exception as e:
+        from sqlalchemy.exc import DBAPIError  # takes a while to import
+
+        if not isinstance(e, DBAPIError):
+            raise
+        errors.print(f"Failed: {e.orig}", style="red", markup=False)
+        return 1
 
 
 _interrupts: list[int] = []  # signals that came

@@ -162,6 +162,13 @@ def test_the_page_answers(stack):
     assert "tpch" in stack.get("/semistream/")
 
 
+def test_nothing_that_airflow_imports_has_to_be_compiled(stack):
+    program = ("import os, sys, airflow.cli.cli_parser; "
+               "print([m.__name__ for m in list(sys.modules.values()) if getattr(m, '__cached__', None) "
+               "and not os.path.exists(m.__cached__)])")
+    assert stack("exec", "-T", "airflow-scheduler", "python", "-c", program).splitlines()[-1] == "[]"
+
+
 def test_a_load_outlives_restarts_of_scheduler_and_worker(stack):
     job = {"name": "zipf", "on": {"key": "key"}, "columns": ["weight"], "fact_table": "fact_zipf",
            "stream": {"format": "zipf", "id": ["id"],

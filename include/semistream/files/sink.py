@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
+from semistream.durable import naming
 from semistream.errors import ConfigError
 from semistream.files.source import FORMATS
 
@@ -60,13 +61,15 @@ class OutputFile:
 
     def _flush(self) -> None:
         if self._held:
-            self._writer.write_batch(pa.concat_batches(self._held))
+            with naming(self.path):
+                self._writer.write_batch(pa.concat_batches(self._held))
             self._held, self._size = [], 0
 
     def finish(self) -> None:
         """Write what is left; the file is complete, though not yet under its name."""
         self._flush()
-        self._writer.close()
+        with naming(self.path):
+            self._writer.close()
 
     def publish(self) -> None:
         os.replace(self._beside, self.path)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.durable import sync
+from semistream.durable import naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
 from semistream.master.snapshot import (
@@ -141,12 +141,16 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress
             order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15 else bucket, kind="stable")
             edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
             ordered = batch.take(pa.array(order[:edges[-1]]))
-            for b in np.flatnonzero(np.diff(edges)).tolist():
-                if b not in runs:
-                    sink = stack.enter_context(pa.OSFile(str(publication.directory / f"run-{b:05d}"), "wb"))
-                    runs[b] = stack.enter_context(pa.ipc.new_stream(sink, publication.schema))
-                runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
+            with naming(publication.root):
+                for b in np.flatnonzero(np.diff(edges)).tolist():
+                    if b not in runs:
+                        sink = stack.enter_context(pa.OSFile(str(publication.directory / f"run-{b:05d}"), "wb"))
+                        runs[b] = pa.ipc.new_stream(sink, publication.schema)
+                    runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
             progress(batch.num_rows)
+        with naming(publication.root):
+            for run in runs.values():
+                run.close()
     return rows, null_keys, size
 
 

@@ -33,7 +33,7 @@ import pyarrow as pa
 from numba import njit
 from xxhash import xxh3_64_intdigest
 
-from semistream.durable import read_checked, write_checked
+from semistream.durable import naming, read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.keys import JoinKeys, buckets, master_keys
 from semistream.published import ANEW, CURRENT, MANIFEST, current_version
@@ -131,6 +131,7 @@ class BucketWriter:
 
     def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys, page_tuples: int = PAGE_TUPLES):
         self.directory, self.bucket, self.schema, self.keys, self.page_tuples = directory, bucket, schema, keys, page_tuples
+        self._root = directory.parent  # in an error: the directory itself goes with it
         attempt = uuid.uuid4().hex
         self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}" for s in ("arrow", "codes")}
         self._sink = open(self._paths["arrow"], "wb")  # noqa: SIM115
@@ -159,10 +160,15 @@ class BucketWriter:
         self._held.append((key_codes, batch))
         self._held_rows += len(key_codes)
         if self._held_rows >= self.page_tuples:
-            self._write_pages(self.page_tuples)
+            with naming(self._root):
+                self._write_pages(self.page_tuples)
 
     def close(self) -> BucketInfo:
         """Write what is held, flush it to disk and put the files into place."""
+        with naming(self._root):
+            return self._close()
+
+    def _close(self) -> BucketInfo:
         if self._held_rows:
             self._write_pages(1)
         self._payload.close()

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 from sqlalchemy import Connection, Engine, Table
 
-from semistream.durable import read_checked, sync, write_checked
+from semistream.durable import naming, read_checked, sync, write_checked
 from semistream.errors import ConfigError
 from semistream.streaming.progress import RESTORE
 from semistream.warehouse.bulk import bulk_insert
@@ -151,8 +152,9 @@ class DeltaSink:
         if rejected.num_rows:
             staging = Path(self.checkpoint) / "staging"
             staging.mkdir(exist_ok=True)
-            pq.write_table(rejected, staging / name)
-            sync(staging / name)
+            with naming(staging / name):
+                pq.write_table(rejected, staging / name)
+                sync(staging / name)
         return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
                         "facts_checksum": signed(spool.data.total), "unmatched_checksum": unmatched_checksum}
 
@@ -253,15 +255,17 @@ class DataFile:
             self._write_group()
         if self._writer is None:
             return None
-        self._writer.close()
-        if self._local:
-            sync(Path(self._path))
-            sync(Path(self._directory))
+        with naming(self._path):
+            self._writer.close()
+            if self._local:
+                sync(Path(self._path))
+                sync(Path(self._directory))
         return {"path": self._name, "size": self._files.get_file_info(self._path).size, "rows": self._rows}
 
     def discard(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with suppress(OSError):  # a full disk, say, which is being reported already
+                self._writer.close()
             if self._flushing is not None:
                 self._flushing.join()
             self._files.delete_file(self._path)
@@ -274,10 +278,11 @@ class DataFile:
         joined = pa.Table.from_batches(self._group, self._schema)
         self.total += checksum(joined)
         group = with_load(joined, self._load)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files, compression="snappy",
-                                            use_dictionary=_with_dictionary(group.schema))
-        self._writer.write_table(group, GROUP_ROWS * 2)
+        with naming(self._path):
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files, compression="snappy",
+                                                use_dictionary=_with_dictionary(group.schema))
+            self._writer.write_table(group, GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group, self._group_rows, self._group_bytes = [], 0, 0
         self._flush()

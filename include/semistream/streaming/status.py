@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -91,7 +92,7 @@ class StatusFile:
         self._ended.set()
         self._thread.join()
         if error is not None:
-            self._fail(f"{type(error).__name__}: {error}"[:3000])
+            self._fail(_why(error)[:3000])
 
     @property
     def status(self) -> Status:
@@ -115,6 +116,16 @@ class StatusFile:
         while not self._ended.wait(HEARTBEAT):
             with suppress(OSError):  # the work itself will tell
                 self.update()
+
+
+# The end of a Python traceback: behind the last frame and its code.
+RAISED = re.compile(r'^  File "[^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+\.)?(\S[^\n]*(?:\n\S[^\n]*)*)', re.MULTILINE)
+
+
+def _why(error: BaseException) -> str:
+    """An error by its type and message. Of one in a Python worker, Spark's message is the traceback: what was raised there."""
+    raised = RAISED.findall(str(error))
+    return raised[-1] if raised else f"{type(error).__name__}: {error}"
 
 
 def _now() -> str:

@@ -9,7 +9,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -211,7 +211,8 @@ class Spool:
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         for writer in self._writers.values():
-            writer.close()
+            with suppress(OSError):  # a full disk, say, which is being reported already
+                writer.close()
         self._directory.cleanup()
         if failed and self.data is not None:
             self.data.discard()

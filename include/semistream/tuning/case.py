@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,13 +18,12 @@ from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE, known_costs
 from semistream.tuning.settings import TuneSettings
 
-log = logging.getLogger(__name__)
 FILES = ("csv", "json", "parquet")
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
 def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
-    """This machine's costs, measured now where that is wanted and R is large enough for it."""
+    """This machine's costs, measured now where that is wanted; where R is too small for it, ``machine`` says so."""
     from semistream.tuning import calibration
 
     if calibrate:
@@ -32,7 +31,8 @@ def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
         try:
             calibration.calibrate(sample, case.relation, case.on, case.added).save(places.home / COSTS_FILE)
         except ConfigError as e:
-            log.warning("not calibrated: %s", e)
+            known = known_costs(places.home)
+            return replace(known, machine=f"{known.machine}: this one's could not be measured, as {str(e).rstrip('.')}")
     return known_costs(places.home)
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import delete, func, select, update
 
 from semistream.config import Job, Places
 from semistream.cost_models import Costs
-from semistream.durable import write_json
+from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.published import set_current
 from semistream.sizing.case import Case
@@ -195,10 +195,11 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
     table = pa.Table.from_batches([sample])
     kinds = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in table.schema]
     table, each = table.cast(pa.schema(kinds), safe=False), -(-rows // BATCHES)
-    for i in range(0, rows, each):
-        which = np.arange(i, min(i + each, rows)) % table.num_rows
-        pq.write_table(table.take(pa.array(which)), directory / f"part-{i:09d}.parquet")
-    pq.write_table(table, directory.with_name("sample.parquet"))
+    with naming(directory):
+        for i in range(0, rows, each):
+            which = np.arange(i, min(i + each, rows)) % table.num_rows
+            pq.write_table(table.take(pa.array(which)), directory / f"part-{i:09d}.parquet")
+        pq.write_table(table, directory.with_name("sample.parquet"))
 
 
 def _bounded_job(job: Job, directory: Path) -> Job:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ READ_ONLY = frozenset({1290, 1836})  # MySQL's errors of a server that may not w
 def connect(url: str) -> Engine:
     """An engine on a warehouse URL (``sqlite:///…`` or ``mysql+pymysql://…``); it opens no connection yet.
 
-    Raises ConfigError for any other URL.
+    What it does on a full disk raises OSError, with SQLite's file. Raises ConfigError for any other URL.
     """
     try:
         parsed = make_url(url)
@@ -58,5 +61,10 @@ def _sqlite(url: URL) -> Engine:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")  # KiB
+
+    @event.listens_for(engine, "handle_error")
+    def _full(context: ExceptionContext) -> None:
+        if getattr(context.original_exception, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:  # it does not say where
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), url.database)
 
     return engine

@@ -16,6 +16,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from semistream.config import Job, Places
+from semistream.durable import naming
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
 
@@ -70,8 +71,9 @@ def prepare(job: Job, places: Places, progress: Progress = silent) -> None:
     shutil.rmtree(making, ignore_errors=True)
     for side in ("stream", "master"):
         (making / side).mkdir(parents=True)
-    makers[job.name](making, progress)
-    (making / COMPLETE).touch()
+    with naming(making):
+        makers[job.name](making, progress)
+        (making / COMPLETE).touch()
     shutil.rmtree(target, ignore_errors=True)
     making.rename(target)
 
