@@ -137,10 +137,10 @@ def test_assets_link_them(dags):
     ({}, {"app": "sales", "since_last": True}, True), ({"facts_loaded": []}, {"since_last": False}, False)])
 def test_what_is_verified(dags, monkeypatch, events, form, since_last):
     """After a load what is new; every day, and of an app that is named, everything; with the sample that the form says."""
-    from semistream import pipeline
+    from semistream.pipeline import steps
 
     asked = []
-    monkeypatch.setattr(pipeline, "verify", lambda app, places, **how: asked.append((app, how)) or {})
+    monkeypatch.setattr(steps, "verify", lambda app, places, **how: asked.append((app, how)) or {})
     verify = dags["verify_completeness"]
     params = verify.params.dump() | {"sample": 7} | form
     verify.get_task("verify").python_callable("sales", params, outlet_events=defaultdict(SimpleNamespace),
