@@ -10,9 +10,10 @@ from sqlalchemy import text
 
 from loads import ON, same
 from semistream.sizing.plan import Plan
-from semistream.streaming import app, columnar, sources
+from semistream.streaming import app, columnar
 from semistream.streaming.exchange import ask
 from semistream.streaming.progress import Progress
+from semistream.streaming.sources.log import SourceLog
 from semistream.warehouse import connect
 
 
@@ -48,7 +49,7 @@ def test_tasks_decode_row_groups_for_each_other(spark, sqlite_load):
     sqlite_load.run(spark, partitions=2)
     checkpoint = sqlite_load.settings().directory(sqlite_load.places)
     progress = Progress.read(checkpoint)
-    files = tuple(sources.SourceLog(checkpoint / "query", "parquet").files(progress.batch))
+    files = tuple(SourceLog(checkpoint / "query", "parquet").files(progress.batch))
     batch = str(checkpoint), progress.batch, files, progress.plan
     given = [{piece for piece, _ in ask((batch, partition), 1 - partition, 0)[1]} for partition in (0, 1)]
     assert given[0] >= {0, 2} and given[1] >= {1, 3} and given[0] | given[1] == {0, 1, 2, 3}

@@ -62,8 +62,10 @@ POINTS = [  # where the driver dies, in the order in which a batch passes them
     ("semistream.streaming.app.Load._finish", "after"),
 ]
 OF_DELTA = [  # what it has besides: a promise, and a commit that Spark need not wait for
-    ("semistream.streaming.sinks.DeltaSink.promise", "before"), ("semistream.streaming.sinks.DeltaSink.promise", "after"),
-    ("semistream.streaming.sinks.DeltaSink.commit", "before"), ("semistream.streaming.sinks.DeltaSink.commit", "after"),
+    ("semistream.streaming.sinks.delta.DeltaSink.promise", "before"),
+    ("semistream.streaming.sinks.delta.DeltaSink.promise", "after"),
+    ("semistream.streaming.sinks.delta.DeltaSink.commit", "before"),
+    ("semistream.streaming.sinks.delta.DeltaSink.commit", "after"),
 ]
 
 

@@ -14,7 +14,7 @@ from loads import SmallLoad, delta_facts, same
 from semistream import quality
 from semistream.errors import SemistreamError
 from semistream.streaming.app import Load
-from semistream.streaming.sinks import DeltaSink
+from semistream.streaming.sinks.delta import DeltaSink
 from semistream.warehouse import connect
 from test_streaming import provision_beside
 

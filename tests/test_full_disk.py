@@ -15,7 +15,7 @@ from semistream.errors import StateError
 from semistream.files.sink import OutputFile
 from semistream.master import publish_snapshot
 from semistream.master.publish import Publication
-from semistream.streaming.sinks import DataFile
+from semistream.streaming.sinks.delta import DataFile
 from semistream.streaming.status import StatusFile, read_status
 from semistream.streaming.task import Spool
 from semistream.warehouse import connect

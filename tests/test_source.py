@@ -16,7 +16,7 @@ from semistream import quality
 from semistream.errors import StateError
 from semistream.source_files import list_files
 from semistream.streaming.app import Load
-from semistream.streaming.sinks import SqlSink
+from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
 from test_streaming import provision_beside

@@ -17,7 +17,8 @@ from sqlalchemy import text
 from loads import SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
-from semistream.streaming import app, sources
+from semistream.streaming import app
+from semistream.streaming.sources import files
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -162,21 +163,21 @@ def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
 
 def test_schema_of_a_parquet_file_is_what_spark_says(spark, tmp_path):
     """In so far as it is known without Spark."""
-    known = {pa.decimal128(10, 2), pa.decimal128(38, 0), *sources.SAME_TYPES}
+    known = {pa.decimal128(10, 2), pa.decimal128(38, 0), *files.SAME_TYPES}
     others = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.uint8(), pa.uint32(), pa.large_string(), pa.binary(4),
               pa.list_(pa.int32()), pa.dictionary(pa.int32(), pa.string())]
     file = str(tmp_path / "all.parquet")
     pq.write_table(pa.table({f"c{i}": pa.nulls(2, kind) for i, kind in enumerate(known)}), file)
-    assert sources._schema_of(file) == spark.read.parquet(file).schema
+    assert files.schema_of(file) == spark.read.parquet(file).schema
     pq.write_table(pa.table({"a": pa.array([1], pa.int64())}, pa.schema([pa.field("a", pa.int64(), nullable=False)])), file)
-    assert sources._schema_of(file) == spark.read.parquet(file).schema
+    assert files.schema_of(file) == spark.read.parquet(file).schema
     for kind in others:
         pq.write_table(pa.table({"a": pa.nulls(2, kind)}), file)
-        assert sources._schema_of(file) is None
+        assert files.schema_of(file) is None
     pq.write_table(pa.table({"a": pa.nulls(2, pa.timestamp("us"))}), file, use_deprecated_int96_timestamps=True)
-    assert sources._schema_of(file) is None
+    assert files.schema_of(file) is None
     pq.write_table(pa.table([[1], [2]], ["a", "A"]), file)
-    assert sources._schema_of(file) is None and sources._schema_of(__file__) is None
+    assert files.schema_of(file) is None and files.schema_of(__file__) is None
 
 
 def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(spark, sqlite_load):
@@ -319,7 +320,7 @@ def test_outbox_source(spark, load):
 def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
     import threading
 
-    from semistream.streaming.datasources import OutboxReader
+    from semistream.streaming.sources.outbox import OutboxReader
 
     url = mariadb.fresh()
     engine = connect(url)
@@ -349,7 +350,7 @@ def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
 
 def test_kafka_values_become_tuples(spark):
     from semistream.config import StreamSpec
-    from semistream.streaming.sources import parse_kafka
+    from semistream.streaming.sources.kafka import parse_kafka
     from semistream.streaming.unparsable import explain
 
     values = ['{"id": 1, "sku": "a"}', '{"id": "x", "sku": "b"}', "not json", None]
@@ -385,7 +386,7 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, s
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
     from semistream.config import StreamSpec
-    from semistream.streaming.sources import read_stream
+    from semistream.streaming.sources.registry import read_stream
 
     file = tmp_path / "options.yaml"
     file.write_text(f"{name}: hush-hush")

@@ -36,12 +36,17 @@ from semistream.published import current_version, pin
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.source_files import RAW, SourceFile, look_at
-from semistream.streaming import sources
 from semistream.streaming.columnar import can_read, first_tuples, tuple_count
 from semistream.streaming.progress import RESTORE, Progress
 from semistream.streaming.session import DrainFirst
 from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
-from semistream.streaming.sinks import INTENT, DeltaSink, Sink, SqlSink, keep_promise
+from semistream.streaming.sinks.base import Sink
+from semistream.streaming.sinks.delta import INTENT, DeltaSink, keep_promise
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sources.files import check_files, read_files, schema_before_session
+from semistream.streaming.sources.log import SourceLog
+from semistream.streaming.sources.registry import read_stream
+from semistream.streaming.sources.schema import stream_schema
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.task import SUMMARY, Work, get_ready, without_tuples
 from semistream.warehouse import create_all
@@ -140,7 +145,7 @@ class Load:
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         self.job.stream.all_options()
-        schema = sources.schema_before_session(self.job.stream)
+        schema = schema_before_session(self.job.stream)
         if current_version(self.snapshots) is None:
             raise ConfigError("snapshot", "must have been published", str(self.snapshots),
                               "Run `semistream snapshot`, or the DAG provision_master_data, first.")
@@ -181,9 +186,9 @@ class Load:
             self._drain_first = DrainFirst(spark.sparkContext, self._signalled.set)
         self._starting = threading.Thread(target=_start_workers, args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
-        stream = sources.read_stream(self.spark, self.job.stream, self.settings.max_files, self.settings.max_rows)
-        self.stream = sources.stream_schema(stream)
-        self.log = sources.SourceLog(self.checkpoint / "query", self.job.stream.format)
+        stream = read_stream(self.spark, self.job.stream, self.settings.max_files, self.settings.max_rows)
+        self.stream = stream_schema(stream)
+        self.log = SourceLog(self.checkpoint / "query", self.job.stream.format)
         self._take_up()
         self.status.update(state="running", master_version=Path(self.plan.snapshot).name, waiting=self.totals.waiting)
         self.ledger.forget_files()
@@ -246,7 +251,7 @@ class Load:
                 self.sink.take_back(self.app, batch, 0)
                 source = self._source(batch, paths, self.plan.partitions)
                 self._begin(replace(self.progress, **source))
-            self._finish(sources.read_files(df, self.job.stream, paths) if paths else df)
+            self._finish(read_files(df, self.job.stream, paths) if paths else df)
             return
         last = self.last[0] if self.last else -1
         if batch <= last:  # committed, but Spark had no time to note it
@@ -256,7 +261,7 @@ class Load:
             raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
                              f"Restore the warehouse or the checkpoint, or begin again: semistream reset {self.app}.")
         source = self._source(batch, paths, self.partitions)
-        df = sources.read_files(df, self.job.stream, paths) if paths else df
+        df = read_files(df, self.job.stream, paths) if paths else df
         self._change_plan(df, paths if source["own"] else [])
         self._begin(Progress(batch, 0, self.plan, self.states, **source))
         if self._changes_nothing():
@@ -270,7 +275,7 @@ class Load:
         """What ``Progress`` says of a batch's part of the source. The tasks read its files, if they can, without Spark."""
         self.log.flush(batch)
         rested = self._rested(paths)
-        sources.check_files(self.job.stream, paths, self.stream.names)
+        check_files(self.job.stream, paths, self.stream.names)
         own = self.job.stream.format == "parquet" and can_read(paths, self.stream, partitions)
         return {"source": self.log.offsets(batch), "sources": rested, "own": own}
 

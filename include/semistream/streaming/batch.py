@@ -16,7 +16,7 @@ from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version
 from semistream.sizing.plan import Plan
-from semistream.streaming.sources import stream_schema
+from semistream.streaming.sources.schema import stream_schema
 
 
 def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, str]] | Sequence[str] | str, *,

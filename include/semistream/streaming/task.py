@@ -29,7 +29,8 @@ from semistream.source_files import RAW, SourceFile, check_unchanged
 from semistream.streaming.columnar import read_partition
 from semistream.streaming.exchange import scratch
 from semistream.streaming.handover import Holder, prepare
-from semistream.streaming.sinks import DataFile, Sink, ledger_row
+from semistream.streaming.sinks.base import Sink, ledger_row
+from semistream.streaming.sinks.delta import DataFile
 from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
 
 SUMMARY = "summary STRING"  # what a task returns to mapInArrow
@@ -75,11 +76,11 @@ class Work:
         prepare()
         context = TaskContext.get()
         assert context is not None
-        entry = self.load(context.partitionId(), batches)
+        entry = self.join_partition(context.partitionId(), batches)
         keep_modules()
         return json.dumps(entry)
 
-    def load(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    def join_partition(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
         """Join and load one partition, unless that has been done; gives the ledger row that counts."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
@@ -97,7 +98,7 @@ class Work:
             if name != before:
                 join.snapshot(changes=bool(before)).write(state, before)
             check_unchanged(self.sources)
-            entry = self.sink.load(entry, spool)
+            entry = self.sink.write(entry, spool)
         if entry["state_file"] == name:
             holder.hold((self.checkpoint, partition, name), join)
         else:  # another attempt was first

@@ -1,6 +1,6 @@
 """Why Spark could not parse a tuple, and on which line of its file it stands; Spark tells neither.
 
-Spark's side hands over ``_corrupt_record`` as a document in JSON (``sources.document``): the tuple's whole text, and where it is
+Spark's side hands over ``_corrupt_record`` as a document in JSON (``sources.documents``): the tuple's whole text, and where it is
 from. The task that keeps the tuple looks for the rest, with the definitions that ``semistream join`` has.
 """
 

@@ -86,7 +86,7 @@ def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
     from semistream.workloads.ddl import parse_ddl
 
     if spec.format == "zipf":
-        from semistream.streaming.datasources import ZipfReader, zipf_tuples
+        from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples
 
         return pa.Table.from_batches([zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)])
     if spec.format not in FILES or not spec.path or "://" in spec.path:

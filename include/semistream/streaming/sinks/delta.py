@@ -1,31 +1,26 @@
-"""Where a batch goes: the SQL warehouse, or a Delta table. Both so that a batch is in exactly once."""
+"""A Delta table as the sink."""
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
-from sqlalchemy import Connection, Engine, Table
 
 from semistream.durable import naming, read_checked, sync, write_checked
 from semistream.errors import ConfigError
 from semistream.streaming.progress import RESTORE
-from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.checksum import as_stored, checksum, signed
-from semistream.warehouse.connect import connect
-from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.schema import unmatched
-from semistream.warehouse.tables import ensure, existing_table, fact_table
+from semistream.streaming.sinks.base import LOAD_FIELDS, ledger_row, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.warehouse.checksum import checksum, signed
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -33,39 +28,7 @@ if TYPE_CHECKING:
     from semistream.streaming.task import Spool
 
 INTENT = "intent.json"
-INSERT_ROWS = 200_000  # handed to the bulk writer at a time
 GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
-LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))
-
-
-class Sink(Protocol):
-    """``loaded``, ``data_file`` and ``load`` run in tasks, the rest in the driver."""
-
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        """The ledger row of a partition that is loaded already."""
-
-    def take_back(self, app: str, batch: int, drain: int) -> None:
-        """Forget what some partitions have loaded of a batch that is not committed."""
-
-    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
-        """Where joined rows go at once, and not into the spool; load: the ``LOAD_FIELDS``."""
-
-    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        """Load a partition, or make it ready for ``commit``; gives the ledger row that counts."""
-
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
-        """Make the place, or check it. Raises ConfigError when it does not fit."""
-
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        """Make sure that a batch, all of whose partitions are loaded, will count; False where only ``commit`` can."""
-
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        """Make the batch count."""
-
-
-@lru_cache(maxsize=4)
-def _engine(url: str, _process: int) -> Engine:
-    return connect(url)
 
 
 @lru_cache(maxsize=4)
@@ -74,54 +37,6 @@ def _delta_table(uri: str) -> DeltaTable:
     from deltalake import DeltaTable
 
     return DeltaTable(uri)
-
-
-@dataclass(frozen=True)
-class SqlSink:
-    """Each task writes its rows and its ledger row in one transaction; what it needs again after a lost connection is spooled."""
-
-    url: str = field(repr=False)
-    fact: str
-    master: str
-    retry: float
-
-    @property
-    def engine(self) -> Engine:
-        return _engine(self.url, os.getpid())
-
-    def ledger(self, app: str) -> Ledger:
-        return Ledger(self.engine, app, self.retry)
-
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        return self.ledger(app).partition(batch, drain, partition)
-
-    def take_back(self, app: str, batch: int, drain: int) -> None:
-        self.ledger(app).take_back(batch, drain, existing_table(self.engine, self.fact))
-
-    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
-        return None
-
-    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        joined, rejected = with_load(spool.joined(), entry), rejected_rows(spool.unmatched(), entry, self.fact)
-        dialect = self.engine.dialect.name
-        entry = entry | {"facts_checksum": _checksum(spool.joined(), dialect),
-                         "unmatched_checksum": _checksum(spool.unmatched(), dialect)}
-        table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
-
-        def write(connection: Connection) -> None:
-            _insert(connection, table, joined)
-            _insert(connection, unmatched, rejected)
-
-        return self.ledger(entry["app"]).load(entry, write)
-
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
-        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns))
-
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        return False
-
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        self.ledger(commit["app"]).commit(commit)
 
 
 @dataclass(frozen=True)
@@ -144,10 +59,10 @@ class DeltaSink:
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
         return DataFile(self.uri, schema, load)
 
-    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
-        unmatched_checksum = _checksum(spool.unmatched(), self.warehouse.engine.dialect.name)
+        unmatched_checksum = stored_checksum(spool.unmatched(), self.warehouse.engine.dialect.name)
         rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)
         if rejected.num_rows:
             staging = Path(self.checkpoint) / "staging"
@@ -294,34 +209,6 @@ class DataFile:
             self._flushing.start()
 
 
-def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
-    """Without what only a Delta table's commit needs."""
-    return {name: value for name, value in entry.items() if name not in ("data", "unmatched_file")}
-
-
-def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:
-    """Rows with the load that they belong to."""
-    for name, kind in LOAD_FIELDS:
-        joined = joined.append_column(name, pa.repeat(pa.scalar(entry[name], kind), joined.num_rows))
-    return joined
-
-
 def _with_dictionary(schema: pa.Schema) -> list[str]:
     """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the compression."""
     return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in dict(LOAD_FIELDS)]
-
-
-def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Table:
-    """Unmatched tuples as rows of the table ``unmatched``."""
-    return with_load(tuples, entry).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
-
-
-def _checksum(rows: pa.Table, dialect: str) -> int:
-    """Of rows as the warehouse gives them back; a part at a time, as they lie on disk."""
-    parts = (rows.slice(start, INSERT_ROWS) for start in range(0, rows.num_rows, INSERT_ROWS))
-    return signed(sum(checksum(as_stored(part, dialect)) for part in parts))
-
-
-def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
-    for start in range(0, rows.num_rows, INSERT_ROWS):
-        bulk_insert(connection, table, rows.slice(start, INSERT_ROWS))
