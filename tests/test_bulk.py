@@ -115,11 +115,11 @@ def test_fact_tables(warehouse):
     stream = pa.schema([("id", pa.int64()), ("k", pa.string())])
     fact = tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]),
                                                       ["id"]))
-    assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "app", "batch", "drain", "partition"]
+    assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "load_id", "load_row"]
     tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string())]), ["id"]))
     reflected = tables.arrow_schema(tables.existing_table(warehouse, "f"))
     assert reflected.field("id").type == pa.int64() and reflected.field("k").type == pa.string()
-    for schema, message in ((stream.append(pa.field("Batch", pa.int64())), "Batch"),
+    for schema, message in ((stream.append(pa.field("Load_ID", pa.int64())), "Load_ID"),
                             (stream.append(pa.field("K", pa.int64())), "K")):
         with pytest.raises(ConfigError, match=message):
             tables.fact_table("f", schema, "m", pa.schema([]), ["id"])

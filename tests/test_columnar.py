@@ -16,6 +16,9 @@ from semistream.streaming.progress import Progress
 from semistream.streaming.sources.log import SourceLog
 from semistream.warehouse import connect
 
+OF = "JOIN load_batches USING (load_id) WHERE app"
+
+
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_load, monkeypatch, partitions):
@@ -33,10 +36,10 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
     rows = [Counter(sqlite_load.query(f"SELECT batch, drain, partition, matched FROM load_batches b WHERE app = '{name}'"))
             for name in ("tasks", "spark")]
     assert rows[0] == rows[1] and rows[0].total() >= 3 * partitions
-    facts = [Counter(sqlite_load.query(f"SELECT batch, partition, id, sku, name FROM fact_sales WHERE app = '{name}'"))
+    facts = [Counter(sqlite_load.query(f"SELECT batch, partition, id, sku, name FROM fact_sales {OF} = '{name}'"))
              for name in ("tasks", "spark")]
     same(*facts)
-    lost = [Counter(sqlite_load.query(f"SELECT stream_id, tuple, reason FROM unmatched WHERE app = '{name}'"))
+    lost = [Counter(sqlite_load.query(f"SELECT stream_id, tuple, reason FROM unmatched {OF} = '{name}'"))
             for name in ("tasks", "spark")]
     same(*lost)
 

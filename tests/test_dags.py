@@ -157,7 +157,8 @@ def counts(url: str, app: str) -> Counter:
     with engine.connect() as c:
         rows = c.execute(text("SELECT sum(rows_read) rows_read, sum(matched) matched, sum(unmatched) unmatched FROM load_batches "
                               "WHERE app=:a"), {"a": app}).one()
-        facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small WHERE app=:a"), {"a": app}).one()
+        facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small "
+                               "JOIN load_batches USING (load_id) WHERE app=:a"), {"a": app}).one()
     return Counter(rows._asdict()) + Counter(facts=facts[0], ids=facts[1])
 
 

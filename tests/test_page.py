@@ -47,7 +47,7 @@ class Page:
         for batch, drain, rows, waiting in ((0, 0, 2500, 10), (1, 0, 1500, 7), (1, 1, 0, 0)):
             load(ledger, batch, drain, rows, waiting)
         with self.engine.begin() as c:
-            c.execute(unmatched.insert(), {"app": "sales", "batch": 0, "drain": 0, "partition": 0, "fact_table": "fact_sales",
+            c.execute(unmatched.insert(), {"load_id": ledger.load_id(0, 0, 0), "load_row": 0, "fact_table": "fact_sales",
                                            "reason": "no_match", "stream_id": "1", "tuple": "{}"})
             c.execute(quality_runs.insert(), {
                 "app": "sales", "fact_table": "fact_sales", "started_at": NOW, "seconds": 1.0, "from_batch": None, "to_batch": 1,

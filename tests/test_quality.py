@@ -23,9 +23,11 @@ from semistream.quality.staging import Staging, stage_sample
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import as_stored, checksum
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.proof import read_proof
-from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs, unmatched
-from semistream.warehouse.tables import LOAD_COLUMNS, arrow_schema, dimension_table, ensure, existing_table, fact_table
+from semistream.warehouse.schema import load_apps, load_batches, load_commits, masters, quality_runs, unmatched
+from semistream.warehouse.tables import ROW_KEY, arrow_schema, dimension_table, ensure, existing_table, fact_table
 
 BATCHES, PER_BATCH, PARTITIONS = 3, 60, 2
 MASTER = pa.schema([pa.field("sku", pa.string()), pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)),
@@ -57,13 +59,14 @@ class Loader:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.engine = connect(url)
         create_all(self.engine)
+        assert Ledger(self.engine, "sales").number() == 1
         business = ["sku", "name"] if many else ["sku"]
         self.job = Job.load({
             "name": "sales", "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
             "master": {"name": "sales", "business_key": business}, "on": {"sku": "sku"},
             "columns": ["name", "price", "colour", "day"], "fact_table": "fact_sales"})
         self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, ["sku"]))
-        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, "sales", ADDED, ["order_id"]))
+        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, "sales", ADDED, ["order_id"], index_ids=left))
         with self.engine.begin() as connection:
             bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))
         self.version, self.waiting = "v000001", {p: [] for p in range(PARTITIONS)}
@@ -95,18 +98,21 @@ class Loader:
         finished = before + [r for r in rows if r["order_id"] not in waits]
         self.waiting[partition] = [r for r in rows if r["order_id"] in waits]
         lineage = {"app": "sales", "batch": batch, "drain": drain, "partition": partition}
+        key = load_id(1, batch, drain, partition)
         facts, kept = [], []
         for r in finished:
             for m in self.products.get(r["sku"], []):
                 facts.append({**r, "sales_sk": m["sales_sk"], "name": m["name"], "price": m["price"], "colour": m["colour"],
-                              "sales_day": m["day"], **lineage})
+                              "sales_day": m["day"], "load_id": key, "load_row": len(facts)})
             if r["sku"] not in self.products:
-                kept.append({**lineage, "fact_table": "fact_sales", "reason": "null_key" if r["sku"] is None else "no_match",
+                kept.append({"load_id": key, "load_row": len(kept), "fact_table": "fact_sales",
+                             "reason": "null_key" if r["sku"] is None else "no_match",
                              "stream_id": str(r["order_id"]), "tuple": json.dumps(r, default=str)})
                 if self.left:
-                    facts.append({**dict.fromkeys(c.name for c in self.fact.columns), **r, **lineage})
-        schema = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED, pa.field("app", pa.string()),
-                            pa.field("batch", pa.int64()), pa.field("drain", pa.int32()), pa.field("partition", pa.int32())])
+                    facts.append({**dict.fromkeys(c.name for c in self.fact.columns), **r, "load_id": key,
+                                  "load_row": len(facts)})
+        schema = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED, pa.field("load_id", pa.int64()),
+                            pa.field("load_row", pa.int32())])
         written = pa.Table.from_pylist(facts, schema)
         bulk_insert(connection, self.fact, written)
         put_aside = pa.Table.from_pylist(kept, pa.schema([(name, pa.string()) for name in KEPT]))
@@ -114,12 +120,12 @@ class Loader:
             connection.execute(unmatched.insert(), kept)
         reasons = {k: sum(u["reason"] == k for u in kept) for k in ("null_key", "no_match")}
         connection.execute(load_batches.insert().values(
-            **lineage, algorithm="ssbj", master="sales", master_version=self.version, waiting_before=len(before),
+            **lineage, load_id=key, algorithm="ssbj", master="sales", master_version=self.version, waiting_before=len(before),
             rows_read=len(rows), matched=len(finished) - len(kept), unmatched=len(kept),
             waiting=len(self.waiting[partition]), output_rows=len(facts), cache_hits=0,
             disk_tuples_read=0, bytes_read=0, r_cycles=0, service_rate=0, seconds=0, memory_budget=0,
             memory_peak=0, memory="{}", rejected=json.dumps(reasons), state_file="", committed_at=now(),
-            facts_checksum=checksum(as_stored(written.drop_columns(list(LOAD_COLUMNS)), connection.dialect.name)),
+            facts_checksum=checksum(as_stored(written.drop_columns(list(ROW_KEY)), connection.dialect.name)),
             unmatched_checksum=checksum(put_aside)))
 
 
@@ -225,7 +231,7 @@ def sets(connection: sa.Connection, values: dict) -> str:
 
 def duplicate(connection: sa.Connection, loader: Loader) -> None:
     row = connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20)).mappings().one()
-    connection.execute(loader.fact.insert().values(dict(row)))
+    connection.execute(loader.fact.insert().values({**row, "load_row": 999}))
 
 
 def shorten_source(connection: sa.Connection, loader: Loader) -> None:
@@ -454,7 +460,7 @@ def test_old_reports_are_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_REPORTS_KEPT", "2")
     pages = [check(loader, reports).report for _ in range(3)]
     with loader.engine.begin() as connection:
-        for table in (load_batches, load_commits, unmatched, loader.fact):
+        for table in (load_apps, load_batches, load_commits):
             connection.execute(table.update().values(app="sales.other"))
     other = quality.verify(loader.url, "sales.other", job=loader.job, reports_dir=reports, snapshots=reports / "none").report
     assert set((reports / "validations").rglob("*.html")) == {*pages[1:], other}
@@ -558,7 +564,7 @@ def test_delta(warehouse_url, tmp_path):
         rows = [dict(r) for r in connection.execute(sa.select(loader.fact)).mappings()]
         connection.execute(load_commits.update().values(sink=uri))
         connection.execute(loader.fact.delete())
-    deltalake.write_deltalake(uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact)))
+    deltalake.write_deltalake(uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact)).drop_columns(["load_row"]))
     assert failed(check(loader, tmp_path / "reports")) == set()
     deltalake.DeltaTable(uri).delete("order_id = 20")
     result = check(loader, tmp_path / "reports")

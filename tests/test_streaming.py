@@ -139,14 +139,16 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
         summary = sqlite_load.run(spark, app=form, source_format=form, source_path=str(directory),
                                   source_columns="id BIGINT, sku STRING, amount DOUBLE", join_type="left")
         assert (summary["rows_read"], summary["rejected"]) == (5, {"unparsable": 2, "null_key": 1})
-        kept = sqlite_load.query(f"SELECT tuple FROM unmatched WHERE app = '{form}' AND reason = 'unparsable'")
+        kept = sqlite_load.query("SELECT tuple FROM unmatched JOIN load_batches USING (load_id) "
+                                 f"WHERE app = '{form}' AND reason = 'unparsable'")
         rows = [json.loads(t) for t, in kept]
         assert {row["_corrupt_record"] for row in rows} == broken
         lines = content.split("\n")
         assert all(row["file"] == str(directory / f"a.{form}") for row in rows)
         assert all(lines[row["line"] - 1] == row["_corrupt_record"] for row in rows)
         assert sorted(row["why"][:24] for row in rows) == whys[form]
-        facts = sqlite_load.query(f"SELECT id, price FROM fact_sales WHERE app = '{form}' ORDER BY id")
+        facts = sqlite_load.query("SELECT id, price FROM fact_sales JOIN load_batches USING (load_id) "
+                                  f"WHERE app = '{form}' ORDER BY id")
         assert facts == [(1, 1), (4, None), (5, 5)]
 
 

@@ -347,6 +347,8 @@ class Job(Settings):
     on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; several for a composite key")
     columns: Names = Field((), description="Master columns to add; default: all but the join columns")
     fact_table: str = Field(description="Table that receives the joined tuples")
+    index_ids: bool = Field(False, description="Whether the fact table has an index on the stream's id columns, for those who "
+                                               "look rows up by them; the load takes longer with it")
 
     def to_ledger(self) -> str:
         """JSON that ``Job.load`` takes again, without options of the source that may hold a secret."""

@@ -15,6 +15,8 @@ from sqlalchemy import Connection, case, func, select, true
 from semistream.config import Places
 from semistream.pipeline.steps import run_summary
 from semistream.warehouse import open_warehouse
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.proof import Proof, as_run, read_proof
 from semistream.warehouse.schema import load_batches, quality_runs, rejected_master, tuning_runs, unmatched
 from semistream.warehouse.totals import Totals, read_totals
@@ -67,8 +69,9 @@ def _report(file: Path, places: Places) -> str:
 def final_summary(app: str, places: Places) -> dict[str, Any]:
     """The ledger's totals of an app, its unmatched tuples by reason, its last run, and its last verification."""
     u = unmatched.c
-    reasons = select(u.reason, func.count()).where(u.app == app).group_by(u.reason).order_by(func.count().desc())
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        mine = u.load_id.between(*app_loads(app_number(connection, app) or 0))
+        reasons = select(u.reason, func.count()).where(mine).group_by(u.reason).order_by(func.count().desc())
         by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
         total = ledger(read_totals(connection, app).values())
         of_master = rejected_master.c.master == _master_of(connection, app)

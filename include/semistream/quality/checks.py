@@ -1,7 +1,7 @@
 """The expectations: each a query over the warehouse that looks for rows that must not be there, and words for a person.
 
-A query returns the offending rows. All are set-based and go through indexes: the fact table's on its stream ids and on
-(app, batch, drain, partition), the dimension's primary key, and those of the staging tables.
+A query returns the offending rows. All are set-based and go through indexes: the primary keys of the fact table, (load_id,
+load_row), and of the dimension, and those of the staging tables, of which one has the facts by their ids if no index does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from sqlalchemy import and_, case, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 
 from semistream.quality.scope import Scope
-from semistream.quality.staging import LOAD, Sample, Sources, drawn_facts
+from semistream.quality.staging import Sample, Sources, drawn_facts
+from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
 
 ROWS_SHOWN = 50
@@ -128,8 +129,8 @@ def fact_rows(scope: Scope) -> Check:
         "fact_rows", f"{scope.fact_name} has exactly the rows that the ledger says",
         "Each partition of a batch notes how many rows it wrote. Fewer rows now means that rows were deleted or lost, more means "
         "that they were written twice.",
-        sa.union_all(*_both_ways(counted, select(*_load(load_batches), b.output_rows.label("rows_in_ledger"))
-                                 .where(scope.holds(load_batches), b.output_rows != 0).subquery("ledger"), LOAD)))
+        sa.union_all(*_both_ways(counted, select(b.load_id, b.output_rows.label("rows_in_ledger"))
+                                 .where(scope.holds(load_batches), b.output_rows != 0).subquery("ledger"))))
 
 
 def unmatched_rows(scope: Scope, rejected: sa.Table) -> Check:
@@ -138,7 +139,7 @@ def unmatched_rows(scope: Scope, rejected: sa.Table) -> Check:
         "unmatched_rows", "Every unmatched tuple is kept, with its reason",
         "A tuple without master data, without a key or that cannot be parsed goes to the table unmatched. Its rows, by reason, "
         "must be those that the ledger counted (reason (all): the ledger's total against its own count by reason).",
-        sa.union_all(*_both_ways(counted, rejected.select().subquery("ledger"), (*LOAD, "reason")),
+        sa.union_all(*_both_ways(counted, rejected.select().subquery("ledger"), "reason"),
                      _reasons_add_up(scope, rejected)))
 
 
@@ -156,7 +157,7 @@ def unparsable(scope: Scope, rejected: sa.Table) -> Check:
 def same_rows(scope: Scope, checksums: sa.Table) -> Check:
     """Loads of a version that kept no checksums have null in the ledger, and are not compared."""
     b, c = load_batches.c, checksums.c
-    both = load_batches.outerjoin(checksums, and_(*(b[k] == c[k] for k in LOAD)))
+    both = load_batches.outerjoin(checksums, b.load_id == c.load_id)
 
     def differing(name: str, table: str) -> Select:
         now = func.coalesce(c[name], 0)
@@ -188,8 +189,8 @@ def source_files(files: sa.Table) -> Check:
 
 def _reasons_add_up(scope: Scope, rejected: sa.Table) -> Select:
     b, r = load_batches.c, rejected.c
-    same = and_(r.batch == b.batch, r.drain == b.drain, r.partition == b.partition)
-    by_reason = select(func.coalesce(func.sum(r.rows_in_ledger), 0)).where(same).correlate(load_batches).scalar_subquery()
+    by_reason = select(func.coalesce(func.sum(r.rows_in_ledger), 0)).where(r.load_id == b.load_id) \
+        .correlate(load_batches).scalar_subquery()
     return select(*_load(load_batches), literal("(all)"), b.unmatched, by_reason).where(scope.holds(load_batches),
                                                                                        b.unmatched != by_reason)
 
@@ -205,11 +206,11 @@ def source_rows(scope: Scope, counts: sa.Table) -> Check:
 
 def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
     """An id as often in the facts (with the same surrogate key, where several master rows may match) as in the source at most."""
-    f = scope.fact
+    f = scope.by_id if scope.first is None else scope.fact
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
-    many = select(*key, func.count().label("rows_in_warehouse"), func.min(f.c.batch).label("first_batch"),
-                  func.max(f.c.batch).label("last_batch")) \
-        .where(*_identified(scope), *_ids_in_scope(scope), scope.until_unindexed(f)) \
+    many = select(*key, func.count().label("rows_in_warehouse"), batch_of(func.min(f.c.load_id)).label("first_batch"),
+                  batch_of(func.max(f.c.load_id)).label("last_batch")) \
+        .where(*_identified(scope, f), *_ids_in_scope(scope), scope.until_by_id(f)) \
         .group_by(*key).having(func.count() > 1).subquery("many")
     columns, wrong = [*many.c], []
     if source_ids is not None:
@@ -224,9 +225,9 @@ def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
         select(*columns).where(*wrong))
 
 
-def _identified(scope: Scope) -> list[ColumnElement[bool]]:
+def _identified(scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
     """A tuple without an id is counted, but no one can tell whether it is missing or there twice."""
-    return [scope.fact.c[i].is_not(None) for i in scope.ids]
+    return [table.c[i].is_not(None) for i in scope.ids]
 
 
 def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
@@ -240,12 +241,12 @@ def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
 
 
 def none_missing(scope: Scope, source_ids: sa.Table) -> Check:
-    s, f, u = source_ids.c, scope.fact, unmatched.c
-    loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_unindexed(f))
-    kept = and_(u.fact_table == scope.fact_name, u.stream_id == s.stream_id, scope.until_unindexed(unmatched))
+    s, f, u = source_ids.c, scope.by_id, unmatched.c
+    loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_by_id(f))
+    kept = and_(u.fact_table == scope.fact_name, u.stream_id == s.stream_id, scope.until_by_id(unmatched))
     # Outer joins: of NOT EXISTS, MariaDB would make a table of everything loaded, on disk, rather than look into the indexes.
     missing = select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)) \
-        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)).where(f.c.app.is_(None), u.app.is_(None))
+        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)).where(f.c.load_id.is_(None), u.load_id.is_(None))
     allowed = f" {scope.waiting:,} tuples wait in the join after the last batch and are still missing." if scope.waiting else ""
     if scope.waiting or scope.unidentified:
         found = missing.cte("missing")
@@ -263,17 +264,17 @@ def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
         f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have was changed, or put there by another.",
         select(*(f.c[i] for i in scope.ids), *_load(f))
         .select_from(f.outerjoin(source_ids, and_(*(s[i] == f.c[i] for i in scope.ids))))
-        .where(scope.holds(f), *_identified(scope), s.batch.is_(None)))
+        .where(scope.holds(f), *_identified(scope, f), s.batch.is_(None)))
 
 
 def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
-    s, f, u = source_ids.c, scope.fact, unmatched.c
+    s, f, u = source_ids.c, scope.by_id, unmatched.c
     mine = and_(u.fact_table == scope.fact_name, u.stream_id.is_not(None), u.reason != "unparsable", scope.holds(unmatched))
-    kept = select(u.stream_id, func.count().label("rows_in_unmatched"), func.min(u.batch).label("first_batch"),
-                  func.max(u.batch).label("last_batch")).where(mine).group_by(u.stream_id).subquery("kept")
+    kept = select(u.stream_id, func.count().label("rows_in_unmatched"), batch_of(func.min(u.load_id)).label("first_batch"),
+                  batch_of(func.max(u.load_id)).label("last_batch")).where(mine).group_by(u.stream_id).subquery("kept")
     same = s.stream_id == kept.c.stream_id
     times = select(func.count()).where(same).correlate(kept).scalar_subquery()
-    matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_unindexed(f), f.c[scope.surrogate].is_not(None))
+    matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_by_id(f), f.c[scope.surrogate].is_not(None))
     loaded = case((select(1).select_from(source_ids.join(f, matched)).where(same).correlate(kept).exists(), 1), else_=0)
     return Check(
         "unmatched_once", "Every unmatched tuple comes from the source, and from there only once",
@@ -349,8 +350,8 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
 
 def _matches_lost(scope: Scope, sample: Sample) -> Select:
     """Where several master rows match: those that a sampled stream tuple was not joined with."""
-    f, s, m, g = scope.fact, sample.facts, sample.master, scope.fact.alias("other")
-    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), func.coalesce(g.c.app, "") == s.c.app,
+    f, s, m, g = scope.fact, sample.facts, sample.master, scope.by_id.alias("other")
+    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.until_by_id(g),
                              g.c[scope.surrogate] == m.c[scope.surrogate])
     rows = s.join(f, drawn_facts(scope, sample)).join(m, and_(m.c.version == s.c.version,
                                                            *(f.c[a] == m.c[b] for a, b in scope.on.items())))
@@ -365,7 +366,7 @@ def sample_unmatched(scope: Scope, sample: Sample) -> Check:
         "sample_unmatched", "A sample of unmatched tuples, joined again by the database, has no match",
         f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, drawn at random (seed {sample.seed}). "
         "One listed here does have master data.",
-        select(s.c.stream_id, s.c.batch, s.c.drain, s.c.partition, *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
+        select(s.c.stream_id, *_load(s), *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
                s.c.version.label("master_version"), m.c[scope.surrogate])
         .select_from(s.join(m, and_(m.c.version == s.c.version,
                                     *(s.c[f"key_{i}"] == m.c[k] for i, k in enumerate(scope.on.values()))))))
@@ -373,22 +374,25 @@ def sample_unmatched(scope: Scope, sample: Sample) -> Check:
 
 def _counted(scope: Scope, table: sa.Table, name: str, *further: ColumnElement) -> FromClause:
     conditions = [scope.holds(table)] + ([table.c.fact_table == scope.fact_name] if table is unmatched else [])
-    key = [*_load(table), *further]
+    key = [table.c.load_id, *further]
     return select(*key, func.count().label("rows_in_table")).where(*conditions).group_by(*key).subquery(name)
 
 
-def _both_ways(counted: FromClause, ledger: FromClause, key: tuple[str, ...]) -> tuple[Select, Select]:
-    """Rows of `ledger` whose count differs in `counted`, and rows of `counted` that `ledger` does not have."""
-    same = and_(*(counted.c[k] == ledger.c[k] for k in key))
+def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[Select, Select]:
+    """Rows of `ledger` whose count differs in `counted`, and rows of `counted` that `ledger` does not have; by load, and further
+    columns."""
+    same = and_(*(counted.c[k] == ledger.c[k] for k in ("load_id", *further)))
     found = func.coalesce(counted.c.rows_in_table, 0)
-    return (select(*(ledger.c[k] for k in key), ledger.c.rows_in_ledger, found.label("rows_in_table"))
+    return (select(*_load(ledger), *(ledger.c[k] for k in further), ledger.c.rows_in_ledger, found.label("rows_in_table"))
             .select_from(ledger.outerjoin(counted, same)).where(found != ledger.c.rows_in_ledger),
-            select(*(counted.c[k] for k in key), literal(0), counted.c.rows_in_table)
-            .select_from(counted.outerjoin(ledger, same)).where(ledger.c[key[0]].is_(None)))
+            select(*_load(counted), *(counted.c[k] for k in further), literal(0), counted.c.rows_in_table)
+            .select_from(counted.outerjoin(ledger, same)).where(ledger.c.load_id.is_(None)))
 
 
 def _load(table: FromClause) -> list[ColumnElement]:
-    return [table.c[name] for name in LOAD]
+    """What a row's load_id says, for people."""
+    parts = {"batch": batch_of, "drain": drain_of, "partition": partition_of}
+    return [table.c[name] if name in table.c else part(table.c.load_id).label(name) for name, part in parts.items()]
 
 
 def _ids(scope: Scope, table: FromClause) -> list[ColumnElement]:

@@ -8,56 +8,50 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Integer, select
+from sqlalchemy import BigInteger, Column, select
 
 from semistream.quality.scope import Scope
-from semistream.quality.staging import LOAD, Staging
+from semistream.quality.staging import Staging
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.checksum import row_hashes, signed
 from semistream.warehouse.schema import unmatched
-from semistream.warehouse.tables import LOAD_COLUMNS, arrow_schema
+from semistream.warehouse.tables import ROW_KEY, arrow_schema
 
-Sums = dict[tuple[int, ...], int]  # by (batch, drain, partition), not yet modulo 2**64
-MOST_PARTITIONS = 1 << 20
+Sums = dict[int, int]  # by load_id, not yet modulo 2**64
 KEPT = ("reason", "stream_id", "tuple")  # columns of unmatched that a task writes
 
 
 def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Table:
-    """Table of batch, drain, partition, facts_checksum, unmatched_checksum, by a scan of all rows verified.
+    """Table of load_id, facts_checksum, unmatched_checksum, by a scan of all rows verified.
 
     facts: where they were summed up already, as a Delta table's.
     """
     if facts is None:
-        columns = [c for c in scope.fact.columns if c.name not in LOAD_COLUMNS]
+        columns = [c for c in scope.fact.columns if c.name not in ROW_KEY]
         facts = _scan(staging.engine, scope.fact, columns, scope.holds(scope.fact))
     mine = sa.and_(scope.holds(unmatched), unmatched.c.fact_table == scope.fact_name)
     kept = _scan(staging.engine, unmatched, [unmatched.c[name] for name in KEPT], mine)
-    table = staging.table("checksums", Column("batch", BigInteger), Column("drain", Integer), Column("partition", Integer),
-                          Column("facts_checksum", BigInteger), Column("unmatched_checksum", BigInteger))
-    staging.insert(table, [(*load, signed(facts.get(load, 0)), signed(kept.get(load, 0))) for load in {*facts, *kept}])
-    staging.index(table, *LOAD)
+    table = staging.table("checksums", Column("load_id", BigInteger), Column("facts_checksum", BigInteger),
+                          Column("unmatched_checksum", BigInteger))
+    staging.insert(table, [(load, signed(facts.get(load, 0)), signed(kept.get(load, 0))) for load in {*facts, *kept}])
+    staging.index(table, "load_id")
     return table
 
 
 def _scan(engine: sa.Engine, table: sa.Table, columns: list[Column], where: sa.ColumnElement[bool]) -> Sums:
     """A pass over the rows, some at a time."""
-    load = [table.c[name] for name in LOAD]
-    schema = pa.schema([f for f in arrow_schema(table) if f.name in {c.name for c in (*load, *columns)}])
+    schema = pa.schema([f for f in arrow_schema(table) if f.name in {"load_id", *(c.name for c in columns)}])
     with engine.connect() as connection:
         return sum_up(fetch(connection, select(*(table.c[name] for name in schema.names)).where(where), schema))
 
 
 def sum_up(batches: Iterable[pa.RecordBatch]) -> Sums:
-    """The sum of the rows' hashes by load, of batches that have the columns of ``LOAD`` among others."""
+    """The sum of the rows' hashes by load, of batches with a load_id and the columns that count."""
     sums: Sums = defaultdict(int)
     for batch in batches:
-        numbers, drains, partitions = (batch.column(name).to_numpy().astype(np.int64) for name in LOAD)
-        key: np.ndarray = (2 * numbers + drains) * MOST_PARTITIONS + partitions
-        loads, of = np.unique(key, return_inverse=True)
+        loads, of = np.unique(batch.column("load_id").to_numpy(), return_inverse=True)
         totals = np.zeros(len(loads), np.uint64)
-        rest = batch.drop_columns([name for name in LOAD_COLUMNS if name in batch.schema.names])
-        np.add.at(totals, of, row_hashes(rest))
+        np.add.at(totals, of, row_hashes(batch.drop_columns(["load_id"])))
         for load, total in zip(loads.tolist(), totals.tolist(), strict=True):
-            position, partition = divmod(load, MOST_PARTITIONS)
-            sums[(*divmod(position, 2), partition)] += total
+            sums[load] += total
     return sums

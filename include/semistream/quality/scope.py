@@ -10,7 +10,9 @@ from sqlalchemy.sql import ColumnElement, FromClause
 
 from semistream.config import Job, surrogate_key
 from semistream.errors import ConfigError
-from semistream.warehouse.proof import Position
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads, first_load, last_load
+from semistream.warehouse.proof import START, Position
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
 from semistream.warehouse.tables import dimension_name, existing_table
 
@@ -22,6 +24,7 @@ class Scope:
     """Batches after `first` (None: from the beginning) up to `last`, of one app."""
 
     app: str
+    number: int  # of the app, in its load_ids
     first: Position | None
     last: Position
     source_first: Position | None  # the last drained position at or before `first`: from there on nothing waited
@@ -29,6 +32,7 @@ class Scope:
     sink: str
     fact_name: str
     fact: sa.Table  # the fact table itself, or what was staged of a Delta table
+    by_id: sa.Table  # what finds its rows by their ids: itself, or what was staged of it where no index has them
     dimension: sa.Table
     surrogate: str
     ids: tuple[str, ...]
@@ -44,26 +48,36 @@ class Scope:
     max_unparsable: float = 0.01  # share of the tuples read that may be so
 
     def until(self, table: FromClause) -> ColumnElement[bool]:
-        """Rows of this app up to `last`."""
+        """Rows of this app up to `last`; the table has load_id, or app, batch and drain."""
+        if "load_id" in table.c:
+            return table.c.load_id.between(first_load(self.number, START), last_load(self.number, self.last))
         return and_(table.c.app == self.app, table.c.batch <= self.last[0], _at(table) <= _number(self.last))
 
-    def until_unindexed(self, table: FromClause) -> ColumnElement[bool]:
-        """The same, for a lookup by stream id: SQLite, without statistics, would rather go through the index on the load."""
-        return and_(func.coalesce(table.c.app, "") == self.app, _at(table) <= _number(self.last))
+    def until_by_id(self, table: FromClause) -> ColumnElement[bool]:
+        """The same of rows that are looked up by their stream ids: SQLite, without statistics, would rather go through the
+        primary key, were load_id a bare column here."""
+        return (table.c.load_id + 0).between(first_load(self.number, START), last_load(self.number, self.last))
 
     def after(self, table: FromClause) -> ColumnElement[bool]:
-        return sa.true() if self.first is None else and_(table.c.batch >= self.first[0], _at(table) > _number(self.first))
+        if self.first is None:
+            return sa.true()
+        if "load_id" in table.c:
+            return table.c.load_id > last_load(self.number, self.first)
+        return and_(table.c.batch >= self.first[0], _at(table) > _number(self.first))
 
     def holds(self, table: FromClause) -> ColumnElement[bool]:
         """Rows of the batches verified."""
+        if "load_id" in table.c and self.first is not None:
+            return table.c.load_id.between(last_load(self.number, self.first) + 1, last_load(self.number, self.last))
         return and_(self.until(table), self.after(table))
 
     def is_current(self, table: FromClause) -> ColumnElement[bool]:
         """Rows that were loaded with the master data that the dimension table has."""
         if not self.comparable:
             return sa.false()
-        old = [p for p, v in self.versions.items() if v != self.version]
-        return _at(table).not_in([_number(p) for p in old]) if old else sa.true()
+        b = load_batches.c
+        old = select(b.load_id).where(b.app == self.app, b.master_version != self.version)
+        return table.c.load_id.not_in(old) if len(set(self.versions.values())) > 1 else sa.true()
 
     @property
     def comparable(self) -> bool:
@@ -127,23 +141,23 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
     last = (commits[-1].batch, commits[-1].drain)
     dimension = existing_table(connection, dimension_name(job.master.name))
     surrogate = surrogate_key(job.master.name)
-    b, u = load_batches.c, unmatched.c
+    b, u, number = load_batches.c, unmatched.c, app_number(connection, app) or 0
     versions = {(r.batch, r.drain): r.master_version for r in connection.execute(
         select(b.batch, b.drain, b.master_version).where(b.app == app).distinct())}
     business_key = tuple(job.master.business_key) or tuple(job.on.values())
     waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
         b.app == app, b.batch == last[0], b.drain == last[1]))
     unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
-        u.app == app, u.fact_table == commits[-1].fact_table, u.reason == "unparsable"))
+        u.load_id.between(*app_loads(number)), u.fact_table == commits[-1].fact_table, u.reason == "unparsable"))
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == app)).one()
     # Of an inner join with unique keys there are as many facts as matched tuples, and no need to look at them all.
-    left = output > matched and kept > 0 and connection.execute(
-        select(1).select_from(fact).where(fact.c.app == app, fact.c[surrogate].is_(None)).limit(1)).first() is not None
+    without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(number)), fact.c[surrogate].is_(None))
+    left = output > matched and kept > 0 and connection.execute(without.limit(1)).first() is not None
     unique = is_unique(connection, dimension, list(job.on.values()), business_key)
     return Scope(
-        app=app, first=first, last=last, source_first=drained_until(connection, app, first), commits=len(commits),
-        sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, dimension=dimension, surrogate=surrogate,
+        app=app, number=number, first=first, last=last, source_first=drained_until(connection, app, first), commits=len(commits),
+        sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact, dimension=dimension, surrogate=surrogate,
         ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on), added=added_columns(fact, dimension, job),
         business_key=business_key, unique=unique,
         left=left, version=versions.get(last, "") if version is None else version, versions=versions,

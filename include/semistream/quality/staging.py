@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -23,10 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, func, insert, select
+from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, insert, select
 
 from semistream.quality.scope import Scope
 from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.load_ids import last_load
+from semistream.warehouse.proof import START
 from semistream.warehouse.schema import NAME, load_batches, unmatched
 from semistream.warehouse.types import KeyString, LongString
 
@@ -34,7 +36,7 @@ NO_MATCH = "no_match"  # as joins.base has it; importing that would bring in Num
 ROWS_AT_ONCE = 50_000
 PARTITIONS_SAMPLED = 64
 STALE_SECONDS = 86_400
-LOAD = ("batch", "drain", "partition")
+FACTS_AT_ONCE = 1_000_000  # copied in one transaction, about
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Sample:
-    """facts: app, load, version, ids; unmatched: stream_id, load, version, key_0 …; master: version, dimension columns."""
+    """facts: load_id, load_row, version; unmatched: stream_id, load_id, version, key_0 …; master: version, dimension columns."""
 
     facts: sa.Table
     unmatched: sa.Table
@@ -108,14 +110,42 @@ def drop_stale(engine: sa.Engine) -> None:
 
 
 def stage_rejected(staging: Staging, scope: Scope) -> sa.Table:
-    """The ledger's unmatched tuples by reason, one row each: batch, drain, partition, reason, rows_in_ledger."""
-    table = staging.table("rejected", Column("batch", BigInteger), Column("drain", Integer), Column("partition", Integer),
-                          Column("reason", String(40)), Column("rows_in_ledger", BigInteger))
+    """The ledger's unmatched tuples by reason, one row each: load_id, reason, rows_in_ledger."""
+    table = staging.table("rejected", Column("load_id", BigInteger), Column("reason", String(40)),
+                          Column("rows_in_ledger", BigInteger))
     with staging.engine.connect() as connection:
-        ledger = connection.execute(select(*(load_batches.c[k] for k in LOAD), load_batches.c.rejected)
+        ledger = connection.execute(select(load_batches.c.load_id, load_batches.c.rejected)
                                     .where(scope.holds(load_batches))).all()
-    staging.insert(table, [(*row[:3], reason, n) for row in ledger for reason, n in json.loads(row.rejected).items() if n])
-    staging.index(table, *LOAD)
+    staging.insert(table, [(row.load_id, reason, n) for row in ledger for reason, n in json.loads(row.rejected).items() if n])
+    staging.index(table, "load_id")
+    return table
+
+
+def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
+    """Where facts are found by their ids: the fact table itself where it has an index on them, else a copy of ids, load_id and
+    surrogate key, with such an index. The copy has those loads only in which tuples of the source that is counted again can be.
+    """
+    f, ids = scope.fact, list(scope.ids)
+    if not ids or any(i["column_names"][:len(ids)] == ids for i in sa.inspect(staging.engine).get_indexes(f.name)):
+        return f
+    names = [*ids, "load_id", scope.surrogate]
+    table = staging.table("by_id", *(Column(n, f.c[n].type) for n in names))
+    after = last_load(scope.number, scope.source_first or START)
+    with staging.engine.connect() as connection:
+        b = load_batches.c
+        loads = connection.execute(select(b.load_id, b.output_rows).where(scope.until(load_batches), b.load_id > after)
+                                   .order_by(b.load_id)).all()
+    rows, ends = 0, []
+    for load in loads:
+        rows += load.output_rows
+        if rows >= FACTS_AT_ONCE:
+            rows, ends = 0, [*ends, load.load_id]
+    for end in [*ends, last_load(scope.number, scope.last)]:
+        with staging.engine.begin() as connection:
+            some = select(*(f.c[n] for n in names)).where(f.c.load_id > after, f.c.load_id <= end)
+            connection.execute(table.insert().from_select(names, some))
+        after = end
+    staging.index(table, *ids)
     return table
 
 
@@ -140,14 +170,13 @@ def _compared(scope: Scope) -> list[str]:
 
 
 def _sample_facts(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> tuple[sa.Table, int]:
-    """Drawn in two stages, so that its cost does not grow with the table: partitions of batches, then rows of these."""
-    f = scope.fact
-    load = [f.c[k] for k in LOAD]
-    table = staging.table("sample", Column("app", NAME), Column("batch", BigInteger), Column("drain", Integer),
-                          Column("partition", Integer), Column("version", NAME), *(Column(i, f.c[i].type) for i in scope.ids))
+    """Drawn in two stages, so that its cost does not grow with the table: loads, of the ledger, then rows of these."""
+    b = load_batches.c
+    table = staging.table("sample", Column("load_id", BigInteger), Column("load_row", Integer), Column("version", NAME),
+                          *(Column(i, scope.fact.c[i].type) for i in scope.ids))
     with staging.engine.connect() as connection:
-        counted = select(*load, func.count().label("n")).where(scope.holds(f)).group_by(*load)
-        parts = connection.execute(counted.order_by(*load)).all()
+        parts = connection.execute(select(b.load_id, b.output_rows.label("n"), b.master_version)
+                                   .where(scope.holds(load_batches), b.output_rows > 0).order_by(b.load_id)).all()
         if len(parts) > PARTITIONS_SAMPLED:
             weights = np.array([p.n for p in parts], float)
             parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum()))]
@@ -158,52 +187,39 @@ def _sample_facts(staging: Staging, scope: Scope, size: int, rng: np.random.Gene
 
 
 def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size: int, rng: np.random.Generator) -> list[tuple]:
+    """(load_id, load_row, version, *ids) of rows whose numbers are drawn; one that is gone is told by other checks."""
     f, total, start = scope.fact, sum(p.n for p in parts), 0
     wanted = np.sort(rng.choice(total, min(size, total), replace=False)) if total else np.zeros(0, np.int64)
-    ids = [f.c[i] for i in scope.ids]
     out: list[tuple] = []
     for part in parts:
-        load = part[:3]
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
-        rows = select(*ids).where(f.c.app == scope.app, *(f.c[k] == v for k, v in zip(LOAD, load, strict=True))).order_by(*ids)
-        found = _at(connection.execute(rows.execution_options(yield_per=10_000)), iter(chosen.tolist()))
-        out += [(scope.app, *load, scope.versions.get((part.batch, part.drain), ""), *row) for row in found]
+        rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(f.c.load_id == part.load_id,
+                                                                        f.c.load_row.in_(chosen.tolist()))
+        out += [(part.load_id, row[0], part.master_version, *row[1:]) for row in connection.execute(rows.order_by(f.c.load_row))]
         start += part.n
     return out
 
 
-def _at(rows: Iterable[Any], positions: Iterator[int]) -> Iterator[Any]:
-    """The rows at the given ascending positions."""
-    position = next(positions, None)
-    for i, row in enumerate(rows):
-        if position is None:
-            return
-        if i == position:
-            yield row
-            position = next(positions, None)
-
-
 def _sample_unmatched(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> tuple[sa.Table, int]:
     u, masters = unmatched.c, list(scope.on.values())
-    table = staging.table("unmatched", Column("stream_id", KeyString()), Column("batch", BigInteger), Column("drain", Integer),
-                          Column("partition", Integer), Column("version", NAME),
+    table = staging.table("unmatched", Column("stream_id", KeyString()), Column("load_id", BigInteger), Column("version", NAME),
                           *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type)) for i, m in enumerate(masters)))
     mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == NO_MATCH)
     with staging.engine.connect() as connection:
-        ids = np.array(connection.scalars(select(u.id).where(mine).order_by(u.id)).all(), np.int64)
-        chosen = rng.choice(ids, min(size, len(ids)), replace=False).tolist() if len(ids) else []
-        rows = connection.execute(select(u.stream_id, u.batch, u.drain, u.partition, u.tuple).where(u.id.in_(chosen))).all()
+        keys = connection.execute(select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row)).tuples().all()
+        chosen = [keys[i] for i in sorted(rng.choice(len(keys), min(size, len(keys)), replace=False).tolist())] if keys else []
+        these = sa.tuple_(u.load_id, u.load_row).in_(chosen)
+        rows = connection.execute(select(u.stream_id, u.load_id, load_batches.c.master_version, u.tuple).select_from(
+            unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id)).where(these)).all()
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
-    keys = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()] for t in tuples)
-    versions = (scope.versions.get((row.batch, row.drain), "") for row in rows)
-    return table, staging.insert(table, [(*row[:4], v, *key) for row, v, key in zip(rows, versions, keys, strict=True)])
+    keyed = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()] for t in tuples)
+    return table, staging.insert(table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)])
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
-    """Joins the facts with the sample of them: through the index on the ids, hence no bare column of the load."""
+    """Joins the facts with the sample of them, through their primary key."""
     f, s = scope.fact, sample.facts
-    load = [func.coalesce(f.c.app, "") == s.c.app, *(func.coalesce(f.c[k], -1) == s.c[k] for k in LOAD)]
-    return and_(*(f.c[i] == s.c[i] for i in scope.ids), *load)
+    return and_(f.c.load_id == s.c.load_id, f.c.load_row == s.c.load_row)
 
 
 def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:

@@ -25,7 +25,8 @@ from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
-from semistream.quality.staging import Staging, stage_rejected, stage_sample
+from semistream.quality.staging import Staging, stage_by_id, stage_rejected, stage_sample
+from semistream.warehouse.ledger import app_number
 from semistream.warehouse.proof import START, Position, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
 from semistream.warehouse.tables import existing_table
@@ -105,8 +106,7 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
     places = Places.from_environment()
     seed = secrets.randbelow(2**31) if seed is None else seed
     reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
-    engine = warehouse.connect(url)
-    try:
+    with warehouse.open_warehouse(url) as engine:
         with engine.connect() as connection:
             commits = committed(connection, app)
             job = job or _job(commits[-1], app, places)
@@ -125,8 +125,6 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
         _write_run(engine, result, scope, started, time.monotonic() - clock)
         with engine.connect() as connection:
             return replace(result, proof=str(read_proof(connection, app)))
-    finally:
-        engine.dispose()
 
 
 def _job(commit: sa.Row, app: str, places: Places) -> Job:
@@ -161,9 +159,12 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
     if sink == "sql":
         fact = existing_table(engine, name)
     else:
-        fact, sums, damaged = delta.stage(staging, sink, job, app)
+        with engine.connect() as connection:
+            number = app_number(connection, app) or 0
+        fact, sums, damaged = delta.stage(staging, sink, job, app, number)
     with engine.connect() as connection:
         scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
+    scope = replace(scope, by_id=stage_by_id(staging, scope))
     rejected = stage_rejected(staging, scope)
     sources = stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
     files = stage_source_files(staging, scope, job.stream)

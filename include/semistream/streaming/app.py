@@ -49,7 +49,7 @@ from semistream.streaming.sources.registry import read_stream
 from semistream.streaming.sources.schema import stream_schema
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.task import SUMMARY, Work, get_ready, without_tuples
-from semistream.warehouse import create_all
+from semistream.warehouse import create_all, migrate
 from semistream.warehouse.ledger import retrying
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Load:
     def __init__(self, settings: LoadSettings, job: Job, places: Places, status: StatusFile):
         self.settings, self.job, self.places, self.status = settings, settings.with_source(job), places, status
         self.app, self.checkpoint = settings.name(), settings.directory(places)
-        self.warehouse = SqlSink(places.warehouse_url, job.fact_table, job.master.name, settings.retry)
+        self.warehouse = SqlSink(places.warehouse_url, job.fact_table, job.master.name, settings.retry, job.index_ids)
         self.sink: Sink = self.warehouse
         if settings.sink != "sql":
             self.sink = DeltaSink(settings.sink, str(self.checkpoint), self.warehouse)
@@ -453,6 +453,7 @@ class Load:
         (self.checkpoint / "state").mkdir(exist_ok=True)
         _sweep(self.checkpoint)
         retrying(lambda: create_all(self.warehouse.engine), self.settings.retry)
+        retrying(lambda: migrate(self.warehouse.engine), self.settings.retry)
         progress = Progress.read(self.checkpoint)
         self._warn_of_others()
         self.last = self.ledger.last()
@@ -516,7 +517,8 @@ class Load:
         n = len(self.stream)
         fields = list(join.output_schema)
         self._partition = partition_expression(plan.placement(self.stream))
-        retrying(lambda: self.sink.prepare(pa.schema(fields[:n]), pa.schema(fields[n:]), self.job.stream.id), self.settings.retry)
+        self.sink = retrying(lambda: self.sink.prepare(pa.schema(fields[:n]), pa.schema(fields[n:]), self.job.stream.id),
+                             self.settings.retry)
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)
         self.plan = plan

@@ -7,24 +7,29 @@ from sqlalchemy import Column, Engine, Table, inspect
 from sqlalchemy.exc import DBAPIError
 
 from semistream.warehouse.connect import connect
+from semistream.warehouse.migration import migrate
 from semistream.warehouse.schema import metadata
 
-__all__ = ["connect", "create_all", "open_warehouse"]
+__all__ = ["connect", "create_all", "migrate", "open_warehouse"]
 
 
 @contextmanager
 def open_warehouse(url: str) -> Iterator[Engine]:
-    """An engine of the warehouse, whose own tables are there."""
+    """An engine of the warehouse, whose tables are there, in the form that this version writes."""
     engine = connect(url)
     try:
         create_all(engine)
+        migrate(engine)
         yield engine
     finally:
         engine.dispose()
 
 
 def create_all(engine: Engine) -> None:
-    """Make the warehouse's own tables where they are missing, and the columns that those of an earlier version lack."""
+    """Make the warehouse's own tables where they are missing, and the columns that those of an earlier version lack.
+
+    Keys of rows are another matter, see ``migration``.
+    """
     metadata.create_all(engine)
     for table, column in _lacking(engine):
         try:
@@ -37,7 +42,7 @@ def create_all(engine: Engine) -> None:
 def _lacking(engine: Engine) -> list[tuple[Table, Column]]:
     found = inspect(engine).get_multi_columns(filter_names=list(metadata.tables))
     return [(table, column) for (_, name), columns in found.items() for table in [metadata.tables[name]]
-            for column in table.columns if column.name not in {c["name"] for c in columns}]
+            for column in table.columns if not column.primary_key and column.name not in {c["name"] for c in columns}]
 
 
 def _add(engine: Engine, table: Table, column: Column) -> None:

@@ -1,7 +1,8 @@
 """The load ledger: what has been loaded, exactly once.
 
-``load_batches``: one row per (app, batch, drain, partition), written in the very transaction that writes that partition's rows.
-Whoever commits it first has loaded the partition; every later attempt finds the row and writes nothing.
+``load_batches``: one row per (app, batch, drain, partition), written in the very transaction that writes that partition's rows,
+under the same ``load_id``, which is computed from these four (see ``load_ids``). Whoever commits it first has loaded the
+partition; every later attempt finds the row and writes nothing.
 ``load_commits``: one row per (app, batch, drain) once all its partitions are in. A drain (drain = 1) finishes the tuples that
 waited after that batch, reads no source, and exists only where something waited.
 
@@ -39,7 +40,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.schema import load_batches, load_commits, load_files, unmatched
+from semistream.warehouse.load_ids import first_load, last_load, load_id
+from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_files, unmatched
 
 T = TypeVar("T")
 # Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many connections; a statement ended by an
@@ -86,6 +88,21 @@ class Ledger:
                 return work(connection)
         return retrying(once, self.retry)
 
+    def number(self) -> int:
+        """The app's number in its load_ids; it gets one when it is asked for the first time."""
+        def once(connection: Connection) -> int:
+            found = app_number(connection, self.app)
+            return found or connection.execute(load_apps.insert().values(app=self.app)).inserted_primary_key[0]
+
+        try:
+            return self.run(once)
+        except IntegrityError:  # another process was first
+            return self.run(once)
+
+    def load_id(self, batch: int, drain: int, partition: int) -> int:
+        """The key of what a partition writes."""
+        return load_id(self.number(), batch, drain, partition)
+
     def partition(self, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The row of one partition, or None while it is not loaded."""
         rows = self.run(lambda c: c.execute(select(load_batches).where(*self._load(load_batches, batch, drain),
@@ -124,8 +141,10 @@ class Ledger:
 
         The ledger row goes first: its unique key makes a second attempt at the same time wait, then fail.
         """
+        row = _row(self.number(), entry)
+
         def work(connection: Connection) -> None:
-            connection.execute(load_batches.insert(), _row(entry))
+            connection.execute(load_batches.insert(), row)
             write(connection)
 
         try:
@@ -145,6 +164,7 @@ class Ledger:
         """
         files = [{"app": self.app, "batch": commit["batch"], "number": n, **SourceFile(*file)._asdict()}
                  for n, file in enumerate(commit.get("files", ()))]
+        number = self.number() if entries else 0
 
         def work(connection: Connection) -> None:
             row = {name: value for name, value in commit.items() if name != "files"}
@@ -152,7 +172,7 @@ class Ledger:
             if files:
                 connection.execute(load_files.insert(), files)
             if entries:
-                connection.execute(load_batches.insert(), [_row(e) for e in entries])
+                connection.execute(load_batches.insert(), [_row(number, e) for e in entries])
             if rejected is not None:
                 bulk_insert(connection, unmatched, rejected)
 
@@ -173,9 +193,12 @@ class Ledger:
 
     def take_back(self, batch: int, drain: int, facts: Table) -> None:
         """Forget what some partitions have loaded of a batch that is not committed."""
+        number = self.number()
+        first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
+
         def work(connection: Connection) -> None:
             for table in (facts, unmatched, load_batches):
-                connection.execute(delete(table).where(*self._load(table, batch, drain)))
+                connection.execute(delete(table).where(table.c.load_id.between(first, last)))
 
         self.run(work)
 
@@ -214,11 +237,18 @@ def utc_now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None, microsecond=0)
 
 
-def _row(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "memory": json.dumps(entry["memory"]), "rejected": json.dumps(entry["rejected"]), "committed_at": utc_now()}
+def app_number(connection: Connection, app: str) -> int | None:
+    """The number of an app in its load_ids; None for one that has none yet."""
+    return connection.scalar(select(load_apps.c.number).where(load_apps.c.app == app))
+
+
+def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
+    key = load_id(number, entry["batch"], entry["drain"], entry["partition"])
+    return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]), "rejected": json.dumps(entry["rejected"]),
+            "committed_at": utc_now()}
 
 
 def _entry(row: Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)
-    del values["committed_at"]
+    del values["committed_at"], values["load_id"]
     return {**values, "memory": json.loads(values["memory"]), "rejected": json.loads(values["rejected"])}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from sqlalchemy import Connection, Table, func, inspect, select
+from sqlalchemy.sql import ColumnElement
 
 from semistream.errors import ConfigError
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_batches, load_commits, load_files, quality_runs, unmatched
-from semistream.warehouse.tables import existing_table
+from semistream.warehouse.tables import existing_table, fact_tables
 
 LEDGER = (unmatched, load_batches, load_commits, load_files, quality_runs)
 
@@ -16,23 +19,28 @@ def rows_of(connection: Connection, app: str) -> dict[str, int]:
 
     Raises ConfigError where the app has loaded into Delta tables, which this does not change.
     """
-    counts = {t.name: connection.scalar(select(func.count()).select_from(t).where(t.c.app == app)) or 0
-              for t in _tables(connection, app)}
+    counts = {table.name: connection.scalar(select(func.count()).select_from(table).where(mine)) or 0
+              for table, mine in _rows(connection, app)}
     return {name: count for name, count in counts.items() if count}
 
 
 def remove_rows(connection: Connection, app: str) -> None:
-    """Delete them, as a part of the connection's transaction. Raises ConfigError as ``rows_of``."""
-    for table in _tables(connection, app):
-        connection.execute(table.delete().where(table.c.app == app))
+    """Delete them, as a part of the connection's transaction. Raises ConfigError as ``rows_of``.
+
+    The app keeps its number in ``load_apps``, so that no other app's rows can be taken for its own.
+    """
+    for table, mine in _rows(connection, app):
+        connection.execute(table.delete().where(mine))
 
 
-def _tables(connection: Connection, app: str) -> list[Table]:
+def _rows(connection: Connection, app: str) -> list[tuple[Table, ColumnElement[bool]]]:
+    """The tables that may have rows of the app, and which of them are."""
     c = load_commits.c
-    loads = connection.execute(select(c.fact_table, c.sink).where(c.app == app).distinct()).all()
-    delta = next((sink for _, sink in loads if sink != "sql"), None)
+    delta = connection.scalar(select(c.sink).where(c.app == app, c.sink != "sql").limit(1))
     if delta is not None:
         raise ConfigError("app", "must load into the warehouse's tables", f"{app}, which has loaded into {delta}",
                           "Delete that Delta table, or load into another one, under another --app name.")
-    there = inspect(connection)
-    return [*(existing_table(connection, name) for name in sorted({fact for fact, _ in loads}) if there.has_table(name)), *LEDGER]
+    # Also tables that it has no commit of: a crash may have left a part of the first batch there.
+    tables = [*(existing_table(connection, name) for name in fact_tables(inspect(connection))), *LEDGER]
+    number = app_number(connection, app) or 0
+    return [(t, t.c.app == app if "app" in t.c else t.c.load_id.between(*app_loads(number))) for t in tables]

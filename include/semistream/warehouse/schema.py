@@ -1,8 +1,9 @@
 """The warehouse's own tables. Dimension and fact tables are made from a job's schemas, by ``tables.py``.
 
-Everything that a load writes is keyed by (app, batch, drain, partition). ``load_batches`` has one row per such key, written in
-the transaction that writes the rows themselves: whoever commits it first has loaded that partition of that batch, and a second
-attempt finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are in.
+A load is a partition of a batch. Everything that it writes has its ``load_id`` (see ``load_ids``), rows of facts and of
+``unmatched`` also their number in it, ``load_row``; both together are these tables' primary key. ``load_batches`` has one row
+per load, written in the transaction that writes the rows themselves: whoever commits it first has loaded that partition of that
+batch, and a second attempt finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are in.
 """
 
 from sqlalchemy import BigInteger, Column, DateTime, Double, Float, Index, Integer, MetaData, String, Table, Text, false
@@ -13,19 +14,26 @@ metadata = MetaData()
 NAME = KeyString()
 
 
-def _load_key() -> list[Column]:
-    return [
-        Column("app", NAME, primary_key=True),
-        Column("batch", BigInteger, primary_key=True, autoincrement=False),
-        # 1: the rows that were finished by draining after that micro-batch
-        Column("drain", Integer, primary_key=True, autoincrement=False),
-    ]
+def row_key() -> list[Column]:
+    """The primary key of the rows that loads write: in InnoDB, and in SQLite without row ids, they lie in its order."""
+    return [Column("load_id", BigInteger, primary_key=True, autoincrement=False),
+            Column("load_row", Integer, primary_key=True, autoincrement=False)]  # the row's number in its load, from 0
 
+
+load_apps = Table(
+    "load_apps", metadata,
+    Column("number", big_integer(), primary_key=True, autoincrement=True),  # in the app's load_ids; none is given twice
+    Column("app", NAME, nullable=False, unique=True),
+    sqlite_autoincrement=True,
+)
 
 load_batches = Table(
     "load_batches", metadata,
-    *_load_key(),
-    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("load_id", big_integer(), primary_key=True, autoincrement=False),
+    Column("app", NAME, nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("drain", Integer, nullable=False),  # 1: the rows that were finished by draining after that micro-batch
+    Column("partition", Integer, nullable=False),
     Column("algorithm", NAME, nullable=False),
     Column("reason", Text),  # why `auto` chose that algorithm
     Column("master", NAME, nullable=False),
@@ -50,11 +58,14 @@ load_batches = Table(
     Column("facts_checksum", BigInteger),  # of the rows in the fact table, see checksum.py; null: loaded before there were any
     Column("unmatched_checksum", BigInteger),  # of those in unmatched
     Column("committed_at", DateTime, nullable=False),  # UTC
+    Index("ix_load_batches_load", "app", "batch", "drain", "partition", unique=True),
 )
 
 load_commits = Table(
     "load_commits", metadata,
-    *_load_key(),
+    Column("app", NAME, primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("drain", Integer, primary_key=True, autoincrement=False),
     Column("job", Text),  # JSON: the job that was loaded (config.Job), its source as it was read
     Column("fact_table", NAME, nullable=False),
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
@@ -78,17 +89,13 @@ load_files = Table(
 
 unmatched = Table(
     "unmatched", metadata,
-    Column("id", big_integer(), primary_key=True),
-    Column("app", NAME, nullable=False),
-    Column("batch", BigInteger, nullable=False),
-    Column("drain", Integer, nullable=False),
-    Column("partition", Integer, nullable=False),
+    *row_key(),
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
     Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
-    Index("ix_unmatched_load", "app", "batch", "drain", "partition"),
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
+    sqlite_with_rowid=False,
 )
 
 masters = Table(

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Integer, MetaData, Table, inspect, quoted_name
+from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Inspector, MetaData, Table, inspect, quoted_name
 from sqlalchemy.exc import NoSuchTableError
 
 from semistream.config import surrogate_key
 from semistream.errors import ConfigError
-from semistream.warehouse.schema import NAME
+from semistream.warehouse.schema import metadata as own
+from semistream.warehouse.schema import row_key
 from semistream.warehouse.types import arrow_type, big_integer, sql_type, stored_schema
 
-LOAD_COLUMNS = ("app", "batch", "drain", "partition")  # what every loaded row is keyed by
+ROW_KEY = ("load_id", "load_row")  # the primary key of loaded rows
 
 
 def dimension_name(master: str) -> str:
@@ -44,32 +45,33 @@ def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
 
 
 def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema, id_columns: Sequence[str] = (),
-               metadata: MetaData | None = None) -> Table:
-    """A job's fact table: the stream's columns, the surrogate key, the added master columns, and the load that wrote the row.
+               metadata: MetaData | None = None, *, index_ids: bool = False) -> Table:
+    """A job's fact table: the stream's columns, the surrogate key, the added master columns, and the row's key.
 
-    added: the master columns under the names that they have in the join's output. Indexed on the id columns and on the load.
-    Raises ConfigError for a missing id column, or for a name that occurs twice.
+    added: the master columns under the names that they have in the join's output. The primary key is ``schema.row_key``.
+    index_ids: with an index on the id columns. Raises ConfigError for a missing id column, or for a name that occurs twice.
     """
     _need("stream.id", id_columns, stream)
-    _avoid((*LOAD_COLUMNS, surrogate_key(master)), stream)
+    _avoid((*ROW_KEY, surrogate_key(master)), stream)
     added = pa.schema([f for f in added if f.name != surrogate_key(master)])
-    _avoid((*LOAD_COLUMNS, *stream.names), added)
+    _avoid((*ROW_KEY, *stream.names), added)
     table = Table(name, metadata or MetaData(),
                   *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(stream)],
                   Column(surrogate_key(master), BigInteger),
                   *[Column(quoted(f.name), sql_type(f)) for f in stored_schema(added)],
-                  Column("app", NAME, nullable=False), Column("batch", BigInteger, nullable=False),
-                  Column("drain", Integer, nullable=False), Column("partition", Integer, nullable=False),
-                  mysql_engine="InnoDB", mysql_charset="utf8mb4")
-    Index(_index(name, "load"), *[table.c[c] for c in LOAD_COLUMNS])
-    if id_columns:
+                  *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_with_rowid=False)
+    if id_columns and index_ids:
         Index(_index(name, "id"), *[table.c[c] for c in id_columns])
     return table
 
 
 def ensure(engine: Engine, table: Table) -> Table:
-    """Create the table, or check that the one that exists has its columns. Raises ConfigError naming what does not fit."""
+    """Create the table, or check that the one that exists has its columns, and add indexes that it lacks.
+
+    An index that it has and ``table`` has not stays. Raises ConfigError naming what does not fit.
+    """
     table.metadata.create_all(engine, [table])
+    indexes = {index["name"] for index in inspect(engine).get_indexes(table.name)}
     existing = {c["name"]: c["type"] for c in inspect(engine).get_columns(table.name)}
     for column in table.columns:
         if column.name not in existing:
@@ -79,7 +81,17 @@ def ensure(engine: Engine, table: Table) -> Table:
         if wanted != found and not (engine.dialect.name == "sqlite" and "decimal" in wanted):
             raise ConfigError(f"{table.name}.{column.name}", f"must be a column of type {wanted}", found,
                               "Change the column's type, or name another table.")
+    for index in table.indexes:
+        if index.name not in indexes:
+            index.create(engine)
     return table
+
+
+def fact_tables(inspector: Inspector) -> list[str]:
+    """The names of all fact tables, which are known by their primary key."""
+    keys = inspector.get_multi_pk_constraint()
+    return sorted(name for (_, name), key in keys.items()
+                  if key["constrained_columns"] == list(ROW_KEY) and name not in own.tables)
 
 
 def existing_table(bind: Engine | Connection, name: str) -> Table:

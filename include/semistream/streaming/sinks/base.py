@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.warehouse.checksum import as_stored, checksum, signed
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from semistream.streaming.task import Spool
 
 INSERT_ROWS = 200_000  # handed to the bulk writer at a time
-LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))
 
 
 class Sink(Protocol):
@@ -26,13 +26,13 @@ class Sink(Protocol):
         """Forget what some partitions have loaded of a batch that is not committed."""
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
-        """Where joined rows go at once, and not into the spool; load: the ``LOAD_FIELDS``."""
+        """Where joined rows go at once, and not into the spool; load: app, batch, drain and partition."""
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         """Write a partition, or make it ready for ``commit``; gives the ledger row that counts."""
 
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
-        """Make the place, or check it. Raises ConfigError when it does not fit."""
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
+        """Make the place, or check it; gives the sink to go on with. Raises ConfigError when the place does not fit."""
 
     def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
         """Make sure that a batch, all of whose partitions are loaded, will count; False where only ``commit`` can."""
@@ -46,16 +46,16 @@ def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if name not in ("data", "unmatched_file")}
 
 
-def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:
-    """Rows with the load that they belong to."""
-    for name, kind in LOAD_FIELDS:
-        joined = joined.append_column(name, pa.repeat(pa.scalar(entry[name], kind), joined.num_rows))
-    return joined
+def with_key(rows: pa.Table, load_id: int) -> pa.Table:
+    """Rows of a load with their primary key in the warehouse: load_id, load_row."""
+    numbers = pa.array(np.arange(rows.num_rows, dtype=np.int32))
+    return rows.append_column("load_id", pa.repeat(pa.scalar(load_id, pa.int64()), rows.num_rows)) \
+        .append_column("load_row", numbers)
 
 
-def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Table:
-    """Unmatched tuples as rows of the table ``unmatched``."""
-    return with_load(tuples, entry).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+def rejected_rows(tuples: pa.Table, load_id: int, fact: str) -> pa.Table:
+    """Unmatched tuples of a load as rows of the table ``unmatched``."""
+    return with_key(tuples, load_id).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
 
 
 def stored_checksum(rows: pa.Table, dialect: str) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,10 @@ import pyarrow.parquet as pq
 from semistream.durable import naming, read_checked, sync, write_checked
 from semistream.errors import ConfigError
 from semistream.streaming.progress import RESTORE
-from semistream.streaming.sinks.base import LOAD_FIELDS, ledger_row, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.base import ledger_row, rejected_rows, stored_checksum
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
+from semistream.warehouse.ledger import Ledger
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from semistream.streaming.task import Spool
 
 INTENT = "intent.json"
+FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
 
 
@@ -44,11 +47,15 @@ class DeltaSink:
     """Tasks write Parquet files that nothing refers to. The driver notes them (``intent.json``: the promise), commits them as one
     Delta transaction under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one
     transaction of the warehouse. After a crash only what follows the intent is done again, and both steps can be.
+
+    Rows have their load's ``load_id``, and no number, as no key is made of it here. A table that a former version made has the
+    columns of ``FORMER_KEY`` instead, and keeps them.
     """
 
     uri: str
     checkpoint: str
     warehouse: SqlSink
+    former: bool = False  # the table has the columns of ``FORMER_KEY``
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return None  # the driver asks no task for a batch that is in
@@ -57,13 +64,16 @@ class DeltaSink:
         return None  # nothing refers to what was written
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
-        return DataFile(self.uri, schema, load)
+        if self.former:
+            return DataFile(self.uri, schema, load, {name: pa.scalar(load[name], kind) for name, kind in FORMER_KEY.items()})
+        key = self.warehouse.ledger(load["app"]).load_id(load["batch"], load["drain"], load["partition"])
+        return DataFile(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
-        unmatched_checksum = stored_checksum(spool.unmatched(), self.warehouse.engine.dialect.name)
-        rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)
+        rejected = spool.unmatched()
+        unmatched_checksum = stored_checksum(rejected, self.warehouse.engine.dialect.name)
         if rejected.num_rows:
             staging = Path(self.checkpoint) / "staging"
             staging.mkdir(exist_ok=True)
@@ -73,23 +83,27 @@ class DeltaSink:
         return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
                         "facts_checksum": signed(spool.data.total), "unmatched_checksum": unmatched_checksum}
 
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> DeltaSink:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
-        schema = pa.schema([*stream, *added, *(pa.field(n, t) for n, t in LOAD_FIELDS)])
+        schema = pa.schema([*stream, *added, pa.field("load_id", pa.int64())])
         _delta_table.cache_clear()  # it may be another table, made anew at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
                 if "://" not in self.uri:
                     Path(self.uri).mkdir(parents=True, exist_ok=True)
                 DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
-            found = [f.name for f in DeltaTable(self.uri).schema().fields]
+            table = DeltaTable(self.uri)
+            found = [f.name for f in table.schema().fields]
         except DeltaError as e:
             raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri, str(e)) from None
-        if found != schema.names:
+        former = found[-len(FORMER_KEY):] == list(FORMER_KEY)
+        wanted = [*schema.names[:-1], *FORMER_KEY] if former else schema.names
+        if found != wanted:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
-                              f"They are: {', '.join(schema.names)}. Name another table.")
+                              f"They are: {', '.join(wanted)}. Name another table.")
+        return replace(self, former=former)
 
     def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
         write_checked(Path(self.checkpoint) / INTENT, {"commit": commit, "entries": entries})
@@ -110,12 +124,18 @@ class DeltaSink:
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=once)
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
-        rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
-        rows = [ledger_row(e) for e in entries]
-        self.warehouse.ledger(commit["app"]).commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
+        rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
+        rejected = [self._rejected(ledger, e) for e in entries if e["unmatched_file"]]
+        ledger.commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
         (Path(self.checkpoint) / INTENT).unlink(missing_ok=True)
         for left_over in staging.glob("*.parquet"):
             left_over.unlink(missing_ok=True)
+
+    def _rejected(self, ledger: Ledger, entry: dict[str, Any]) -> pa.Table:
+        """A partition's rows of ``unmatched``."""
+        file = Path(self.checkpoint) / "staging" / entry["unmatched_file"]
+        tuples = pq.read_table(file, columns=["reason", "stream_id", "tuple"])
+        return rejected_rows(tuples, ledger.load_id(entry["batch"], entry["drain"], entry["partition"]), self.warehouse.fact)
 
     def version(self, app: str) -> int | None:
         """The newest transaction version that the table has of an app."""
@@ -144,13 +164,16 @@ def keep_promise(checkpoint: Path, warehouse: SqlSink) -> None:
 
 class DataFile:
     """A partition's joined rows as a Parquet file of a Delta table, written, and on a local disk flushed, while they are joined;
-    until the driver's commit nothing refers to it."""
+    until the driver's commit nothing refers to it.
 
-    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any]):
+    load: batch, drain and partition; key: further columns, of which each has one value in all rows.
+    """
+
+    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any], key: dict[str, pa.Scalar]):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
         self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
         self._name = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-{uuid.uuid4().hex}.parquet"
-        self._schema, self._load = schema, load
+        self._schema, self._key = schema, key
         self._writer: pq.ParquetWriter | None = None
         self._flushing: threading.Thread | None = None
         self._group: list[pa.RecordBatch] = []
@@ -192,11 +215,13 @@ class DataFile:
     def _write_group(self) -> None:
         joined = pa.Table.from_batches(self._group, self._schema)
         self.total += checksum(joined)
-        group = with_load(joined, self._load)
+        group = joined
+        for name, value in self._key.items():
+            group = group.append_column(name, pa.repeat(value, joined.num_rows))
         with naming(self._path):
             if self._writer is None:
                 self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files, compression="snappy",
-                                                use_dictionary=_with_dictionary(group.schema))
+                                                use_dictionary=_with_dictionary(group.schema, self._key))
             self._writer.write_table(group, GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group, self._group_rows, self._group_bytes = [], 0, 0
@@ -209,6 +234,6 @@ class DataFile:
             self._flushing.start()
 
 
-def _with_dictionary(schema: pa.Schema) -> list[str]:
+def _with_dictionary(schema: pa.Schema, key: Collection[str]) -> list[str]:
     """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the compression."""
-    return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in dict(LOAD_FIELDS)]
+    return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in key]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, Table
 
-from semistream.streaming.sinks.base import INSERT_ROWS, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.base import INSERT_ROWS, rejected_rows, stored_checksum, with_key
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
@@ -35,6 +35,7 @@ class SqlSink:
     fact: str
     master: str
     retry: float
+    index_ids: bool = False  # of the fact table, on the stream's id columns
 
     @property
     def engine(self) -> Engine:
@@ -53,8 +54,9 @@ class SqlSink:
         return None
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        joined, rejected = with_load(spool.joined(), entry), rejected_rows(spool.unmatched(), entry, self.fact)
-        dialect = self.engine.dialect.name
+        ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
+        key = ledger.load_id(entry["batch"], entry["drain"], entry["partition"])
+        joined, rejected = with_key(spool.joined(), key), rejected_rows(spool.unmatched(), key, self.fact)
         entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
                          "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
@@ -63,10 +65,11 @@ class SqlSink:
             _insert(connection, table, joined)
             _insert(connection, unmatched, rejected)
 
-        return self.ledger(entry["app"]).load(entry, insert)
+        return ledger.load(entry, insert)
 
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
-        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns))
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
+        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns, index_ids=self.index_ids))
+        return self
 
     def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
         return False
