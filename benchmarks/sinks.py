@@ -1,7 +1,7 @@
 """Rows per second into SQLite, MariaDB and Delta: the project's sinks beside each library's own best bulk path.
 
 One partition's joined rows (an id, a quantity, 14 BIGINT columns) in one transaction, into an empty table with the same columns
-and indexes, from the same Arrow table. The project's sinks write the load's columns and the ledger row too. MariaDB's peer is
+and keys, from the same Arrow table. The project's sinks make the rows' keys and write the ledger row too. MariaDB's peer is
 LOAD DATA of a file that was made ready before, and adbc_ingest brings a second SQLite into the process, whose locks undo the
 first one's: bounds, not rivals.
 """
@@ -25,12 +25,13 @@ from sqlalchemy.types import String
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
 from semistream.joins.front import PROBE_ROWS
-from semistream.streaming.sinks.base import with_load
+from semistream.streaming.sinks.base import with_key
 from semistream.streaming.sinks.delta import DataFile, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.task import UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import arrow_batch
+from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.schema import load_batches
 
 ADDED = pa.schema(list(COLUMNS)[1:])
@@ -118,7 +119,7 @@ class SinkPeer:
         found = master.take(pa.array(tuples.column("key").to_numpy() - 1))
         self.rows = pa.table([*tuples.columns, *(found[c].combine_chunks() for c in ADDED.names)],
                              schema=pa.schema([*STREAM, *ADDED]))
-        self.whole = with_load(self.rows, LOAD)
+        self.whole = with_key(self.rows, load_id(1, 0, 0, 0))
         self.answer, self.expected = Answer(), stream.expected(of.rows)
 
     def measure(self) -> Sample:
@@ -168,7 +169,7 @@ def tables(place: str) -> SqlSink:
 
 def entry() -> dict:
     """A ledger row."""
-    plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in load_batches.columns if c.name != "committed_at"}
+    plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in load_batches.columns if c.name not in ("committed_at", "load_id")}
     return plain | LOAD | {"memory": {}, "rejected": {}, "state_file": "state"}
 
 
@@ -218,7 +219,7 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
     checkpoint = peer.home / "checkpoint"
     checkpoint.mkdir()
     sink, given = DeltaSink(place, str(checkpoint), warehouse), Given(peer.rows)
-    sink.prepare(STREAM, ADDED, ("id",))
+    sink = sink.prepare(STREAM, ADDED, ("id",))
     start = time.perf_counter()
     given.data = sink.data_file(peer.rows.schema, LOAD)
     for rows in peer.rows.to_batches(PROBE_ROWS):

@@ -39,7 +39,7 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
     facts = [Counter(sqlite_load.query(f"SELECT batch, partition, id, sku, name FROM fact_sales {OF} = '{name}'"))
              for name in ("tasks", "spark")]
     same(*facts)
-    lost = [Counter(sqlite_load.query(f"SELECT stream_id, tuple, reason FROM unmatched {OF} = '{name}'"))
+    lost = [Counter(sqlite_load.query(f"SELECT stream_id, tuple, unmatched.reason FROM unmatched {OF} = '{name}'"))
             for name in ("tasks", "spark")]
     same(*lost)
 

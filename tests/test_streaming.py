@@ -140,7 +140,7 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
                                   source_columns="id BIGINT, sku STRING, amount DOUBLE", join_type="left")
         assert (summary["rows_read"], summary["rejected"]) == (5, {"unparsable": 2, "null_key": 1})
         kept = sqlite_load.query("SELECT tuple FROM unmatched JOIN load_batches USING (load_id) "
-                                 f"WHERE app = '{form}' AND reason = 'unparsable'")
+                                 f"WHERE app = '{form}' AND unmatched.reason = 'unparsable'")
         rows = [json.loads(t) for t, in kept]
         assert {row["_corrupt_record"] for row in rows} == broken
         lines = content.split("\n")

@@ -135,11 +135,12 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
         b = load_batches.c
         loads = connection.execute(select(b.load_id, b.output_rows).where(scope.until(load_batches), b.load_id > after)
                                    .order_by(b.load_id)).all()
-    rows, ends = 0, []
+    rows, ends = 0, list[int]()
     for load in loads:
         rows += load.output_rows
         if rows >= FACTS_AT_ONCE:
-            rows, ends = 0, [*ends, load.load_id]
+            rows = 0
+            ends.append(load.load_id)
     for end in [*ends, last_load(scope.number, scope.last)]:
         with staging.engine.begin() as connection:
             some = select(*(f.c[n] for n in names)).where(f.c.load_id > after, f.c.load_id <= end)

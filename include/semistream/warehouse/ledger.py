@@ -91,8 +91,9 @@ class Ledger:
     def number(self) -> int:
         """The app's number in its load_ids; it gets one when it is asked for the first time."""
         def once(connection: Connection) -> int:
-            found = app_number(connection, self.app)
-            return found or connection.execute(load_apps.insert().values(app=self.app)).inserted_primary_key[0]
+            if app_number(connection, self.app) is None:
+                connection.execute(load_apps.insert().values(app=self.app))
+            return app_number(connection, self.app) or 0
 
         try:
             return self.run(once)
