@@ -10,9 +10,10 @@ from sqlalchemy import text
 
 from loads import ON, same
 from semistream.sizing.plan import Plan
-from semistream.streaming import app, columnar
+from semistream.streaming import columnar, micro_batch
 from semistream.streaming.exchange import ask
 from semistream.streaming.progress import Progress
+from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.log import SourceLog
 from semistream.warehouse import connect
 
@@ -23,11 +24,11 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
     for rows in (3000, 0, 2000):
         sqlite_load.add_file(rows)
     asked, sampled = [], []
-    monkeypatch.setattr(app, "can_read", lambda *a: asked.append(columnar.can_read(*a)) or asked[-1])
-    monkeypatch.setattr(app, "first_tuples", lambda *a: sampled.append(columnar.first_tuples(*a)) or sampled[-1])
+    monkeypatch.setattr(micro_batch, "can_read", lambda *a: asked.append(columnar.can_read(*a)) or asked[-1])
+    monkeypatch.setattr(micro_batch, "first_tuples", lambda *a: sampled.append(columnar.first_tuples(*a)) or sampled[-1])
     sqlite_load.run(spark, app="tasks", partitions=partitions, algorithm="ssbj", parameters={})
     assert [sample.num_rows for sample in sampled] == ([3000] if partitions > 1 else []), "one operator has no question"
-    monkeypatch.setattr(app, "can_read", lambda *_: False)
+    monkeypatch.setattr(micro_batch, "can_read", lambda *_: False)
     sqlite_load.run(spark, app="spark", partitions=partitions, algorithm="ssbj", parameters={})
     assert len(asked) >= 3 and all(asked) and len(sampled) <= 1
     rows = [Counter(sqlite_load.query(f"SELECT batch, drain, partition, matched FROM load_batches b WHERE app = '{name}'"))
@@ -61,12 +62,12 @@ def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, m
     again."""
     sqlite_load.add_file(3000)
     settings = {"partitions": 5, "join_type": "left", "algorithm": "ssbj", "parameters": {}, "memory": "2MB"}
-    commit = app.SqlSink.commit
+    commit = SqlSink.commit
 
     def fails(*_):
         raise OSError("the driver dies")
 
-    monkeypatch.setattr(app.SqlSink, "commit", fails)
+    monkeypatch.setattr(SqlSink, "commit", fails)
     with pytest.raises(Exception, match="the driver dies"):
         sqlite_load.run(spark, **settings)
     engine = connect(sqlite_load.places.warehouse_url)
@@ -74,8 +75,8 @@ def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, m
         for table in ("load_batches", "fact_sales", "unmatched"):
             connection.execute(text(f"DELETE FROM {table} WHERE partition = 0"))
     engine.dispose()
-    monkeypatch.setattr(app.SqlSink, "commit", commit)
-    monkeypatch.setattr(app, "can_read", lambda *_: False)
+    monkeypatch.setattr(SqlSink, "commit", commit)
+    monkeypatch.setattr(micro_batch, "can_read", lambda *_: False)
     sqlite_load.run(spark, **settings)
     sqlite_load.check("left")
 

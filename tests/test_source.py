@@ -16,6 +16,7 @@ from semistream import quality
 from semistream.errors import StateError
 from semistream.source_files import list_files
 from semistream.streaming.app import Load
+from semistream.streaming.micro_batch import MicroBatch
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -118,8 +119,8 @@ def test_a_file_that_no_batch_has_is_found(spark, load):
 def test_a_file_that_is_gone_before_it_is_read_stops_the_load(spark, sqlite_load, monkeypatch):
     sqlite_load.add_file(50)
     file, aside = next(sqlite_load.stream_directory.iterdir()), sqlite_load.places.home / "aside"
-    rested = Load._rested
-    monkeypatch.setattr(Load, "_rested", lambda self, paths: (shutil.move(file, aside), rested(self, paths))[1])
+    rested = MicroBatch._rested
+    monkeypatch.setattr(MicroBatch, "_rested", lambda *args: (shutil.move(file, aside), rested(*args))[1])
     with pytest.raises(StateError, match=f"{file} is gone"):
         sqlite_load.run(spark)
     monkeypatch.undo()

@@ -18,6 +18,7 @@ from loads import SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.streaming import app
+from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources import files
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
@@ -56,7 +57,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):  # Spark takes them by age
         os.utime(file, (second + 1, second + 1))
     settings = {"sink": "sql" if sink == "sql" else str(tmp_path / "delta"), "algorithm": "meshjoin"}
-    ran, run, commit = [], app.Load._run, Ledger.commit
+    ran, run, commit = [], app.Load._join, Ledger.commit
 
     def noted(self, work, df):
         ran.append((work.batch, work.drain))
@@ -67,7 +68,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
             raise OSError("the driver dies")
         commit(self, row, *rows)
 
-    monkeypatch.setattr(app.Load, "_run", noted)
+    monkeypatch.setattr(app.Load, "_join", noted)
     monkeypatch.setattr(Ledger, "commit", dies)
     with pytest.raises(OSError, match="driver dies"):
         sqlite_load.run(spark, **settings)
@@ -229,7 +230,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
 
     def idle_before(load, *args):
         begin(load, *args)
-        load._progressed = load._waits_since = time.monotonic() - 7200
+        load.commits.committed_at = load.commits.waiting_since = time.monotonic() - 7200
 
     monkeypatch.setattr(app.Load, "__init__", idle_before)
     monkeypatch.setattr(app, "POLL", 0.005)
@@ -242,7 +243,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
 
 def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite_load, monkeypatch):
     begun, looked = threading.Event(), threading.Event()
-    commit, due = app.SqlSink.commit, app.Load._drain_due
+    commit, due = SqlSink.commit, app.Load._drain_due
 
     def fails(sink, row, entries):
         if row["batch"] == 1:
@@ -261,7 +262,7 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
         sqlite_load.add_file(rows)
     settings = {"memory": "64MB", "drain_every": 0.001}
     with monkeypatch.context() as patch:
-        patch.setattr(app.SqlSink, "commit", fails)
+        patch.setattr(SqlSink, "commit", fails)
         patch.setattr(app.Load, "_drain_due", only_meanwhile)
         with pytest.raises(Exception, match="the driver dies"):
             sqlite_load.run(spark, **settings)

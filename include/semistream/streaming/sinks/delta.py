@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from semistream.durable import naming, read_checked, sync, write_checked
+from semistream.durable import naming, sync
 from semistream.errors import ConfigError
-from semistream.streaming.progress import RESTORE
-from semistream.streaming.sinks.base import LOAD_FIELDS, ledger_row, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.base import LOAD_FIELDS, StoredRows, ledger_row, rejected_rows, stored_checksum, with_load
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
     from semistream.streaming.task import Spool
 
-INTENT = "intent.json"
+READ_ROWS = 100_000  # at a time, for the proof
 GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
 
 
@@ -41,14 +44,23 @@ def _delta_table(uri: str) -> DeltaTable:
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Tasks write Parquet files that nothing refers to. The driver notes them (``intent.json``: the promise), commits them as one
-    Delta transaction under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one
-    transaction of the warehouse. After a crash only what follows the intent is done again, and both steps can be.
+    """Tasks write Parquet files that nothing refers to. The driver, once it has noted them, commits them as one Delta transaction
+    under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one transaction of the
+    warehouse. After a crash both steps are done again, and can be.
     """
 
     uri: str
     checkpoint: str
     warehouse: SqlSink
+    two_phase: ClassVar[bool] = True
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        return True  # a directory or a URI
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
+        return cls(setting, str(checkpoint), warehouse)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return None  # the driver asks no task for a batch that is in
@@ -91,10 +103,6 @@ class DeltaSink:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
                               f"They are: {', '.join(schema.names)}. Name another table.")
 
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        write_checked(Path(self.checkpoint) / INTENT, {"commit": commit, "entries": entries})
-        return True
-
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
@@ -113,15 +121,37 @@ class DeltaSink:
         rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
         rows = [ledger_row(e) for e in entries]
         self.warehouse.ledger(commit["app"]).commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
-        (Path(self.checkpoint) / INTENT).unlink(missing_ok=True)
-        for left_over in staging.glob("*.parquet"):
+
+    def clean_up(self) -> None:
+        for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
-    def version(self, app: str) -> int | None:
-        """The newest transaction version that the table has of an app."""
+    def newest(self, app: str) -> tuple[int, int] | None:
         from deltalake import DeltaTable
 
-        return DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        version = DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        return None if version is None else divmod(version, 2)
+
+    def stored(self, app: str) -> StoredRows:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self.uri)
+        except TableNotFoundError:
+            raise ConfigError("sink", "must be a Delta table that exists", self.uri,
+                              "It was written by this app and is gone.") from None
+        data = table.to_pyarrow_dataset()
+        log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
+        sizes = {unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)}
+
+        def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
+            found, wanted = data.filesystem.get_file_info(fragment.path).size, sizes.get(fragment.path)
+            if wanted not in (None, found):
+                raise OSError("it is gone" if found is None else f"it has {found:,} bytes in place of {wanted:,}")
+            yield from fragment.to_batches(schema=data.schema, filter=pc.field("app") == app, batch_size=READ_ROWS)
+
+        return StoredRows(pa.schema(data.schema), ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
 
     def _flush(self, version: int) -> None:
         """Wait until the table's log from a version on is on disk: the ledger will say that it is."""
@@ -133,13 +163,6 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
-
-
-def keep_promise(checkpoint: Path, warehouse: SqlSink) -> None:
-    """Finish a commit that a crash left half-way, whatever sink is asked for now."""
-    intent = read_checked(checkpoint / INTENT, RESTORE)
-    if intent is not None:
-        DeltaSink(intent["commit"]["sink"], str(checkpoint), warehouse).commit(intent["commit"], intent["entries"])
 
 
 class DataFile:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, Table
 
-from semistream.streaming.sinks.base import INSERT_ROWS, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.base import INSERT_ROWS, StoredRows, rejected_rows, stored_checksum, with_load
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
@@ -35,6 +36,15 @@ class SqlSink:
     fact: str
     master: str
     retry: float
+    two_phase: ClassVar[bool] = False
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        return setting == "sql"
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> SqlSink:
+        return warehouse
 
     @property
     def engine(self) -> Engine:
@@ -68,11 +78,17 @@ class SqlSink:
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
         ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns))
 
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        return False
-
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         self.ledger(commit["app"]).commit(commit)
+
+    def clean_up(self) -> None:
+        return None
+
+    def newest(self, app: str) -> tuple[int, int] | None:
+        return None
+
+    def stored(self, app: str) -> StoredRows | None:
+        return None
 
 
 def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
