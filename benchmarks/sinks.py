@@ -28,7 +28,7 @@ from semistream.joins.front import PROBE_ROWS
 from semistream.streaming.sinks.base import with_load
 from semistream.streaming.sinks.delta import DataFile, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.streaming.task import UNMATCHED
+from semistream.streaming.spool import UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import arrow_batch
 from semistream.warehouse.schema import load_batches

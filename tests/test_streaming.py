@@ -501,7 +501,7 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
 READY = """
 import sys
 from semistream.streaming import task
-from semistream.streaming.columnar import read_partition
+from semistream.streaming.workers.parquet import read_partition
 
 from semistream.sizing.plan import Plan
 

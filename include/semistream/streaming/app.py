@@ -2,7 +2,7 @@
 
 A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose key lies in the buckets of R
 that operator p owns; ``mapInArrow`` joins and loads it and returns one summary row. Rows cross into Python once, never back.
-Parquet files the tasks read themselves (``columnar``): their job has partitions and no rows.
+Parquet files the tasks read themselves (``workers.parquet``): their job has partitions and no rows.
 
 ``Load`` is the query's life. What makes a batch count is ``commit``, which plan it is joined with ``planning``, and what the run
 has done ``summary``.

@@ -17,11 +17,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from semistream.config import StreamSpec
 from semistream.errors import StateError
 from semistream.source_files import RAW, SourceFile, look_at
-from semistream.streaming.columnar import can_read, first_tuples, tuple_count
 from semistream.streaming.progress import Progress
 from semistream.streaming.sources.files import check_files, read_files
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.task import SUMMARY, Work
+from semistream.streaming.workers.parquet import can_read, first_tuples, tuple_count
 
 log = logging.getLogger(__name__)
 POLL = 0.25  # s between looks for a stop request

@@ -13,7 +13,7 @@ from semistream.warehouse.checksum import as_stored, checksum, signed
 if TYPE_CHECKING:
     from semistream.streaming.sinks.delta import DataFile
     from semistream.streaming.sinks.sql import SqlSink
-    from semistream.streaming.task import Spool
+    from semistream.streaming.spool import Spool
 
 INSERT_ROWS = 200_000  # handed to the bulk writer at a time
 LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))

@@ -28,7 +28,7 @@ from semistream.warehouse.checksum import checksum, signed
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from semistream.streaming.task import Spool
+    from semistream.streaming.spool import Spool
 
 READ_ROWS = 100_000  # at a time, for the proof
 GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written

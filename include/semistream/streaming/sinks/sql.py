@@ -20,7 +20,7 @@ from semistream.warehouse.tables import ensure, existing_table, fact_table
 
 if TYPE_CHECKING:
     from semistream.streaming.sinks.delta import DataFile
-    from semistream.streaming.task import Spool
+    from semistream.streaming.spool import Spool
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,1 @@
+"""What lives in Spark's Python workers from one task to the next."""
