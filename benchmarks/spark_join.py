@@ -194,7 +194,8 @@ class AppPeer(ProgramPeer):
         settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory, self.of.partitions,
                              self.of.sink)
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
-        with program(command, self.home / "log", self.case.environment(self.home) | places(self.home) | self.environment) as running:
+        environment = self.case.environment(self.home) | places(self.home) | self.environment
+        with program(command, self.home / "log", environment) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         with sqlite3.connect(self.home / "warehouse.db") as ledger:

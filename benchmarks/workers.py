@@ -15,7 +15,8 @@ from benchmarks.data import MASTER_BYTES, Stream
 from benchmarks.harness import Bench
 from benchmarks.spark_join import App, AppPeer, Case
 
-OPERATORS = ("operators.py", "        return fetch(key)\n", "        return None\n")  # file, what it has, what is put in its place
+# File, what it has, and what is put in its place.
+OPERATORS = ("operators.py", "        return fetch(key)\n", "        return None\n")
 TUPLES = ("parquet.py", "    if batch is None or ", "    if True or ")
 WITHOUT = {"both": (), "no operators passed": (OPERATORS,), "no tuples shared": (TUPLES,), "neither": (OPERATORS, TUPLES)}
 

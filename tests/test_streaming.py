@@ -18,6 +18,7 @@ from loads import SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.streaming import app
+from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources import files
 from semistream.streaming.status import read_status, request_stop
@@ -205,22 +206,24 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     assert load.query("SELECT DISTINCT master_version FROM load_batches WHERE batch = 1") == [("v000002",)]
 
 
-def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load):
-    load = sqlite_load
-    checkpoint = load.places.checkpoints / "sales"
+def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, monkeypatch):
+    load, finish, drains, twice = sqlite_load, Commits.finish, [], threading.Event()
+
+    def finished(commits, *args):
+        finish(commits, *args)
+        load.add_file(50)  # there is always more to load
+        drains.extend([commits.last] if commits.last[1] else [])
+        if len(drains) == 2:
+            twice.set()
+
     load.add_file(50)
-    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.5, memory="64MB")
-    drains = "SELECT count(*) FROM load_commits WHERE drain = 1"
-
-    def drained_again(count):
-        load.add_file(50)
-        time.sleep(0.1)  # the pace of the stream
-        return load.query(drains)[0][0] >= count
-
-    until(lambda: read_status(checkpoint) and read_status(checkpoint).rows_read, what="the first batch", watch=app.check)
-    until(lambda: drained_again(2), what="a second drain", watch=app.check)
-    request_stop(checkpoint)
+    monkeypatch.setattr(Commits, "finish", finished)
+    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.01, memory="64MB")
+    until(twice.is_set, what="a second drain", watch=app.check)
+    monkeypatch.undo()
+    request_stop(load.places.checkpoints / "sales")
     app.join()
+    assert drains[0][0] < drains[1][0]
     load.run(spark, memory="64MB")
     load.check()
 
@@ -253,10 +256,28 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
         commit(sink, row, entries)
 
     def only_meanwhile(load):
-        if begun.is_set() and not looked.is_set():
-            threading.Timer(0.5, looked.set).start()  # time to come to the border
-            return True
-        return begun.is_set() and due(load)
+        return begun.is_set() and (not looked.is_set() or due(load))
+
+    class Border:
+        """A lock that tells when the drain waits at it for the batch."""
+
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def __enter__(self):
+            if not self.lock.acquire(blocking=False):
+                if begun.is_set():
+                    looked.set()
+                self.lock.acquire()
+
+        def __exit__(self, *_):
+            self.lock.release()
+
+    begin = app.Load.__init__
+
+    def with_border(load, *args):
+        begin(load, *args)
+        load._border = Border()
 
     for rows in (800, 900):
         sqlite_load.add_file(rows)
@@ -264,6 +285,7 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
     with monkeypatch.context() as patch:
         patch.setattr(SqlSink, "commit", fails)
         patch.setattr(app.Load, "_drain_due", only_meanwhile)
+        patch.setattr(app.Load, "__init__", with_border)
         with pytest.raises(Exception, match="the driver dies"):
             sqlite_load.run(spark, **settings)
     sqlite_load.run(spark, **settings)
@@ -500,10 +522,10 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
 
 READY = """
 import sys
+import pyarrow as pa
+from semistream.sizing.plan import Plan
 from semistream.streaming import task
 from semistream.streaming.workers.parquet import read_partition
-
-from semistream.sizing.plan import Plan
 
 if "ready" in sys.argv:
     task.get_ready(iter(()))

@@ -214,7 +214,7 @@ def _csv_rows(file: Path, stream: StreamSpec, options: dict[str, str]) -> Iterat
         csv.field_size_limit(FIELD)
         reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []
-        names = header or _ddl_names(stream)
+        names = header or (stream.declared.names if stream.declared is not None else [])
         if lacking := [i for i in stream.id if i not in names]:
             raise CannotRecount(f"{file} has no column {lacking[0]}")
         places = [names.index(i) for i in stream.id]
@@ -242,15 +242,3 @@ def _text(file: Path, encoding: str) -> TextIO:
     if file.suffix == ".gz":
         return gzip.open(file, "rt", newline="", encoding=encoding, errors="replace")
     return open(file, newline="", encoding=encoding, errors="replace")
-
-
-def _ddl_names(stream: StreamSpec) -> list[str]:
-    """Column names of a Spark DDL schema such as 'id BIGINT, price DECIMAL(10, 2)'."""
-    names, depth = [""], 0
-    for c in stream.columns or "":
-        depth += (c in "(<") - (c in ")>")
-        if c == "," and not depth:
-            names.append("")
-        else:
-            names[-1] += c
-    return [n.split()[0].strip("`") for n in names if n.split()]

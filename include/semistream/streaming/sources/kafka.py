@@ -8,12 +8,12 @@ from pyspark.sql import functions as F
 from semistream.config import StreamSpec
 from semistream.source_files import RAW
 from semistream.streaming.sources.documents import document, with_raw
-from semistream.streaming.sources.schema import from_ddl
+from semistream.streaming.sources.schema import told_schema
 
 
 def parse_kafka(df: DataFrame, spec: StreamSpec) -> DataFrame:
     """Kafka records whose value is JSON, as tuples of ``spec.columns``; a value that is not goes to ``_corrupt_record``."""
-    schema = with_raw(from_ddl(spec.columns or ""))
+    schema = with_raw(told_schema(spec))
     text = F.col("value").cast("string")
     text, bytes_ = F.try_validate_utf8(text), text
     parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW})

@@ -14,7 +14,7 @@ from semistream.streaming.sources.documents import with_raw
 from semistream.streaming.sources.files import TEXTS, file_options, infer
 from semistream.streaming.sources.kafka import parse_kafka
 from semistream.streaming.sources.outbox import OutboxSource
-from semistream.streaming.sources.schema import from_ddl
+from semistream.streaming.sources.schema import told_schema
 from semistream.streaming.sources.zipf import ZipfSource
 
 OWN = {s.name(): s for s in (ZipfSource, OutboxSource)}
@@ -57,7 +57,7 @@ def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
 def _read_schema(spark: SparkSession, spec: StreamSpec) -> StructType | None:
     """The schema to read with; None lets the source tell its own."""
     if spec.columns:
-        schema = from_ddl(spec.columns)
+        schema = told_schema(spec)
     elif spec.format in FILE_FORMATS:
         schema = infer(spark, spec)
     else:
