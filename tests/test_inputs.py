@@ -126,7 +126,7 @@ def test_a_header_that_is_not_utf8_is_refused(tmp_path, kind):
 
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("a.csv", "id,k\n1,é\n".encode("utf-16"), "UTF-16"), ("a.csv", gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"),
-    ("a.jsonl", gzip.compress(b'{"id": 1}\n'), r"end in \.gz"), ("a.csv", "id;k\n1;2\n", "--delimiter ';'"),
+    ("a.jsonl", gzip.compress(b'{"id": 1}\n', mtime=0), r"end in \.gz"), ("a.csv", "id;k\n1;2\n", "--delimiter ';'"),
     ("a.csv", b"PK\3\4rest", "spreadsheet")])
 def test_what_is_no_such_text_is_said(tmp_path, name, content, message):
     with pytest.raises(ConfigError, match=message):
