@@ -67,5 +67,6 @@ def test_a_stream_of_another_width_meets_its_masters(spark, stream, master):
     kind = COLUMNS[master].type
     found = keys.resolve_keys(data.schema, pa.schema([("m", kind)]), [("c 0", "m")])
     codes, valid = found.stream_codes(data.to_batches()[0])
-    rows = spark.createDataFrame(data).select(keys_spark.bucket_expression(found.stream, found.types, 64).alias("bucket")).toArrow()
+    bucket = keys_spark.bucket_expression(found.stream, found.types, 64).alias("bucket")
+    rows = spark.createDataFrame(data).select(bucket).toArrow()
     assert (keys.buckets(codes, found.exact, 64)[valid] == rows["bucket"].to_numpy()[valid]).all()
