@@ -12,7 +12,7 @@ from semistream.streaming.sinks.sql import SqlSink
 SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the setting is taken
 
 
-def open_warehouse(url: str, job: Job, retry: float) -> SqlSink:
+def open_warehouse(url: str, job: Job, retry: float = 60.0) -> SqlSink:
     """The warehouse's own tables, which every sink has beside it; retry: seconds for which a lost database is tried again."""
     return SqlSink(url, job.fact_table, job.master.name, retry)
 
