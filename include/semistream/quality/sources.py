@@ -22,7 +22,6 @@ from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Sources, Staging
 from semistream.streaming.sources.base import CannotRecount, Part
-from semistream.streaming.sources.registry import find_source
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.schema import load_files
@@ -85,6 +84,8 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         names = [f.name for f in files]
         label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return Part(label, lambda ids: (piece for f in files for piece in _readable_file(f, kind, stream, options, ids)))
+    from semistream.streaming.sources.registry import find_source  # imports Spark, which files do without
+
     return find_source(stream.model_copy(update={"format": kind or stream.format})).recount(offsets, engine)
 
 

@@ -196,7 +196,7 @@ class Load:
             commits.check_follows(batch.number)
             source = self._source(batch, self.partitions)
             self._change_plan(batch, source["own"])
-            self._begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
+            commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
             if commits.entries and not has_tuples(commits.progress):
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
             else:
@@ -208,7 +208,7 @@ class Load:
         if batch.has_changed(begun):
             self.commits.take_back()
             source = self._source(batch, begun.plan.partitions)
-            self._begin(Progress(begun.batch, begun.drain, begun.plan, begun.states, **source))
+            self.commits.begin(Progress(begun.batch, begun.drain, begun.plan, begun.states, **source))
         self._finish(batch.tuples())
 
     def _source(self, batch: MicroBatch, partitions: int) -> dict[str, Any]:
@@ -230,11 +230,8 @@ class Load:
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
-        self._begin(Progress(self.commits.last[0], 1, self.planner.plan, self.commits.states))
+        self.commits.begin(Progress(self.commits.last[0], 1, self.planner.plan, self.commits.states))
         self._finish(None)
-
-    def _begin(self, progress: Progress) -> None:
-        self.commits.begin(progress)
 
     def _finish(self, df: DataFrame | None) -> None:
         """Join, load and commit what was begun; a drain (df None) has no input."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 from sqlalchemy import Engine
 
 from semistream.config import StreamSpec
 from semistream.errors import ConfigError
-from semistream.streaming.sources.schema import told_schema
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 RECOUNT_ROWS = 100_000  # tuples counted at a time
 
@@ -50,6 +51,8 @@ class Source:
 
     def schema(self, spark: SparkSession) -> StructType | None:
         """The schema to read with; None lets Spark's source tell its own. Raises ConfigError."""
+        from semistream.streaming.sources.schema import told_schema  # a proof needs no Spark
+
         return told_schema(self.spec) if self.spec.columns else None
 
     def register(self, spark: SparkSession) -> None:
