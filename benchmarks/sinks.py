@@ -28,7 +28,7 @@ from semistream.joins.front import PROBE_ROWS
 from semistream.streaming.sinks.base import with_key
 from semistream.streaming.sinks.delta import DataFile, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.streaming.task import UNMATCHED
+from semistream.streaming.spool import UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import arrow_batch
 from semistream.warehouse.load_ids import load_id
@@ -169,7 +169,8 @@ def tables(place: str) -> SqlSink:
 
 def entry() -> dict:
     """A ledger row."""
-    plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in load_batches.columns if c.name not in ("committed_at", "load_id")}
+    given = [c for c in load_batches.columns if c.name not in ("committed_at", "load_id")]
+    plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in given}
     return plain | LOAD | {"memory": {}, "rejected": {}, "state_file": "state"}
 
 

@@ -39,7 +39,7 @@ def killed(spark, tmp_path_factory):
         load.add_file(rows)
     drain = Load._drain
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Lost):
-        patch.setattr(Load, "_drain", lambda self: lost() if self.last == (1, 0) else drain(self))
+        patch.setattr(Load, "_drain", lambda self: lost() if self.commits.last == (1, 0) else drain(self))
         load.run(spark, **SETTINGS)
     assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1")[0][0] > 0
     load.add_file(500)

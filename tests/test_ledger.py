@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +25,16 @@ from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
 from semistream.warehouse.schema import load_batches
+
+
+@contextmanager
+def no_cached_operator():
+    """Before and after, so that the state is read."""
+    task.operators.clear()
+    try:
+        yield
+    finally:
+        task.operators.clear()
 
 
 class Tasks:
@@ -75,7 +85,7 @@ class Tasks:
 
 @pytest.fixture
 def tasks(tmp_path, warehouse_url):
-    with task.forgetting():
+    with no_cached_operator():
         yield Tasks(tmp_path, warehouse_url)
 
 
@@ -86,7 +96,7 @@ def test_waiting_tuples_go_from_batch_to_batch(tasks):
     tasks.check()
 
 
-def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeypatch):
+def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monkeypatch):
     """Another process runs the first micro-batch of a partition, this one the next."""
     tasks = Tasks(tmp_path, f"sqlite:///{tmp_path / 'w.db'}")
     chunks, (reading, writing) = tasks.chunks(900), os.pipe()
@@ -111,7 +121,7 @@ def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeyp
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        task.holder.forget()
+        task.operators.clear()
     tasks.run()
     tasks.check()
 
@@ -119,7 +129,7 @@ def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeyp
 def test_a_batch_without_tuples_keeps_the_state(tasks):
     before = [e["state_file"] for e in tasks.run(900)]
     assert [e["state_file"] for e in tasks.run(0)] == before
-    with task.forgetting():
+    with no_cached_operator():
         after = [e["state_file"] for e in tasks.run(600)]
     assert not set(after) & set(before)
     tasks.run()
@@ -172,7 +182,7 @@ def test_operator_at_hand_and_operator_from_state_give_the_same(tmp_path, algori
     for name, fresh in (("held", False), ("restored", True)):
         tasks = Tasks(tmp_path / name, f"sqlite:///{tmp_path / name}.db", algorithm)
         for rows in (500, 800, 900, None):
-            with task.forgetting() if fresh else nullcontext():
+            with no_cached_operator() if fresh else nullcontext():
                 tasks.run(rows)
         tasks.check()
         found.append(tasks.load.facts())

@@ -74,7 +74,8 @@ def _why_csv(d: Mapping[str, Any], stream: pa.Schema) -> str:
         return f"{len(cells)} fields in place of {len(names)}"
     texts = pa.RecordBatch.from_arrays([pa.array([cell or None], pa.string()) for cell in cells], names=names)
     try:
-        return cast_rows(texts.select(stream.names), stream)[1].get(0, UNKNOWN)
+        texts = texts.select(stream.names)
+        return cast_rows(texts, stream)[1].get(0) or cast_rows(texts, stream, stream.names)[1].get(0, UNKNOWN)
     except (KeyError, pa.ArrowException):
         return UNKNOWN
 

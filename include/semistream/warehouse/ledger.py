@@ -26,10 +26,8 @@ for a partition: output_rows into the fact table (for a left join that includes 
 from __future__ import annotations
 
 import json
-import random
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -37,6 +35,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from sqlalchemy import Connection, Delete, Engine, Row, Select, Table, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
@@ -64,15 +63,9 @@ def is_transient(error: DBAPIError) -> bool:
 def retrying(work: Callable[[], T], seconds: float) -> T:
     """The result of ``work``, run again for at most so many seconds: after a deadlock or a lock timeout, when a connection was
     lost or leads to a server that may not write (any more), or when its statement was ended."""
-    deadline, pause = time.monotonic() + seconds, 0.05
-    while True:
-        try:
-            return work()
-        except DBAPIError as e:
-            if not is_transient(e) or time.monotonic() + pause > deadline:
-                raise
-            time.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(2 * pause, 2.0)
+    attempts = Retrying(retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and is_transient(e)), reraise=True,
+                        wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
+    return attempts(work)
 
 
 class Ledger:
@@ -100,9 +93,9 @@ class Ledger:
         except IntegrityError:  # another process was first
             return self.run(once)
 
-    def load_id(self, batch: int, drain: int, partition: int) -> int:
-        """The key of what a partition writes."""
-        return load_id(self.number(), batch, drain, partition)
+    def load_id(self, load: Mapping[str, Any]) -> int:
+        """The key of a load, which is told by its batch, drain and partition."""
+        return load_id(self.number(), load["batch"], load["drain"], load["partition"])
 
     def partition(self, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The row of one partition, or None while it is not loaded."""

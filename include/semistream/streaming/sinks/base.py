@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,22 +13,48 @@ from semistream.warehouse.checksum import as_stored, checksum, signed
 
 if TYPE_CHECKING:
     from semistream.streaming.sinks.delta import DataFile
-    from semistream.streaming.task import Spool
+    from semistream.streaming.sinks.sql import SqlSink
+    from semistream.streaming.spool import Spool
 
 INSERT_ROWS = 200_000  # handed to the bulk writer at a time
 
 
+class StoredRows(NamedTuple):
+    """What a sink outside the warehouse has, for the proof.
+
+    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each. Reading the rows raises OSError or
+    pa.ArrowException where a file is gone or damaged.
+    """
+
+    schema: pa.Schema
+    files: Iterator[tuple[str, Callable[[], Iterator[pa.RecordBatch]]]]
+
+
 class Sink(Protocol):
-    """``loaded``, ``data_file`` and ``write`` run in tasks, the rest in the driver."""
+    """``loaded``, ``data_file`` and ``write`` run in tasks, the rest in the driver; a sink is sent to the tasks pickled.
+
+    two_phase: whether ``commit`` needs a durable note before it, as it is made of several steps; all of them, and ``commit``
+    itself, can be done again.
+    """
+
+    two_phase: ClassVar[bool]
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        """Whether the app's setting ``sink`` names one of this kind."""
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
+        """The sink that the setting names. warehouse: the one that has ledger, unmatched tuples and dimension."""
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The ledger row of a partition that is loaded already."""
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
-        """Forget what some partitions have loaded of a batch that is not committed."""
+        """Forget what some partitions have written of a batch that is not committed."""
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
-        """Where joined rows go at once, and not into the spool; load: app, batch, drain and partition."""
+        """Where joined rows go at once; None: into the spool. load: app, batch, drain and partition."""
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         """Write a partition, or make it ready for ``commit``; gives the ledger row that counts."""
@@ -34,11 +62,20 @@ class Sink(Protocol):
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
         """Make the place, or check it; gives the sink to go on with. Raises ConfigError when the place does not fit."""
 
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        """Make sure that a batch, all of whose partitions are loaded, will count; False where only ``commit`` can."""
-
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        """Make the batch count."""
+        """Make a batch count, all of whose partitions are written; again is harmless.
+
+        commit: a row of ``load_commits`` and its files; entries: what ``write`` gave for each partition.
+        """
+
+    def clean_up(self) -> None:
+        """Remove what only ``commit`` needed. The note of the commit is gone."""
+
+    def newest(self, app: str) -> tuple[int, int] | None:
+        """The newest (batch, drain) that the sink itself says it has of an app; None where only the ledger tells."""
+
+    def stored(self, app: str) -> StoredRows | None:
+        """The app's rows, for the proof; None: they are in the warehouse's fact table. Raises ConfigError when it is gone."""
 
 
 def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:

@@ -5,32 +5,35 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from semistream.durable import naming, read_checked, sync, write_checked
+from semistream.durable import naming, sync
 from semistream.errors import ConfigError
-from semistream.streaming.progress import RESTORE
-from semistream.streaming.sinks.base import ledger_row, rejected_rows, stored_checksum
+from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
-from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.load_ids import app_loads, key_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from semistream.streaming.task import Spool
+    from semistream.streaming.spool import Spool
 
-INTENT = "intent.json"
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
+READ_ROWS = 100_000  # at a time, for the proof
 GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
 
 
@@ -44,9 +47,9 @@ def _delta_table(uri: str) -> DeltaTable:
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Tasks write Parquet files that nothing refers to. The driver notes them (``intent.json``: the promise), commits them as one
-    Delta transaction under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one
-    transaction of the warehouse. After a crash only what follows the intent is done again, and both steps can be.
+    """Tasks write Parquet files that nothing refers to. The driver, once it has noted them, commits them as one Delta transaction
+    under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one transaction of the
+    warehouse. After a crash both steps are done again, and can be.
 
     Rows have their load's ``load_id``, and no number, as no key is made of it here. A table that a former version made has the
     columns of ``FORMER_KEY`` instead, and keeps them.
@@ -56,6 +59,15 @@ class DeltaSink:
     checkpoint: str
     warehouse: SqlSink
     former: bool = False  # the table has the columns of ``FORMER_KEY``
+    two_phase: ClassVar[bool] = True
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        return True  # a directory or a URI
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
+        return cls(setting, str(checkpoint), warehouse)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return None  # the driver asks no task for a batch that is in
@@ -66,7 +78,7 @@ class DeltaSink:
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
         if self.former:
             return DataFile(self.uri, schema, load, {name: pa.scalar(load[name], kind) for name, kind in FORMER_KEY.items()})
-        key = self.warehouse.ledger(load["app"]).load_id(load["batch"], load["drain"], load["partition"])
+        key = self.warehouse.ledger(load["app"]).load_id(load)
         return DataFile(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
@@ -94,8 +106,7 @@ class DeltaSink:
                 if "://" not in self.uri:
                     Path(self.uri).mkdir(parents=True, exist_ok=True)
                 DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
-            table = DeltaTable(self.uri)
-            found = [f.name for f in table.schema().fields]
+            found = [f.name for f in DeltaTable(self.uri).schema().fields]
         except DeltaError as e:
             raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri, str(e)) from None
         former = found[-len(FORMER_KEY):] == list(FORMER_KEY)
@@ -104,10 +115,6 @@ class DeltaSink:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
                               f"They are: {', '.join(wanted)}. Name another table.")
         return replace(self, former=former)
-
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        write_checked(Path(self.checkpoint) / INTENT, {"commit": commit, "entries": entries})
-        return True
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         from deltalake import CommitProperties, Transaction
@@ -125,23 +132,47 @@ class DeltaSink:
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
-        rejected = [self._rejected(ledger, e) for e in entries if e["unmatched_file"]]
+        rejected = [rejected_rows(pq.read_table(staging / e["unmatched_file"], columns=["reason", "stream_id", "tuple"]),
+                                  ledger.load_id(e), self.warehouse.fact) for e in entries if e["unmatched_file"]]
         ledger.commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
-        (Path(self.checkpoint) / INTENT).unlink(missing_ok=True)
-        for left_over in staging.glob("*.parquet"):
+
+    def clean_up(self) -> None:
+        for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
-    def _rejected(self, ledger: Ledger, entry: dict[str, Any]) -> pa.Table:
-        """A partition's rows of ``unmatched``."""
-        file = Path(self.checkpoint) / "staging" / entry["unmatched_file"]
-        tuples = pq.read_table(file, columns=["reason", "stream_id", "tuple"])
-        return rejected_rows(tuples, ledger.load_id(entry["batch"], entry["drain"], entry["partition"]), self.warehouse.fact)
-
-    def version(self, app: str) -> int | None:
-        """The newest transaction version that the table has of an app."""
+    def newest(self, app: str) -> tuple[int, int] | None:
         from deltalake import DeltaTable
 
-        return DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        version = DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        return None if version is None else divmod(version, 2)
+
+    def stored(self, app: str) -> StoredRows:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self.uri)
+        except TableNotFoundError:
+            raise ConfigError("sink", "must be a Delta table that exists", self.uri,
+                              "It was written by this app and is gone.") from None
+        data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
+        schema = pa.schema(data.schema)
+        former = "load_id" not in schema.names
+        first, last = app_loads(number)
+        mine = pc.field("app") == app if former else (pc.field("load_id") >= first) & (pc.field("load_id") <= last)
+        log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
+        sizes = {unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)}
+
+        def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
+            found, wanted = data.filesystem.get_file_info(fragment.path).size, sizes.get(fragment.path)
+            if wanted not in (None, found):
+                raise OSError("it is gone" if found is None else f"it has {found:,} bytes in place of {wanted:,}")
+            batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=READ_ROWS)
+            yield from (_with_load_id(batch, number) for batch in batches) if former else batches
+
+        if former:
+            schema = _with_load_id(pa.RecordBatch.from_pylist([], schema), number).schema
+        return StoredRows(schema, ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
 
     def _flush(self, version: int) -> None:
         """Wait until the table's log from a version on is on disk: the ledger will say that it is."""
@@ -153,13 +184,6 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
-
-
-def keep_promise(checkpoint: Path, warehouse: SqlSink) -> None:
-    """Finish a commit that a crash left half-way, whatever sink is asked for now."""
-    intent = read_checked(checkpoint / INTENT, RESTORE)
-    if intent is not None:
-        DeltaSink(intent["commit"]["sink"], str(checkpoint), warehouse).commit(intent["commit"], intent["entries"])
 
 
 class DataFile:
@@ -232,6 +256,12 @@ class DataFile:
         if self._local and (self._flushing is None or not self._flushing.is_alive()):
             self._flushing = threading.Thread(target=sync, args=(Path(self._path),), daemon=True)
             self._flushing.start()
+
+
+def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+    """Rows of a former table with the load_id in the place of its four columns."""
+    keys = key_of(number, *(batch.column(name).to_numpy().astype(np.int64) for name in ("batch", "drain", "partition")))
+    return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
 
 
 def _with_dictionary(schema: pa.Schema, key: Collection[str]) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, Table
 
-from semistream.streaming.sinks.base import INSERT_ROWS, rejected_rows, stored_checksum, with_key
+from semistream.streaming.sinks.base import INSERT_ROWS, StoredRows, rejected_rows, stored_checksum, with_key
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
@@ -19,7 +20,7 @@ from semistream.warehouse.tables import ensure, existing_table, fact_table
 
 if TYPE_CHECKING:
     from semistream.streaming.sinks.delta import DataFile
-    from semistream.streaming.task import Spool
+    from semistream.streaming.spool import Spool
 
 
 @lru_cache(maxsize=4)
@@ -36,6 +37,15 @@ class SqlSink:
     master: str
     retry: float
     index_ids: bool = False  # of the fact table, on the stream's id columns
+    two_phase: ClassVar[bool] = False
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        return setting == "sql"
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> SqlSink:
+        return warehouse
 
     @property
     def engine(self) -> Engine:
@@ -55,7 +65,7 @@ class SqlSink:
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
-        key = ledger.load_id(entry["batch"], entry["drain"], entry["partition"])
+        key = ledger.load_id(entry)
         joined, rejected = with_key(spool.joined(), key), rejected_rows(spool.unmatched(), key, self.fact)
         entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
                          "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
@@ -71,11 +81,17 @@ class SqlSink:
         ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns, index_ids=self.index_ids))
         return self
 
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        return False
-
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         self.ledger(commit["app"]).commit(commit)
+
+    def clean_up(self) -> None:
+        return None
+
+    def newest(self, app: str) -> tuple[int, int] | None:
+        return None
+
+    def stored(self, app: str) -> StoredRows | None:
+        return None
 
 
 def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:

@@ -16,13 +16,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, StructField, StructType
 
-from semistream.config import StreamSpec
+from semistream.config import FILE_FORMATS, StreamSpec
 from semistream.errors import ConfigError
-from semistream.files.convert import SHOWN
 from semistream.files.source import CsvSource, check_partitions, file_columns, open_source
 from semistream.keys_spark import quoted
 from semistream.source_files import RAW, is_remote
-from semistream.streaming.sources.documents import document
+from semistream.streaming.sources.base import Source
+from semistream.streaming.sources.documents import document, with_raw
+from semistream.streaming.sources.numbers import CONVERTED, convert
 
 log = logging.getLogger(__name__)
 FILE = "_file"  # beside the tuples of text files: its URI
@@ -32,6 +33,19 @@ SAME_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.floa
 LATIN = "ISO-8859-1"
 ANY_AGE = "36500d"  # Spark by default never loads a file a week older than the newest one
 SAMPLE_FILES = 1  # that the schema of files without one is taken from
+
+
+class FileSource(Source):
+    """Files of a format of Spark's, as they appear in a directory."""
+
+    formats = FILE_FORMATS
+
+    def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
+        return file_options(self.spec, max_files)
+
+    def schema(self, spark: SparkSession) -> StructType:
+        found = super().schema(spark) or infer(spark, self.spec)
+        return with_raw(found) if self.spec.format in TEXTS else found
 
 
 def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
@@ -47,7 +61,7 @@ def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
     fields = {field.name: field for field in df.schema}
     raw = [fields[RAW]] if RAW in fields else []
     origin = [F.col("_metadata.file_path").alias(FILE)] if raw else []
-    parts = [_load(df, spec, alike, StructType([*(fields[n] for n in order), *raw])).select(*map(quoted, df.columns), *origin)
+    parts = [_part(df, spec, alike, [fields[n] for n in order], raw).select(*map(quoted, df.columns), *origin)
              for order, alike in orders.items()]
     tuples = reduce(DataFrame.unionAll, parts)
     return _with_documents(tuples, spec) if raw else tuples
@@ -128,6 +142,20 @@ def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[s
                           "start the app again. Where columns vary, stream.columns says which ones to read (a schema as DDL).")
 
 
+def _part(df: DataFrame, spec: StreamSpec, paths: list[str], fields: list[StructField], raw: list[StructField]) -> DataFrame:
+    """The tuples of files whose columns are in the same order. Where types were found from the first CSV file, and not told, a
+    tuple with a number that its type would alter is an unparsable one."""
+    found = {f.name: f.dataType for f in fields if isinstance(f.dataType, CONVERTED)}
+    if spec.format != "csv" or spec.columns or not found:
+        return _load(df, spec, paths, StructType([*fields, *raw]))
+    texts = StructType([StructField(f.name, StringType()) if f.name in found else f for f in fields])
+    loaded = _load(df, spec, paths, StructType([*texts, *raw]))
+    numbers = {name: convert(quoted(name), kind) for name, kind in found.items()}
+    altered = reduce(or_, ((F.trim(quoted(name)) != "") & number.isNull() for name, number in numbers.items()))
+    row = F.to_csv(F.struct(*(quoted(f.name) for f in fields)), {"sep": _delimiter(spec) or ",", "escape": '"'})
+    return loaded.withColumns({**numbers, RAW: F.coalesce(F.col(RAW), F.when(altered, row))})
+
+
 def _load(df: DataFrame, spec: StreamSpec, paths: list[str], schema: StructType) -> DataFrame:
     options = file_options(spec) | {"__globPaths__": "false"}  # a file's name may have a pattern's signs
     if _byte_by_byte(spec):
@@ -176,7 +204,7 @@ def infer(spark: SparkSession, spec: StreamSpec) -> StructType:
 
 def _unaltered(spec: StreamSpec, file: Path, found: StructType) -> StructType:
     """A CSV file's schema as Spark finds it, but for types that would alter values: numbers that a double does not keep are
-    decimals or texts, leading zeros and fractions of a microsecond make texts, and few exponents no doubles of integers."""
+    decimals or texts, leading zeros and fractions of a microsecond make texts, and exponents no doubles of integers."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
     if "encoding" in options or options.get("header", "true").lower() != "true":
         return found
@@ -187,9 +215,9 @@ def _unaltered(spec: StreamSpec, file: Path, found: StructType) -> StructType:
     kinds = {f.name: f.type for f in source.schema if pa.types.is_string(f.type)}
     doubles = {f.name for f in found if isinstance(f.dataType, DoubleType)}
     kinds |= {f.name: f.type for f in source.schema if f.name in doubles and pa.types.is_decimal(f.type)}
-    for name in doubles & {n for n, share in source.exponents.items() if 0 < share <= 1 - SHOWN}:
+    for name in doubles & {n for n, share in source.exponents.items() if share}:
         kinds[name] = pa.int64()
-        log.warning("stream column %s is read as int64; its few numbers with an exponent are unparsable", name)
+        log.warning("stream column %s is read as int64; numbers with an exponent are integers there, too", name)
     return StructType([StructField(f.name, from_arrow_type(kinds[f.name])) if f.name in kinds else f for f in found])
 
 

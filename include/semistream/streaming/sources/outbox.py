@@ -14,13 +14,14 @@ from pyspark.sql.types import StructType
 from sqlalchemy import Connection, Engine, func, select, text
 
 from semistream.errors import ConfigError
-from semistream.streaming.sources.ranges import Range, RangeReader, option
+from semistream.streaming.sources.base import RECOUNT_ROWS
+from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.connect import connect
 from semistream.warehouse.tables import arrow_schema, existing_table
 
 
-class OutboxSource(DataSource):
+class OutboxDataSource(DataSource):
     """``outbox``: rows of a SQL table in the order of its auto-increment id.
 
     Options: table, id (default "id"), url (default: the warehouse, $WAREHOUSE_URL; or urlVariable, the environment variable that
@@ -38,6 +39,30 @@ class OutboxSource(DataSource):
 
     def streamReader(self, schema: StructType) -> OutboxReader:
         return OutboxReader(_resolved(dict(self.options)), schema)
+
+
+class Outbox(NumberedSource):
+    formats = ("outbox",)
+    data_source = OutboxDataSource
+
+    def label(self, first: int, last: int) -> str:
+        return f"{option(self.spec.all_options(), 'table', '')}, {super().label(first, last)}"
+
+    def ids(self, first: int, last: int, ids: tuple[str, ...], warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+        options = self.spec.all_options()
+        url = option(options, "url", "") or os.environ.get(option(options, "urlVariable", ""), "")
+        engine = connect(url) if url else warehouse
+        table = existing_table(engine, option(options, "table", ""))
+        column = table.c[option(options, "id", "id")]
+        schema = pa.schema([f for f in arrow_schema(table) if f.name in ids])
+        query = select(*(table.c[n] for n in schema.names or [column.name])).where(column > first, column <= last)
+        try:
+            with engine.connect() as connection:
+                for batch in fetch(connection, query, schema, RECOUNT_ROWS):
+                    yield len(batch), batch
+        finally:
+            if engine is not warehouse:
+                engine.dispose()
 
 
 class OutboxReader(RangeReader):

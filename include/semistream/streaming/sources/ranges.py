@@ -5,13 +5,41 @@ Their offset is one number, so that a micro-batch that is read again has the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any, ClassVar
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from sqlalchemy import Engine
 
 from semistream.errors import ConfigError
+from semistream.streaming.sources.base import RECOUNT_ROWS, Part, Source
+
+
+class NumberedSource(Source):
+    """A source of tuples numbered from 1, by a Spark data source whose offsets are {"id": the last number read}."""
+
+    rows_option = "rowsPerBatch"
+    data_source: ClassVar[type[DataSource]]
+
+    def register(self, spark: SparkSession) -> None:
+        spark.dataSource.register(self.data_source)
+
+    def recount(self, offsets: dict[str, Any], warehouse: Engine) -> Part:
+        first, last = ((o or [{"id": 0}])[0]["id"] for o in (offsets["start"], offsets["offsets"]))
+        return Part(self.label(first, last), lambda ids: self.ids(first, last, ids, warehouse))
+
+    def label(self, first: int, last: int) -> str:
+        return f"ids {first + 1} to {last}"
+
+    def ids(self, first: int, last: int, ids: tuple[str, ...], warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Pieces of (rows, their ids) of the numbers in (first, last]. As of a generator: the number is the column id."""
+        for start in range(first, last, RECOUNT_ROWS):
+            numbers = pa.array(range(start + 1, min(start + RECOUNT_ROWS, last) + 1), pa.int64())
+            yield len(numbers), pa.record_batch([numbers], names=["id"]).select([i for i in ids if i == "id"])
 
 
 class Range(InputPartition):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from semistream.errors import ConfigError
+from semistream.config import StreamSpec
 from semistream.source_files import RAW
 
 
@@ -17,8 +16,6 @@ def stream_schema(df: DataFrame) -> pa.Schema:
     return to_arrow_schema(StructType([f for f in df.schema if f.name != RAW]), timezone="UTC")
 
 
-def from_ddl(text: str) -> StructType:
-    try:
-        return StructType.fromDDL(text)
-    except PySparkException as e:
-        raise ConfigError("stream.columns", "must be a schema in Spark's DDL", text, str(e).split("\n")[0]) from None
+def told_schema(spec: StreamSpec) -> StructType:
+    """What ``stream.columns`` says, as Spark's schema. Raises ConfigError."""
+    return from_arrow_schema(spec.declared, prefer_timestamp_ntz=True)

@@ -11,13 +11,13 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from semistream.errors import ConfigError
-from semistream.streaming.sources.ranges import Range, RangeReader, option, whole
+from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option, whole
 from semistream.workloads import ZipfKeys
 
 BLOCK = 65_536  # tuples made at a time
 
 
-class ZipfSource(DataSource):
+class ZipfDataSource(DataSource):
     """``zipf``: tuples (id BIGINT, key BIGINT, value DOUBLE), ids 1, 2, 3 …, keys as ``workloads.ZipfKeys`` draws them.
 
     Options: rows (total; 0: without end), keys (R_t, default 1000000), exponent (default 1), seed, scattered (true: frequent keys
@@ -33,6 +33,11 @@ class ZipfSource(DataSource):
 
     def streamReader(self, schema: StructType) -> ZipfReader:
         return ZipfReader(dict(self.options))
+
+
+class Zipf(NumberedSource):
+    formats = ("zipf",)
+    data_source = ZipfDataSource
 
 
 class ZipfReader(RangeReader):

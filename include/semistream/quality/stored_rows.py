@@ -1,0 +1,55 @@
+"""The rows of a sink outside the warehouse as a staging table, so that the same queries can prove it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import Column
+
+from semistream.config import Job
+from semistream.quality.checksums import Sums, sum_up
+from semistream.quality.staging import Staging
+from semistream.streaming.sinks.base import StoredRows
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.schema import row_key
+from semistream.warehouse.tables import ROW_KEY
+from semistream.warehouse.types import LongString, sql_type, stored_schema
+
+
+def stage(staging: Staging, stored: StoredRows, job: Job) -> tuple[sa.Table, Sums, sa.Table]:
+    """What a sink outside the warehouse has of an app, its rows' checksums by load, and the damaged ones of its files: file,
+    finding."""
+    kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
+    facts = staging.table("facts", *(Column(f.name, sql_type(f, f.name in job.stream.id)) for f in kept), *row_key())
+    rows: Counter[int] = Counter()
+    sums: Sums = Counter()
+    findings = []
+    for name, read in stored.files:
+        try:
+            for batch in read():
+                batch = batch.select([*(f.name for f in kept), "load_id"])
+                sums.update(sum_up([batch]))
+                numbers = _numbers(batch.column("load_id"), rows)
+                with staging.engine.begin() as connection:
+                    bulk_insert(connection, facts, batch.append_column("load_row", numbers))
+        except (OSError, pa.ArrowException) as e:
+            findings.append((name, str(e)))
+    damaged = staging.table("files_of_sink", Column("file", LongString()), Column("finding", LongString()))
+    staging.insert(damaged, findings)
+    if job.stream.id:
+        staging.index(facts, *job.stream.id)
+    return facts, sums, damaged
+
+
+def _numbers(loads: pa.Array, rows: Counter[int]) -> pa.Array:
+    """load_row of each row: within a load from 0 on, as they come; rows: how many of each load there were, counted on."""
+    found, of, counts = np.unique(loads.to_numpy(), return_inverse=True, return_counts=True)
+    order, starts = np.argsort(of, kind="stable"), np.cumsum(counts) - counts
+    numbers = np.empty(len(of), np.int64)
+    numbers[order] = np.arange(len(of)) - np.repeat(starts, counts)
+    numbers += np.array([rows[load] for load in found.tolist()], np.int64)[of]
+    rows.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+    return pa.array(numbers.astype(np.int32))
