@@ -20,11 +20,10 @@ import math
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
-from semistream.cost_models.meshjoin import largest_chunk, unread
-
-PARTITION_BYTES = 32  # head, tuples, saved ones, reach, arrivals
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share
-SWITCH_SHARE = 16  # the switching buffer is this part of the same
+from semistream.cost_models.meshjoin import unread
+from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
+from semistream.joins.partitionroom import BLOCKS, PARTITION_BYTES, WIDTHS
+from semistream.joins.sequential import largest_chunk
 
 
 def memory(d: float, v_r: float, h_r: float, v_cached: float, v_e: float, n: float, h_s: float, v_s: float) -> dict[str, float]:
@@ -66,7 +65,7 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
     v_s, each = work.elevator_tuple_bytes, work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes
     useful = largest_chunk(disk_tuples) * number / 2
     most = max(pool - max(pool * LEAST_H_S, v_s), 0.0)
-    width = min(max(pool / v_s / (8 * number), 1.0), 32.0)
+    width = min(max(pool / v_s / (BLOCKS * number), WIDTHS[-1]), WIDTHS[0])
     if work.cut is not None:
         width = 2.0 ** math.floor(math.log2(width))
     empty = number * (width - 1) / 2  # half a block of each partition

@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import math
 
-from semistream.cost_models.costs import TYPICAL, Costs, Prediction, Workload, infeasible
-
-# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
-ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
+from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.joins.sequential import largest_chunk
 
 
 def memory(b: float, v_r: float, w: float, n: float, v_ptr: float, f: float, v_s: float) -> float:
@@ -46,29 +44,6 @@ def service_rate(w: float, c_loop: float) -> float:
 def unread(matches: float) -> float:
     """Probability that none of a partition's tuples matches, so that its payload is not read (*late materialisation*)."""
     return math.exp(-min(max(matches, 0.0), 700.0))
-
-
-def largest_chunk(disk_tuples: float) -> float:
-    """The most stream tuples that an iteration over so many disk tuples waits for (*largest chunk*)."""
-    return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
-
-
-def seconds_per_tuple(b: float, m: float, v_r: float) -> float:
-    """c_loop / w but for a factor and a term that b does not change: (c_0 + b c_1) / (b (M - b v_R)), at typical costs."""
-    c_0, c_1 = _typical()
-    return (c_0 + b * c_1) / (b * max(m - b * v_r, 1e-9))
-
-
-def best_disk_tuples(m: float, v_r: float) -> float:
-    """The b of the highest mu: where c_1 v_R b^2 + 2 c_0 v_R b - c_0 M = 0, the derivative of `seconds_per_tuple`."""
-    c_0, c_1 = _typical()
-    return (-c_0 * v_r + math.sqrt((c_0 * v_r) ** 2 + c_1 * v_r * c_0 * m)) / (c_1 * v_r)
-
-
-def _typical() -> tuple[float, float]:
-    """Seconds of an iteration whatever its size, and of a disk tuple in it."""
-    p = TYPICAL.scan
-    return p.iteration + p.read_partition, p.read_code + p.read_payload + p.look_up[len(p.look_up) // 2]
 
 
 def chunk_of(work: Workload, h_s: float, chunks: float, disk_tuples: float) -> float:

@@ -21,10 +21,9 @@ import math
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
-from semistream.cost_models.meshjoin import largest_chunk, unread
-
-CANDIDATE_BYTES, CANDIDATE_SHARE, LEAST_CANDIDATES = 26, 50, 64
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share
+from semistream.cost_models.meshjoin import unread
+from semistream.joins.sequential import largest_chunk
+from semistream.joins.ssbj import CANDIDATE_BYTES, LEAST_H_S, most_candidates
 
 
 def memory(b: float, h_r: float, f: float, v_r: float, w_s: float, r_t: float, v_p: float, v_s: float) -> float:
@@ -91,7 +90,7 @@ def balance(work: Workload, pool: float, partitions: float, disk_tuples: float, 
 def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, switching_factor: float = 1.0) -> Prediction:
     """disk_tuples: b. The form with fixed M."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    candidates = max(int(memory) // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES) * CANDIDATE_BYTES
+    candidates = most_candidates(int(memory)) * CANDIDATE_BYTES
     pool = memory - cut.most_bytes - candidates
     least = max(pool * LEAST_H_S, work.stream_tuple_bytes * cut.number)
     if 2 * cut.most_bytes > memory or pool < 2 * least:

@@ -19,15 +19,14 @@ import numpy as np
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.frequencies import Frequencies
-
-BLOCK_BYTES, BLOCK_KEY_BYTES = 5, 4  # a block's counters; a cached key's block
-FREED = 1 / 8  # of the stream buffer, by one plan
+from semistream.joins.ssij import FREED, BlockCache
 
 
 def memory(d: float, v_r: float, places: float, v_cached: float, v_e: float, n: float, h_s: float,
            v_s: float) -> dict[str, float]:
     """The terms of M, bytes."""
-    return {"disk buffer": d * v_r, "utility counters": n * BLOCK_BYTES, "block cache": places * (int(d * (v_cached + v_e)) + 1),
+    return {"disk buffer": d * v_r, "utility counters": n * BlockCache.BLOCK,
+            "block cache": places * (int(d * (v_cached + v_e)) + 1),
             "H_S": h_s * v_s}
 
 
@@ -52,15 +51,15 @@ def finished(blocks: Frequencies, h_s: float) -> float:
 def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cache_share: float) -> Prediction:
     """disk_tuples: d; cache_share: of the memory beside the disk buffer and the counters, what caches blocks."""
     sizes, cut = {"disk_tuples": disk_tuples, "cache_share": cache_share}, work.partitions(disk_tuples)
-    left = memory - cut.most_bytes - cut.number * BLOCK_BYTES
-    block = int(cut.most_tuples * (work.cached_tuple_bytes + work.cached_key_bytes + BLOCK_KEY_BYTES)) + 1
+    left = memory - cut.most_bytes - cut.number * BlockCache.BLOCK
+    block = int(cut.most_tuples * (work.cached_tuple_bytes + work.cached_key_bytes + BlockCache.ENTRY)) + 1
     places = min(cache_share * left / block, cut.number)
     if work.cut is not None:
         places = int(places)
     h_s = (left - places * block) / work.indexed_tuple_bytes
     if 2 * cut.most_bytes > memory or h_s < 1:
         return infeasible("ssij", sizes)
-    parts = {"disk buffer": cut.most_bytes, "utility counters": cut.number * BLOCK_BYTES, "block cache": places * block,
+    parts = {"disk buffer": cut.most_bytes, "utility counters": cut.number * BlockCache.BLOCK, "block cache": places * block,
              "H_S": left - places * block}
     blocks = work.frequencies.partitions(cut.number)
     hit, h_r = blocks.top(places), places * cut.tuples

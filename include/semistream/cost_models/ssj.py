@@ -20,8 +20,8 @@ import math
 from semistream.cost_models.costs import Costs, Prediction, Symbols, Workload, infeasible
 from semistream.cost_models.harmonic import EULER_GAMMA, harmonic, power_sum
 from semistream.cost_models.meshjoin import chunk_of, unread
+from semistream.joins.front import SWITCH_SHARE
 
-SWITCH_SHARE = 8  # the switching buffer is this part of H_R
 RECORDER_BYTES = 8  # per tuple of H_R, as printed
 
 

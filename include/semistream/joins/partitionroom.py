@@ -12,6 +12,7 @@ from semistream.joins.partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.parts import OUTPUT_ROWS, TupleStore, mapped, portions, release
 
 WIDTHS = (32, 16, 8, 4, 2, 1)  # tuples of a block; half a block of each partition is empty on average
+BLOCKS = 8  # that each partition can have at least, of the widest blocks that allow it
 PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8  # head, tuples, saved ones, reach, arrivals
 SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
 
@@ -28,7 +29,7 @@ class PartitionRoom:
     def __init__(self, schema: pa.Schema, size: int, variable: float, partitions: int, width: int = 0):
         self._slot, self.partitions, self.variable = 8 + TupleStore.slot_bytes(schema), partitions, variable
         tuples = max(size - self._fixed, 0) / (self._slot + variable)
-        self.width = width or next((w for w in WIDTHS if tuples >= 8 * w * partitions), 1)
+        self.width = width or next((w for w in WIDTHS if tuples >= BLOCKS * w * partitions), 1)
         blocks = max(int((size - self._fixed) // self.block_bytes), 1)
         self.store = TupleStore(schema, blocks * self.width, size)
         self.key, self.block = mapped(blocks * self.width, np.int64), mapped(blocks, np.int32, 4)

@@ -44,6 +44,7 @@ from semistream.joins.spec import JoinSpec
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
 CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, loaded, 1.5 places in the table
+CANDIDATE_SHARE, LEAST_CANDIDATES = 50, 64  # candidates take a fiftieth of M; there are at least 64
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share, whatever the inequality says
 
 
@@ -53,6 +54,11 @@ class SsbjParameters(Settings):
     form: Literal["fixed", "rate"] = Field(
         "fixed", description="fixed: use all of M, the faster the better; rate: each chunk is what arrived in one iteration, and "
                              "only the memory that it needs is used")
+
+
+def most_candidates(memory: int) -> int:
+    """Join values that may be candidates at a time, for M of so many bytes."""
+    return max(memory // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES)
 
 
 class Candidates:
@@ -81,7 +87,7 @@ class Ssbj(SemiStreamJoin):
         self.planned = 0  # bytes that H_R will be given when the switching begins
         self.switching_done = False  # the switching buffer is complete before its cycle is: it was restored
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.most_candidates = max(self.arena.budget // 50 // CANDIDATE_BYTES, 64)
+        self.most_candidates = most_candidates(self.arena.budget)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
         self.pool = self.arena.free  # for H_S and H_R
         self.mesh.require(self.pool, 2)

@@ -12,6 +12,7 @@ import numpy as np
 
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.errors import ConfigError
+from semistream.joins.front import SWITCH_SHARE
 from semistream.joins.registry import REGISTRY
 
 MOST_SLICES = 64
@@ -38,7 +39,7 @@ def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes
 def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
     """The smallest and the largest value that M allows."""
     most = {"disk_tuples": memory / 2 / work.disk_tuple_bytes, "slices": MOST_SLICES,
-            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes) / 1.125,
+            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes) / (1 + 1 / SWITCH_SHARE),
             "resident_tuples": 0.95 * memory / work.resident_tuple_bytes, "cache_share": 0.9}[size]
     if size == "cache_share":
         return 0.01, most

@@ -16,6 +16,7 @@ from semistream.joins.partitionroom import PartitionRoom
 from semistream.joins.parts import Cache, WaitingRoom, variable_bytes
 from semistream.joins.sequential import StreamTuples
 from semistream.joins.spec import JoinSpec
+from semistream.joins.xhybridjoin import resident_bytes
 from semistream.master import MasterRelation
 
 LOOKED_UP = 256  # values of a sample that are looked for in R, to learn how many are absent, and how many tuples others have
@@ -37,7 +38,7 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None, frequencies: 
         master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
         stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
         elevator_tuple_bytes=PartitionRoom.tuple_bytes(schema, strings),
-        cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=8 + v_r,
+        cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=resident_bytes(spec),
         frequencies=frequencies, page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
         fan_out=look.fan_out, matches=look.fan_out * (1 - frequencies.absent), batch_tuples=batch_tuples,
         reads_ahead=master.buffers > 1,
