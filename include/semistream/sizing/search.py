@@ -18,6 +18,8 @@ from semistream.joins.registry import REGISTRY
 MOST_SLICES = 64
 EVEN = 0.05  # rates this close are the same to the models
 STARTS = {1: 9, 2: 5}  # points of the first look, per size, by the number of sizes
+SIZE, RATE = 0.05, 1e-3  # what the search leaves open: of a size, and of a rate
+NEVER = 100.0  # ln of the seconds per tuple of sizes that do not fit M
 
 
 def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes: float) -> Prediction:
@@ -56,9 +58,9 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
     smooth = work.smooth()
 
     def cost(x: Iterable[float]) -> float:
-        """Seconds per stream tuple."""
+        """ln of the seconds per stream tuple."""
         mu = predict(algorithm, smooth, memory, costs, **dict(zip(names, map(math.exp, x), strict=True)), **given).mu
-        return 1 / mu if mu > 0 else 1e9
+        return -math.log(mu) if mu > 0 else NEVER
 
     best = _minimum(cost, limits) if names else ()
     found = _rounded(algorithm, work, memory, costs, dict(zip(names, map(math.exp, best), strict=True)), given)
@@ -102,14 +104,14 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
         around = (max(low, start[0] - step), min(high, start[0] + step))
         if around[1] <= around[0]:
             return start
-        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded", options={"xatol": 1e-3, "maxiter": 40})
+        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded", options={"xatol": SIZE / 5, "maxiter": 40})
         x: tuple[float, ...] = (float(found.x),)
     else:
         steps = [max((a[1] - a[0]) / 2, 1e-6) for a in axes]
         simplex = [start, *(tuple(s + (d if s + d <= high else -d) * (i == j) for j, (s, d, (_, high)) in
                                   enumerate(zip(start, steps, limits, strict=True))) for i in range(len(start)))]
         found = minimize(cost, start, method="Nelder-Mead", bounds=limits,
-                         options={"initial_simplex": np.array(simplex), "xatol": 1e-2, "fatol": 1e-12, "maxfev": 80})
+                         options={"initial_simplex": np.array(simplex), "xatol": SIZE, "fatol": RATE, "maxfev": 80})
         x = tuple(map(float, found.x))
     return min(start, x, key=cost)
 
