@@ -63,12 +63,35 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
         return -math.log(mu) if mu > 0 else NEVER
 
     best = _minimum(cost, limits) if names else ()
-    found = _rounded(algorithm, work, memory, costs, dict(zip(names, map(math.exp, best), strict=True)), given)
+    sizes = dict(zip(names, map(math.exp, best), strict=True))
+    found = _rounded(algorithm, work, memory, costs, sizes, given)
+    while found.mu <= 0 and sizes.get("disk_tuples", 0) > work.page_tuples:  # the largest partition is beyond the average
+        sizes["disk_tuples"] /= 2
+        found = _rounded(algorithm, work, memory, costs, sizes, given)
     if found.mu <= 0:
         raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and a tuple for each partition",
                           int(memory),
                           "Give more memory.")
+    if found.w_s == 0 and "disk_tuples" in names:
+        return _largest_disk_buffer(found, work, memory, costs)
     return found
+
+
+def _largest_disk_buffer(found: Prediction, work: Workload, memory: float, costs: Costs) -> Prediction:
+    """The same rate with the largest disk buffer beside which all that comes is still in H_R: it makes the first pass over R
+    fast, and nothing slower."""
+    smallest, size = bounds("disk_tuples", work, memory)
+    while size > smallest:
+        wider = predict(found.algorithm, work, memory, costs, **found.sizes | {"disk_tuples": _pages(size, work)})
+        if wider.w_s == 0 and wider.mu >= found.mu:
+            return wider
+        size /= 2
+    return found
+
+
+def _pages(disk_tuples: float, work: Workload) -> int:
+    """As many tuples in whole pages, at least one."""
+    return int(max(disk_tuples // work.page_tuples, 1) * work.page_tuples)
 
 
 def tune_all(work: Workload, memory: float, costs: Costs, algorithms: Iterable[str] = tuple(MODELS)) -> list[Prediction]:

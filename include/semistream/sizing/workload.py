@@ -26,11 +26,12 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None, frequencies: 
              batch_tuples: float = float("inf")) -> Workload:
     """A workload with the sizes that tuples like the sample's have in the operators.
 
-    frequencies: of the keys; else the sample's; without one, those of Zipf's law with exponent 1, which the papers assume.
+    frequencies: of the keys; else the sample's; without one, or of an empty one, those of Zipf's law with exponent 1, which the
+    papers assume.
     """
-    tuples = None if sample is None else _in_stored_types(spec, sample)
+    tuples = _in_stored_types(spec, sample) if sample else None
     held, master = StreamTuples(spec), spec.master
-    strings = float(variable_bytes(held.batch(tuples)).mean()) + 1 if sample and has_strings(held.held) else 0.0
+    strings = float(variable_bytes(held.batch(tuples)).mean()) + 1 if tuples and has_strings(held.held) else 0.0
     schema, v_r = held.held, cached_bytes(spec)
     look = _look(spec, tuples)
     frequencies = frequencies or observe(spec, tuples, look)
