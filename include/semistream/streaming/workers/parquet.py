@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from semistream.partitioning import Placement
 from semistream.sizing.plan import Plan
-from semistream.streaming.exchange import Exchange
+from semistream.streaming.workers.exchange import Exchange
 
 MOST_PARTITIONS = 16  # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most
@@ -59,13 +59,13 @@ def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partitio
             yield from _own(piece, placement, partition)
         return
     exchange, left = Exchange(batch, partition, count, stream), list(range(len(pieces)))
-    exchange.look()
+    exchange.poll()
     share = left[partition::count]
     while left:
         if share:
             now = [share.pop(0)]
         else:
-            exchange.look()
+            exchange.poll()
             now = [n for n in left if n in exchange.found] or [left[partition % len(left)]]  # not all the same one
         for n in now:
             yield from exchange.take(n) if n in exchange.found else _for_all(n, pieces[n], placement, partition, exchange)
@@ -76,10 +76,10 @@ def _for_all(n: int, piece: Piece, placement: Placement, partition: int, exchang
     """One partition's tuples of piece n; the others' are kept for them."""
     for first, tuples in _decode(piece, placement.stream):
         parts = placement.split(tuples, first)
-        exchange.keep(parts)
+        exchange.write(parts)
         if parts[partition].num_rows:
             yield parts[partition]
-    exchange.give(n)
+    exchange.publish(n)
 
 
 def _own(piece: Piece, placement: Placement, partition: int) -> Iterator[pa.RecordBatch]:
