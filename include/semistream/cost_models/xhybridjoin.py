@@ -77,12 +77,11 @@ def w_expected(*, h_s: float, p_old: float, p_new: float) -> float:
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             resident_tuples: float | None = None) -> Prediction:
     """m: M, bytes; disk_tuples: d_S; resident_tuples: d_N, in X-HYBRIDJOIN as many."""
-    cut = work.partitions(disk_tuples)
-    if resident_tuples is None:
+    cut, d_n = work.partitions(disk_tuples), resident_tuples
+    if d_n is None:
         algorithm, d_n, sizes = "x-hybridjoin", cut.most_tuples, {"disk_tuples": disk_tuples}
     else:
-        algorithm, d_n = "tuned-x-hybridjoin", resident_tuples
-        sizes = {"disk_tuples": disk_tuples, "resident_tuples": resident_tuples}
+        algorithm, sizes = "tuned-x-hybridjoin", {"disk_tuples": disk_tuples, "resident_tuples": d_n}
     d_n = min(d_n, work.master_tuples)
     parts = memory(m=m, d_s=cut.most_tuples, v_r=cut.tuple_bytes, d_n=d_n, v_n=work.resident_tuple_bytes)
     h_s = parts["H_S"] / work.indexed_tuple_bytes

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Text, select
 
 from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Sources, Staging
+from semistream.source_files import open_parquet
 from semistream.streaming.sources.base import CannotRecount, Part
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
@@ -134,7 +134,7 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none."""
     if kind == "parquet":
-        parquet = pq.ParquetFile(file)
+        parquet = open_parquet(file)
         if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
             raise CannotRecount(f"{file} has no column {lacking[0]}")
         for batch in parquet.iter_batches(ROWS, columns=list(ids)):
