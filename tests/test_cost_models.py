@@ -272,7 +272,7 @@ class TestModels:
     def test_limits(self):
         work, m = workload(), 6e6
         plain = predict("meshjoin", work, m, PAPER_LIKE, disk_tuples=8192)
-        assert predict("rmeshjoin", work, m, PAPER_LIKE, disk_tuples=8192, slices=1).mu == pytest.approx(plain.mu)
+        assert predict("r-meshjoin", work, m, PAPER_LIKE, disk_tuples=8192, slices=1).mu == pytest.approx(plain.mu)
         assert predict("cmeshjoin", workload(0), m, PAPER_LIKE, disk_tuples=8192, cache_tuples=1).mu == pytest.approx(plain.mu,
                                                                                                                       rel=0.06)
         assert predict("ssbj", workload(0), m, PAPER_LIKE, disk_tuples=8192).w_n == 0

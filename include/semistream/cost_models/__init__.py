@@ -18,7 +18,7 @@ class Model:
 
 MODELS: dict[str, Model] = {
     "meshjoin": Model(meshjoin.predict, ("disk_tuples",)),
-    "rmeshjoin": Model(rmeshjoin.predict, ("disk_tuples", "slices")),
+    "r-meshjoin": Model(rmeshjoin.predict, ("disk_tuples", "slices")),
     "cmeshjoin": Model(cmeshjoin.predict, ("disk_tuples", "cache_tuples")),
     "ssj": Model(ssj.predict, ("disk_tuples", "cache_tuples")),
     "ssbj": Model(ssbj.predict, ("disk_tuples",)),

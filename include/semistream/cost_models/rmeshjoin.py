@@ -1,6 +1,6 @@
 """R-MESHJOIN's cost model: MESHJOIN's, per slice of a disk read. One iteration is one slice.
 
-Naeem, Dobbie, Weber, Alam: *R-MESHJOIN for Near-Real-Time Data Warehousing* (2010), in our reading (``joins/rmeshjoin.py``).
+Naeem, Dobbie, Weber, Alam: *R-MESHJOIN for Near-Real-Time Data Warehousing* (2010), in our reading (``joins/r_meshjoin.py``).
 Corrections: those of MESHJOIN. Each slice has an iteration's own cost c_I; the papers' costs, all per tuple, see no difference
 between one slice and several.
 """
@@ -26,11 +26,11 @@ def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, sli
     sizes, cut = {"disk_tuples": disk_tuples, "slices": slices}, work.partitions(disk_tuples)
     h_s, chunks = (memory - cut.most_bytes) / work.stream_tuple_bytes, cut.number * slices
     if 2 * cut.most_bytes > memory or h_s < chunks:
-        return infeasible("rmeshjoin", sizes)
+        return infeasible("r-meshjoin", sizes)
     w = chunk_of(work, h_s, chunks, cut.most_tuples / slices)
     s = work.symbols(costs, w * chunks, cut.tuples)
     printed = c_loop(s.c_io, cut.tuples, slices, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
     matches = w * slices * (1 - work.frequencies.absent)
     corrected = work.beside(printed + s.c_i - s.c_p * unread(matches) / slices, s, 1 / slices)
-    return Prediction("rmeshjoin", sizes, 0.0, w, corrected, printed,
+    return Prediction("r-meshjoin", sizes, 0.0, w, corrected, printed,
                       {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, w * chunks)

@@ -13,7 +13,7 @@ from semistream.joins import REGISTRY
 
 PAPER = "Tuned X-HYBRIDJOIN (2013)"
 BOTH = ("tuned-x-hybridjoin", "x-hybridjoin")
-FIVE = (*BOTH, "hybridjoin", "rmeshjoin", "meshjoin")
+FIVE = (*BOTH, "hybridjoin", "r-meshjoin", "meshjoin")
 MILLIONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 MEMORY, TUPLE = 50e6, 120  # bytes: M, and v_R
 PERCENT = (5.0, 10.0, 20.0, 30.0)  # M of R = 2M tuples

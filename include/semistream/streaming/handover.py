@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from semistream.joins import SemiStreamJoin
-from semistream.joins.parts import Region
+from semistream.joins.arena import Region
 from semistream.streaming.neighbours import exactly, leave, listen, visit, visitors
 
 log = logging.getLogger(__name__)
