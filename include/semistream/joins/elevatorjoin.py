@@ -342,7 +342,8 @@ class Elevatorjoin(SemiStreamJoin):
             self._repeat(part)
         budget, cache = self.arena.free, state.tables["cache"]
         self.arena.reserve("H_R", budget)
-        self.h_r.switch(self.h_r.stage_from(self.spec, *(cache[c].to_numpy() for c in ("key", "frequency")), budget))
+        keys, frequencies = (cache[c].to_numpy() for c in ("key", "frequency"))
+        self.h_r.switch(self.h_r.stage_from(self.spec, keys, frequencies, budget))
 
     def _repeat(self, state: JoinState) -> None:
         """Do to H_S what a snapshot tells."""

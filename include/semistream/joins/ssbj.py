@@ -50,7 +50,7 @@ from semistream.joins.stream_table.by_chunk import ByChunk
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
 CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, staged tuples, 1.5 places in the table
-CANDIDATE_SHARE, LEAST_CANDIDATES = 50, 64  # candidates have this part of M, and room for so many at least
+CANDIDATE_SHARE, LEAST_CANDIDATES = 50, 64  # candidates take a fiftieth of M; there are at least 64
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share, whatever the inequality says
 
 
@@ -60,6 +60,11 @@ class SsbjParameters(Settings):
     form: Literal["fixed", "rate"] = Field(
         "fixed", description="fixed: use all of M, the faster the better; rate: each chunk is what arrived in one iteration, and "
                              "only the memory that it needs is used")
+
+
+def most_candidates(memory: int) -> int:
+    """Join values that may be candidates at a time, for M of so many bytes."""
+    return max(memory // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES)
 
 
 class Candidates:
@@ -97,7 +102,7 @@ class Ssbj(SemiStreamJoin):
         self.planned = 0  # bytes that H_R will be given when the switching begins
         self.staged_all = False  # the switching buffer is complete before its cycle is: it was restored
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.most_candidates = max(self.arena.budget // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES)
+        self.most_candidates = most_candidates(self.arena.budget)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
         self.pool = self.arena.free  # for H_S and H_R
         self._require(2 * self.h_s.least_bytes, self.pool)
@@ -301,8 +306,8 @@ class Ssbj(SemiStreamJoin):
         self._resize(min(values["h_s"], self.pool))
         self.arena.reserve("H_R", min(values["h_r"], self.arena.free))
         budget = self.arena.components["H_R"]
-        cached = (tables["cache"][name].to_numpy() for name in ("key", "f_count"))
-        self.h_r.switch(self.h_r.stage_from(self.spec, *cached, budget))
+        keys, f_count = (tables["cache"][name].to_numpy() for name in ("key", "f_count"))
+        self.h_r.switch(self.h_r.stage_from(self.spec, keys, f_count, budget))
         self.candidates = Candidates(*(tables["candidates"][name].to_numpy().copy() for name in ("key", "s_count", "waiting")))
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):
             self.h_r.stage_from(self.spec, self.candidates.keys, self.candidates.waiting, budget)

@@ -18,6 +18,7 @@ from semistream.joins.stream_table.interface import NO_LIMIT, Found, StreamTable
 from semistream.joins.tuple_store import TupleStore
 
 WIDTHS = (32, 16, 8, 4, 2, 1)  # tuples of a block; half a block of each partition is empty on average
+BLOCKS = 8  # that each partition can have at least, of the widest blocks that allow it
 PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8  # head, tuples, saved ones, reach, arrivals
 SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
 SAMPLED = 1000  # coming tuples whose strings are looked at to divide the bytes anew
@@ -76,7 +77,7 @@ class ByPartition(StreamTable):
         """width: tuples of a block, 0: as is best for so many bytes."""
         self.strings = strings
         tuples = max(most - self._fixed, 0) / (self._slot + strings)
-        self.width = width or next((w for w in WIDTHS if tuples >= 8 * w * self.partitions), 1)
+        self.width = width or next((w for w in WIDTHS if tuples >= BLOCKS * w * self.partitions), 1)
         blocks = max(int((most - self._fixed) // self.block_bytes), 1)
         self.store = TupleStore(self.layout.held, blocks * self.width, most)
         self.key, self.block = mapped(blocks * self.width, np.int64), mapped(blocks, np.int32, 4)
