@@ -23,11 +23,11 @@ from semistream.cost_models import (
     elevatorjoin,
     hybridjoin,
     meshjoin,
-    rmeshjoin,
+    r_meshjoin,
     ssbj,
     ssij,
     ssj,
-    xhybridjoin,
+    x_hybridjoin,
 )
 from semistream.cost_models.costs import service_rate
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
@@ -113,8 +113,8 @@ class TestEquations:
 
     def test_r_meshjoin_halves_both_with_two_slices(self):
         layout = {"b": 1000, "v_r": 120, "n": 100_000, "v_ptr": 4, "f": 1.5, "v_s": 20}
-        assert sum(rmeshjoin.memory(w=250, q=2, **layout).values()) == 1_700_120_000
-        assert rmeshjoin.c_loop(b=1000, q=2, w=250, **COSTS) == pytest.approx(1.15e-3 / 2)
+        assert sum(r_meshjoin.memory(w=250, q=2, **layout).values()) == 1_700_120_000
+        assert r_meshjoin.c_loop(b=1000, q=2, w=250, **COSTS) == pytest.approx(1.15e-3 / 2)
 
     def test_ssj(self):
         # M = 1.12 GB, d v_R = 100 pages of 4 KiB, h_R = 1M tuples of 120 bytes: 1.12e9 - 409,600 - 120e6 - 8e6
@@ -179,17 +179,17 @@ class TestEquations:
         assert hybridjoin.c_loop(d=1000, w=500, **COSTS) == pytest.approx(1.15e-3)
 
     def test_x_hybridjoin(self):
-        assert xhybridjoin.memory(m=50e6, d_s=1000, v_r=120, d_n=4000, v_n=110) == {
+        assert x_hybridjoin.memory(m=50e6, d_s=1000, v_r=120, d_n=4000, v_n=110) == {
             "swappable part": 120_000, "non-swappable part": 440_000, "H_S": 49_440_000}
         # 1 ms + 4000 * 50 ns + 500 * 200 ns
-        assert xhybridjoin.c_loop(d_n=3000, d_s=1000, w=500, **COSTS) == pytest.approx(1.3e-3)
+        assert x_hybridjoin.c_loop(d_n=3000, d_s=1000, w=500, **COSTS) == pytest.approx(1.3e-3)
         # R_t = 10, d_N = 2, d_S = 4, so n = 2: p_old = 1/2; H(2) / H(10) = 1.5 / 2.9289683 = 0.5121257;
         # p_new = 0.5121257 + 0.4878743 / 2 = 0.7560628
-        old, new = (p(d_n=2, d_s=4, r_t=10) for p in (xhybridjoin.p_old, xhybridjoin.p_new))
+        old, new = (p(d_n=2, d_s=4, r_t=10) for p in (x_hybridjoin.p_old, x_hybridjoin.p_new))
         assert (old, new) == (pytest.approx(0.5), pytest.approx(0.7560628, rel=1e-6))
         # Eq. 6: 100 * 0.25 / (1 + 0.25 - 0.7560628 * 0.2439372); with the expected count: 100 * 0.5 / (1 + 0.5 - 0.7560628)
-        assert xhybridjoin.w(h_s=100, p_old=old, p_new=new) == pytest.approx(23.46171, rel=1e-5)
-        assert xhybridjoin.w_expected(h_s=100, p_old=old, p_new=new) == pytest.approx(67.21003, rel=1e-5)
+        assert x_hybridjoin.w(h_s=100, p_old=old, p_new=new) == pytest.approx(23.46171, rel=1e-5)
+        assert x_hybridjoin.w_expected(h_s=100, p_old=old, p_new=new) == pytest.approx(67.21003, rel=1e-5)
 
     def test_each_is_called_by_what_it_is_for(self):
         """A model or an experiment; none is there for its test alone."""
@@ -339,7 +339,7 @@ class TestModels:
     def test_limits(self):
         work, m = workload(), 6e6
         plain = predict("meshjoin", work, m, PAPER_LIKE, disk_tuples=8192)
-        assert predict("rmeshjoin", work, m, PAPER_LIKE, disk_tuples=8192, slices=1).mu == pytest.approx(plain.mu)
+        assert predict("r-meshjoin", work, m, PAPER_LIKE, disk_tuples=8192, slices=1).mu == pytest.approx(plain.mu)
         assert predict("cmeshjoin", workload(0), m, PAPER_LIKE, disk_tuples=8192, cache_tuples=1).mu == pytest.approx(plain.mu,
                                                                                                                       rel=0.06)
         assert predict("ssbj", workload(0), m, PAPER_LIKE, disk_tuples=8192).w_n == 0

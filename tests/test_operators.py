@@ -8,7 +8,7 @@ import pytest
 
 import oracle
 from semistream.joins import REGISTRY
-from semistream.joins.parts import Region
+from semistream.joins.arena import Region
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.sizing import open_join
 from semistream.streaming.workers import operators

@@ -23,8 +23,8 @@ from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.meshjoin import unread
 from semistream.cost_models.solve import crossing
 from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
-from semistream.joins.partitionroom import BLOCKS, PARTITION_BYTES, WIDTHS
-from semistream.joins.sequential import largest_chunk
+from semistream.joins.scan_phase import largest_chunk
+from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
 
 ROUNDS, SETTLED = 6, 1e-3  # of phi, which depends on what is cached: at most so many; a change this small ends them
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
-from semistream.joins.sequential import largest_chunk
+from semistream.joins.scan_phase import largest_chunk
 
 
 def memory(*, b: float, v_r: float, w: float, n: float, v_s: float, v_ptr: float = 0.0,

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.meshjoin import unread
 from semistream.cost_models.solve import crossing
-from semistream.joins.sequential import largest_chunk
+from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.ssbj import CANDIDATE_BYTES, LEAST_H_S, most_candidates
 
 

@@ -31,7 +31,7 @@ import math
 from semistream.cost_models import meshjoin
 from semistream.cost_models.costs import Costs, Prediction, Symbols, Workload, infeasible
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation
-from semistream.joins.front import SWITCH_SHARE
+from semistream.joins.frequency_detection import SWITCH_SHARE
 
 
 def memory(*, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float) -> dict[str, float]:

@@ -21,7 +21,8 @@ from semistream.config import JoinSettings, Names, Pairs, Places, Types
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.sink import OutputFile, check_output
 from semistream.files.source import Chunk, FileSource, Rejected, open_source
-from semistream.joins.base import NULL_KEY, UNPARSABLE, JoinOutput, SemiStreamJoin
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.output import NULL_KEY, UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm
 from semistream.keys import resolve_keys
 from semistream.master.publish import publish_snapshot

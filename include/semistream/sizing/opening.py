@@ -12,7 +12,7 @@ import pyarrow as pa
 from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Costs
 from semistream.errors import ConfigError, NotEnoughMemory
-from semistream.joins.base import SemiStreamJoin
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import Algorithm, find_algorithm
 from semistream.joins.spec import JoinSpec, join_spec
 from semistream.master import MasterRelation

@@ -12,7 +12,7 @@ import numpy as np
 
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.errors import ConfigError
-from semistream.joins.front import SWITCH_SHARE
+from semistream.joins.frequency_detection import SWITCH_SHARE
 from semistream.joins.registry import REGISTRY
 
 MOST_SLICES = 64

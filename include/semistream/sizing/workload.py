@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.cost_models import Cut, Frequencies, Workload
-from semistream.joins.front import cached_bytes, has_strings
-from semistream.joins.keyroom import KeyRoom
-from semistream.joins.partitionroom import PartitionRoom
-from semistream.joins.parts import Cache, WaitingRoom, variable_bytes
-from semistream.joins.sequential import StreamTuples
+from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.spec import JoinSpec
-from semistream.joins.xhybridjoin import resident_bytes
+from semistream.joins.stream_buffer import StreamLayout
+from semistream.joins.stream_table.by_chunk import ByChunk
+from semistream.joins.stream_table.by_key import ByKey
+from semistream.joins.stream_table.by_partition import ByPartition
+from semistream.joins.x_hybridjoin import resident_bytes
 from semistream.master import MasterRelation
 
 LOOKED_UP = 256  # values of a sample that are looked for in R, to learn how many are absent, and how many tuples others have
@@ -30,16 +30,16 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None, frequencies: 
     papers assume.
     """
     tuples = _in_stored_types(spec, sample) if sample else None
-    held, master = StreamTuples(spec), spec.master
-    strings = float(variable_bytes(held.batch(tuples)).mean()) + 1 if tuples and has_strings(held.held) else 0.0
-    schema, v_r = held.held, cached_bytes(spec)
+    layout, master = StreamLayout.of(spec), spec.master
+    strings, schema = layout.strings(tuples) if tuples else 0.0, layout.held
     look = _look(spec, tuples)
     frequencies = frequencies or observe(spec, tuples, look)
     return Workload(
         master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
-        stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
-        elevator_tuple_bytes=PartitionRoom.tuple_bytes(schema, strings),
-        cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=resident_bytes(spec),
+        stream_tuple_bytes=ByChunk.bytes_per_tuple(schema, strings), indexed_tuple_bytes=ByKey.bytes_per_tuple(schema, strings),
+        elevator_tuple_bytes=ByPartition.bytes_per_tuple(schema, strings),
+        cached_tuple_bytes=cached_bytes(spec), cached_key_bytes=MasterCache.ENTRY,
+        resident_tuple_bytes=resident_bytes(spec),
         frequencies=frequencies, page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
         fan_out=look.fan_out, matches=look.fan_out * (1 - frequencies.absent), batch_tuples=batch_tuples,
         reads_ahead=master.buffers > 1,

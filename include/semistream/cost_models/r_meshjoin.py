@@ -1,7 +1,7 @@
 """R-MESHJOIN's cost model: MESHJOIN's, per slice of a disk read. One iteration is one slice.
 
 Naeem, Dobbie, Weber, Alam: *R-MESHJOIN for Near-Real-Time Data Warehousing* (2010), in our reading
-(``joins/rmeshjoin.py``). Corrections: those of MESHJOIN. Each slice has an iteration's own cost c_I;
+(``joins/r_meshjoin.py``). Corrections: those of MESHJOIN. Each slice has an iteration's own cost c_I;
 the papers' costs, all per tuple, see no difference between one slice and several.
 """
 
@@ -30,7 +30,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, slices: 
     chunks = cut.number * slices
     most = meshjoin.chunk(m=m, n=chunks, **layout)
     if not cut.fits(m) or most < 1:
-        return infeasible("rmeshjoin", sizes)
+        return infeasible("r-meshjoin", sizes)
     w = meshjoin.admitted(work, most, cut.most_tuples / slices)
     s = work.symbols(costs, w * chunks, cut.tuples)
     printed = c_loop(c_io=s.c_io, b=cut.tuples, q=slices, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
@@ -38,4 +38,4 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, slices: 
     matches = w * slices * (1 - work.frequencies.absent)
     corrected = work.beside(printed + s.c_i - s.c_p * meshjoin.unread(matches) / slices, s, 1 / slices)
     parts = memory(w=most, n=cut.number, q=slices, **layout)
-    return Prediction("rmeshjoin", sizes, 0.0, w, corrected, printed, parts, w * chunks)
+    return Prediction("r-meshjoin", sizes, 0.0, w, corrected, printed, parts, w * chunks)
