@@ -146,6 +146,15 @@ class Cut(NamedTuple):
     most_bytes: int  # of the largest one, which the disk buffer must hold
     most_tuples: int
 
+    @property
+    def tuple_bytes(self) -> float:
+        """v_R in the disk buffer, of the largest partition."""
+        return self.most_bytes / max(self.most_tuples, 1)
+
+    def fits(self, memory: float) -> bool:
+        """Whether the disk buffer takes no more than half of M, as ``JoinSpec.with_disk_buffer`` asks."""
+        return 2 * self.most_bytes <= memory
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -194,6 +203,11 @@ class Workload:
         return max(c_loop - reads * (s.c_w - s.c_x), reads * s.c_w) if self.reads_ahead else c_loop
 
 
+def service_rate(*, w_n: float, w_s: float, c_loop: float) -> float:
+    """mu = (w_N + w_S) / c_loop, tuples/s: Eq. 3 of all the papers."""
+    return (w_n + w_s) / c_loop if c_loop > 0 else 0.0
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What a model says of one algorithm at one setting, in its steady state."""
@@ -216,12 +230,12 @@ class Prediction:
     @property
     def mu(self) -> float:
         """Service rate, tuples/s."""
-        return self.w / self.c_loop if self.c_loop > 0 else 0.0
+        return service_rate(w_n=self.w_n, w_s=self.w_s, c_loop=self.c_loop)
 
     @property
     def mu_printed(self) -> float:
         """Service rate by the paper's own c_loop, tuples/s."""
-        return self.w / self.c_loop_printed if self.c_loop_printed > 0 else 0.0
+        return service_rate(w_n=self.w_n, w_s=self.w_s, c_loop=self.c_loop_printed)
 
     @property
     def parameters(self) -> dict[str, float]:

@@ -53,8 +53,8 @@ class Frequencies:
         if exponent == 0:
             return cls(np.array([1.0 / keys]), np.array([float(keys)]), "uniform")
         many = max(int(np.log(max(keys / _SINGLE, 1)) / np.log(_RATIO)), 0)
-        edges = np.unique(np.floor(np.concatenate([np.arange(min(keys, _SINGLE) + 1),
-                                                   np.geomspace(min(keys, _SINGLE), keys, many + 2)])))
+        single = min(keys, _SINGLE)
+        edges = np.unique(np.floor(np.concatenate([np.arange(single + 1), np.geomspace(single, keys, many + 2)])))
         mass = np.diff(harmonic(edges, exponent))
         count = np.diff(edges)
         return cls(mass / count / mass.sum(), count, f"Zipf {exponent:g}")
@@ -83,12 +83,12 @@ class Frequencies:
         order = np.argsort(-p, kind="stable")
         return cls(p[order] / (total + absent), many[order], f"observed in {int(total) + absent:,} tuples")
 
-    @property
+    @cached_property
     def absent(self) -> float:
         """Share of the stream that has no master tuple."""
         return max(1.0 - float(self.p @ self.keys), 0.0)
 
-    @property
+    @cached_property
     def count(self) -> float:
         """Different values that can come."""
         return float(self.keys.sum())
@@ -97,6 +97,16 @@ class Frequencies:
     def _ends(self) -> np.ndarray:
         """Values in the groups before each, and in all, float64[g + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.keys)])
+
+    @cached_property
+    def _rarity(self) -> np.ndarray:
+        """-ln p of each group, float64[g], growing."""
+        return -np.log(np.maximum(self.p, 1e-300))
+
+    @cached_property
+    def _log_ends(self) -> np.ndarray:
+        """ln of the values up to the end of each group, float64[g]."""
+        return np.log(self._ends[1:])
 
     @cached_property
     def _mass(self) -> np.ndarray:
@@ -115,8 +125,7 @@ class Frequencies:
         """
         if probability >= self.p[0]:
             return 0.0, 0.0
-        p = -np.log(np.maximum(self.p, 1e-300))
-        h = math.exp(np.interp(-math.log(max(probability, 1e-300)), p, np.log(self._ends[1:])))
+        h = math.exp(np.interp(-math.log(max(probability, 1e-300)), self._rarity, self._log_ends))
         return h, self.top(h)
 
     def worth(self, least: float, least_absent: float, each: float, v_e: float, room: float) -> Cached:
@@ -148,10 +157,24 @@ class Frequencies:
         from scipy.special import pdtrc
 
         draws = max(draws, 1.0)
-        low, high = 0, int(draws * self.p[0] + 10 * math.sqrt(draws * self.p[0]) + 10)
-        while low < high:  # the least count of which no more than h values are expected
+        rarity = -draws * self.p
+
+        def few(count: int) -> bool:
+            """Whether no more than h values are expected to come more often."""
+            spread = 8 * math.sqrt(count + 1) + 8  # beyond it, they do or they do not
+            a, b = np.searchsorted(rarity, [-(count + spread), -(count - spread)])
+            return self._ends[a] + float(self.keys[a:b] @ pdtrc(count, -rarity[a:b])) <= h
+
+        expected = int(draws * float(np.interp(h, self._ends[1:], self.p)))
+        low = high = expected
+        step = int(math.sqrt(expected)) + 1
+        while low and few(low):
+            low, high, step = max(low - step, 0), low, 2 * step
+        while not few(high):
+            low, high, step = high + 1, high + step, 2 * step
+        while low < high:  # the least of these counts
             middle = (low + high) // 2
-            low, high = (low, middle) if float(self.keys @ pdtrc(middle, draws * self.p)) <= h else (middle + 1, high)
+            low, high = (low, middle) if few(middle) else (middle + 1, high)
         above = pdtrc(low, draws * self.p)
         here = (pdtrc(low - 1, draws * self.p) if low else 1.0) - above
         room, many = h - float(self.keys @ above), float(self.keys @ here)
@@ -162,10 +185,6 @@ class Frequencies:
         if not which.any() or hit > 1 - 1e-9:
             return min(hit, 1.0), Frequencies(np.array([0.0]), np.array([1.0]), self.name)
         return hit, Frequencies(self.p[which] / (1 - hit), left[which], self.name)
-
-    def distinct(self, draws: float) -> float:
-        """Expected different values among so many stream tuples."""
-        return float(self.keys @ -np.expm1(draws * np.log1p(-np.minimum(self.p, 1 - 1e-12))))
 
     def partitions(self, count: float) -> Frequencies:
         """The same question one level up: how probable each of `count` disk partitions is, where keys are spread by their hash.
@@ -191,7 +210,6 @@ class Frequencies:
         mass = np.bincount((_CHANCE[:len(p)] * count).astype(np.int64), p, minlength=math.ceil(count)) + max(rest, 0.0)
         mass[-1] -= rest * (len(mass) - count)  # the last one may be a part of one
         return Frequencies(np.sort(mass)[::-1], np.ones(len(mass)), self.name)
-
 
 
 def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:

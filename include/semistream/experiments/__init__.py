@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from semistream.experiments import cost_models, ssbj, sscj, ssj, xhybridjoin
+from semistream.experiments import cost_models, ssbj, sscj, ssj, x_hybridjoin
 from semistream.experiments.model import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for module in (ssj, ssbj, sscj, xhybridjoin, cost_models) for e in module.EXPERIMENTS}
+    e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, cost_models) for e in module.EXPERIMENTS}
 
 __all__ = ["EXPERIMENTS", "Experiment"]

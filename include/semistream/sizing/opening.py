@@ -25,9 +25,10 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
               costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None) -> SemiStreamJoin:
     """A join operator of the named algorithm, holding at most ``memory`` bytes.
 
-    The other arguments are those of ``join_spec``. parameters: the algorithm's; sizes that are not among them are those of the
-    highest service rate by its cost model, for keys as a sample of the stream has them (None: by Zipf's law), as far as they
-    can be had. Raises ConfigError for whatever cannot work, NotEnoughMemory with an amount that does; no stream needs more later.
+    The other arguments are those of ``join_spec``. parameters: the algorithm's. A size that is 0 or not among them becomes that
+    of the highest service rate by the algorithm's cost model, for keys as a sample of the stream has them (without one, by
+    Zipf's law); or, where the operator does not fit M with it, a smaller one. Raises ConfigError for whatever cannot work,
+    NotEnoughMemory with an amount that does; no stream needs more later.
     """
     entry = find_algorithm(algorithm)
     asked = entry.parameters.load(parameters or {})
@@ -46,7 +47,8 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
     """The sizes that are to be chosen."""
-    return [n for n in MODELS[entry.name].sizes if not getattr(parameters, n)] if entry.name in MODELS else []
+    sizes = MODELS[entry.name].sizes if entry.name in MODELS else ()
+    return [n for n in sizes if getattr(parameters, n) == entry.parameters.model_fields[n].default == 0]
 
 
 def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str], costs: Costs,
@@ -54,11 +56,12 @@ def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, st
     """asked, with values for the sizes that are open: the model's best, halves of them, and the smallest that there are."""
     if still_open:
         given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
-        with suppress(ConfigError):  # the model knows averages
+        with suppress(ConfigError):  # the models know averages: what they find too small may do
             best = tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters
-            while max(best.values()) > 1:
-                yield asked.model_copy(update={n: best[n] for n in still_open})
-                best = {n: max(size // 2, 1) for n, size in best.items()}
+            sizes = {n: best[n] for n in still_open}
+            while max(sizes.values()) > 1:
+                yield asked.model_copy(update=sizes)
+                sizes = {n: max(size // 2, 1) for n, size in sizes.items()}
     yield from _smallest(spec, asked, still_open)
 
 

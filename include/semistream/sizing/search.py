@@ -12,11 +12,14 @@ import numpy as np
 
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.errors import ConfigError
+from semistream.joins.frequency_detection import SWITCH_SHARE
 from semistream.joins.registry import REGISTRY
 
 MOST_SLICES = 64
 EVEN = 0.05  # rates this close are the same to the models
 STARTS = {1: 9, 2: 5}  # points of the first look, per size, by the number of sizes
+SIZE, RATE = 0.05, 1e-3  # what the search leaves open: of a size, and of a rate
+NEVER = 100.0  # ln of the seconds per tuple of sizes that do not fit M
 
 
 def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes: float) -> Prediction:
@@ -38,7 +41,7 @@ def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes
 def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
     """The smallest and the largest value that M allows."""
     most = {"disk_tuples": memory / 2 / work.disk_tuple_bytes, "slices": MOST_SLICES,
-            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes) / 1.125,
+            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes) / (1 + 1 / SWITCH_SHARE),
             "resident_tuples": 0.95 * memory / work.resident_tuple_bytes, "cache_share": 0.9}[size]
     if size == "cache_share":
         return 0.01, most
@@ -55,17 +58,40 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
     smooth = work.smooth()
 
     def cost(x: Iterable[float]) -> float:
-        """Seconds per stream tuple."""
+        """ln of the seconds per stream tuple."""
         mu = predict(algorithm, smooth, memory, costs, **dict(zip(names, map(math.exp, x), strict=True)), **given).mu
-        return 1 / mu if mu > 0 else 1e9
+        return -math.log(mu) if mu > 0 else NEVER
 
     best = _minimum(cost, limits) if names else ()
-    found = _rounded(algorithm, work, memory, costs, dict(zip(names, map(math.exp, best), strict=True)), given)
+    sizes = dict(zip(names, map(math.exp, best), strict=True))
+    found = _rounded(algorithm, work, memory, costs, sizes, given)
+    while found.mu <= 0 and sizes.get("disk_tuples", 0) > work.page_tuples:  # the largest partition is beyond the average
+        sizes["disk_tuples"] /= 2
+        found = _rounded(algorithm, work, memory, costs, sizes, given)
     if found.mu <= 0:
         raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and a tuple for each partition",
                           int(memory),
                           "Give more memory.")
+    if found.w_s == 0 and "disk_tuples" in names:
+        return _largest_disk_buffer(found, work, memory, costs)
     return found
+
+
+def _largest_disk_buffer(found: Prediction, work: Workload, memory: float, costs: Costs) -> Prediction:
+    """The same rate with the largest disk buffer beside which all that comes is still in H_R: it makes the first pass over R
+    fast, and nothing slower."""
+    smallest, size = bounds("disk_tuples", work, memory)
+    while size > smallest:
+        wider = predict(found.algorithm, work, memory, costs, **found.sizes | {"disk_tuples": _pages(size, work)})
+        if wider.w_s == 0 and wider.mu >= found.mu:
+            return wider
+        size /= 2
+    return found
+
+
+def _pages(disk_tuples: float, work: Workload) -> int:
+    """As many tuples in whole pages, at least one."""
+    return int(max(disk_tuples // work.page_tuples, 1) * work.page_tuples)
 
 
 def tune_all(work: Workload, memory: float, costs: Costs, algorithms: Iterable[str] = tuple(MODELS)) -> list[Prediction]:
@@ -101,14 +127,14 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
         around = (max(low, start[0] - step), min(high, start[0] + step))
         if around[1] <= around[0]:
             return start
-        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded", options={"xatol": 1e-3, "maxiter": 40})
+        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded", options={"xatol": SIZE / 5, "maxiter": 40})
         x: tuple[float, ...] = (float(found.x),)
     else:
         steps = [max((a[1] - a[0]) / 2, 1e-6) for a in axes]
         simplex = [start, *(tuple(s + (d if s + d <= high else -d) * (i == j) for j, (s, d, (_, high)) in
                                   enumerate(zip(start, steps, limits, strict=True))) for i in range(len(start)))]
         found = minimize(cost, start, method="Nelder-Mead", bounds=limits,
-                         options={"initial_simplex": np.array(simplex), "xatol": 1e-2, "fatol": 1e-12, "maxfev": 80})
+                         options={"initial_simplex": np.array(simplex), "xatol": SIZE, "fatol": RATE, "maxfev": 80})
         x = tuple(map(float, found.x))
     return min(start, x, key=cost)
 

@@ -26,9 +26,10 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None, frequencies: 
              batch_tuples: float = float("inf")) -> Workload:
     """A workload with the sizes that tuples like the sample's have in the operators.
 
-    frequencies: of the keys; else the sample's; without one, those of Zipf's law with exponent 1, which the papers assume.
+    frequencies: of the keys; else the sample's; without one, or of an empty one, those of Zipf's law with exponent 1, which the
+    papers assume.
     """
-    tuples = None if sample is None else _in_stored_types(spec, sample)
+    tuples = _in_stored_types(spec, sample) if sample else None
     layout, master = StreamLayout.of(spec), spec.master
     strings, schema = layout.strings(tuples) if tuples else 0.0, layout.held
     look = _look(spec, tuples)
