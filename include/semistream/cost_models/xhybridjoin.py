@@ -79,11 +79,10 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             resident_tuples: float | None = None) -> Prediction:
     """m: M, bytes; disk_tuples: d_S; resident_tuples: d_N, in X-HYBRIDJOIN as many."""
     cut = work.partitions(disk_tuples)
-    if resident_tuples is None:
-        algorithm, d_n, sizes = "x-hybridjoin", cut.most_tuples, {"disk_tuples": disk_tuples}
-    else:
+    algorithm, sizes, d_n = "x-hybridjoin", {"disk_tuples": disk_tuples}, float(cut.most_tuples)
+    if resident_tuples is not None:
         algorithm, d_n = "tuned-x-hybridjoin", resident_tuples
-        sizes = {"disk_tuples": disk_tuples, "resident_tuples": resident_tuples}
+        sizes["resident_tuples"] = resident_tuples
     d_n = min(d_n, work.master_tuples)
     parts = memory(m=m, d_s=cut.most_tuples, v_r=cut.tuple_bytes, d_n=d_n,
                    v_n=work.resident_tuple_bytes)
