@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, cast_rows, deciding_cells, exponents, infer_time, infer_type, parse_type
 from semistream.files.records import count_lines, split_records
+from semistream.source_files import open_parquet
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes of text that types are found from
@@ -404,7 +405,7 @@ class ParquetSource(FileSource):
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
         size, read = path.stat().st_size, 0
         try:
-            with pq.ParquetFile(path) as file:
+            with open_parquet(path) as file:
                 for batch in file.iter_batches(ROWS):
                     read += batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows

@@ -17,7 +17,7 @@ from semistream.master import Manifest
 from semistream.published import current_version
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
-from semistream.streaming.sources import stream_schema
+from semistream.streaming.sources.schema import stream_schema
 
 
 def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, str]] | Sequence[str] | str, *,

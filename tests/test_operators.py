@@ -11,7 +11,7 @@ from semistream.joins import REGISTRY
 from semistream.joins.parts import Region
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.sizing import open_join
-from semistream.streaming import handover
+from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
 ON, R_T = [("k", "k")], 20_000
@@ -34,15 +34,15 @@ def chunks(first, count):
 
 def work(root, name, queue, first, key_before, key_after):
     """What a worker does in one micro-batch."""
-    handover.prepare()
-    holder = handover.Holder()
-    join = holder.take(key_before) if key_before else open_join(
+    operators.use_memory_files()
+    cache = operators.OperatorCache()
+    join = cache.take(key_before) if key_before else open_join(
         name, memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON)
     queue.put([o.joined for c in chunks(first, 4) for o in join.process(c)] if join else None)
     if key_after:
-        holder.hold(key_after, join)
+        cache.put(key_after, join)
         del join
-        queue.put("held")
+        queue.put("cached")
         multiprocessing.Event().wait()
     elif join:
         queue.put([o.joined for o in join.drain()])
@@ -59,8 +59,8 @@ def test_another_process_goes_on_with_the_operator(root, name):
         worker.start()
         joined += queue.get(timeout=60)
         joined += queue.get(timeout=60) if i == 2 else []
-        assert i == 2 or queue.get(timeout=60) == "held"
-    assert handover.receive(keys[0]) is None, "it was given away before"
+        assert i == 2 or queue.get(timeout=60) == "cached"
+    assert operators.fetch(keys[0]) is None, "it was given away before"
     for worker in workers:
         worker.kill()
     stream = [r for i in range(3) for c in chunks(4 * i, 4) for r in c.to_pylist()]
@@ -72,22 +72,22 @@ def test_nothing_is_copied_and_who_dies_gives_nothing(root):
     worker = spawn.Process(target=work, args=(root, "elevatorjoin", queue, 0, None, key), daemon=True)
     worker.start()
     queue.get(timeout=60)
-    assert queue.get(timeout=60) == "held"
-    join = handover.receive(key)
+    assert queue.get(timeout=60) == "cached"
+    join = operators.fetch(key)
     assert all(Region.of(a) is not None for a in (join.cache.ekey, join.room.key, join.room.store.heap))
     worker.kill()
     worker.join()
     assert sum(o.joined.num_rows for o in join.drain()) > 0
     assert join.stats.waiting == 0 and join.stats.matched + join.stats.unmatched == join.stats.rows_read
-    assert handover.receive(key) is None
+    assert operators.fetch(key) is None
 
 
 def test_one_is_taken_here_or_there_but_once(root):
-    holder, key = handover.Holder(), ("checkpoint", 2, "s")
+    cache, key = operators.OperatorCache(), ("checkpoint", 2, "s")
     join = open_join("meshjoin", memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON)
-    holder.hold(key, join)
-    assert holder.take(("checkpoint", 2, "another")) is None
-    assert holder.take(key) is join and holder.take(key) is None and handover.receive(key) is None
-    holder.hold(key, join)
-    holder.forget()
-    assert holder.take(key) is None
+    cache.put(key, join)
+    assert cache.take(("checkpoint", 2, "another")) is None
+    assert cache.take(key) is join and cache.take(key) is None and operators.fetch(key) is None
+    cache.put(key, join)
+    cache.clear()
+    assert cache.take(key) is None

@@ -1,71 +1,37 @@
-"""Where a batch goes: the SQL warehouse, or a Delta table. Both so that a batch is in exactly once."""
+"""A Delta table as the sink."""
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
-from sqlalchemy import Connection, Engine, Table
 
-from semistream.durable import naming, read_checked, sync, write_checked
+from semistream.durable import naming, sync
 from semistream.errors import ConfigError
-from semistream.streaming.progress import RESTORE
-from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.checksum import as_stored, checksum, signed
-from semistream.warehouse.connect import connect
-from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.schema import unmatched
-from semistream.warehouse.tables import ensure, existing_table, fact_table
+from semistream.streaming.sinks.base import LOAD_FIELDS, StoredRows, ledger_row, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.warehouse.checksum import checksum, signed
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from semistream.streaming.task import Spool
+    from semistream.streaming.spool import Spool
 
-INTENT = "intent.json"
-INSERT_ROWS = 200_000  # handed to the bulk writer at a time
+READ_ROWS = 100_000  # at a time, for the proof
 GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
-LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))
-
-
-class Sink(Protocol):
-    """``loaded``, ``data_file`` and ``load`` run in tasks, the rest in the driver."""
-
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        """The ledger row of a partition that is loaded already."""
-
-    def take_back(self, app: str, batch: int, drain: int) -> None:
-        """Forget what some partitions have loaded of a batch that is not committed."""
-
-    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
-        """Where joined rows go at once, and not into the spool; load: the ``LOAD_FIELDS``."""
-
-    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        """Load a partition, or make it ready for ``commit``; gives the ledger row that counts."""
-
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
-        """Make the place, or check it. Raises ConfigError when it does not fit."""
-
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        """Make sure that a batch, all of whose partitions are loaded, will count; False where only ``commit`` can."""
-
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        """Make the batch count."""
-
-
-@lru_cache(maxsize=4)
-def _engine(url: str, _process: int) -> Engine:
-    return connect(url)
 
 
 @lru_cache(maxsize=4)
@@ -77,63 +43,24 @@ def _delta_table(uri: str) -> DeltaTable:
 
 
 @dataclass(frozen=True)
-class SqlSink:
-    """Each task writes its rows and its ledger row in one transaction; what it needs again after a lost connection is spooled."""
-
-    url: str = field(repr=False)
-    fact: str
-    master: str
-    retry: float
-
-    @property
-    def engine(self) -> Engine:
-        return _engine(self.url, os.getpid())
-
-    def ledger(self, app: str) -> Ledger:
-        return Ledger(self.engine, app, self.retry)
-
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        return self.ledger(app).partition(batch, drain, partition)
-
-    def take_back(self, app: str, batch: int, drain: int) -> None:
-        self.ledger(app).take_back(batch, drain, existing_table(self.engine, self.fact))
-
-    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
-        return None
-
-    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        joined, rejected = with_load(spool.joined(), entry), rejected_rows(spool.unmatched(), entry, self.fact)
-        dialect = self.engine.dialect.name
-        entry = entry | {"facts_checksum": _checksum(spool.joined(), dialect),
-                         "unmatched_checksum": _checksum(spool.unmatched(), dialect)}
-        table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
-
-        def write(connection: Connection) -> None:
-            _insert(connection, table, joined)
-            _insert(connection, unmatched, rejected)
-
-        return self.ledger(entry["app"]).load(entry, write)
-
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
-        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns))
-
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        return False
-
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        self.ledger(commit["app"]).commit(commit)
-
-
-@dataclass(frozen=True)
 class DeltaSink:
-    """Tasks write Parquet files that nothing refers to. The driver notes them (``intent.json``: the promise), commits them as one
-    Delta transaction under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one
-    transaction of the warehouse. After a crash only what follows the intent is done again, and both steps can be.
+    """Tasks write Parquet files that nothing refers to. The driver, once it has noted them, commits them as one Delta transaction
+    under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one transaction of the
+    warehouse. After a crash both steps are done again, and can be.
     """
 
     uri: str
     checkpoint: str
     warehouse: SqlSink
+    two_phase: ClassVar[bool] = True
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        return True  # a directory or a URI
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
+        return cls(setting, str(checkpoint), warehouse)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         return None  # the driver asks no task for a batch that is in
@@ -144,10 +71,10 @@ class DeltaSink:
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
         return DataFile(self.uri, schema, load)
 
-    def load(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
-        unmatched_checksum = _checksum(spool.unmatched(), self.warehouse.engine.dialect.name)
+        unmatched_checksum = stored_checksum(spool.unmatched(), self.warehouse.engine.dialect.name)
         rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)
         if rejected.num_rows:
             staging = Path(self.checkpoint) / "staging"
@@ -176,10 +103,6 @@ class DeltaSink:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
                               f"They are: {', '.join(schema.names)}. Name another table.")
 
-    def promise(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> bool:
-        write_checked(Path(self.checkpoint) / INTENT, {"commit": commit, "entries": entries})
-        return True
-
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
@@ -198,15 +121,37 @@ class DeltaSink:
         rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
         rows = [ledger_row(e) for e in entries]
         self.warehouse.ledger(commit["app"]).commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
-        (Path(self.checkpoint) / INTENT).unlink(missing_ok=True)
-        for left_over in staging.glob("*.parquet"):
+
+    def clean_up(self) -> None:
+        for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
-    def version(self, app: str) -> int | None:
-        """The newest transaction version that the table has of an app."""
+    def newest(self, app: str) -> tuple[int, int] | None:
         from deltalake import DeltaTable
 
-        return DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        version = DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        return None if version is None else divmod(version, 2)
+
+    def stored(self, app: str) -> StoredRows:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self.uri)
+        except TableNotFoundError:
+            raise ConfigError("sink", "must be a Delta table that exists", self.uri,
+                              "It was written by this app and is gone.") from None
+        data = table.to_pyarrow_dataset()
+        log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
+        sizes = {unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)}
+
+        def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
+            found, wanted = data.filesystem.get_file_info(fragment.path).size, sizes.get(fragment.path)
+            if wanted not in (None, found):
+                raise OSError("it is gone" if found is None else f"it has {found:,} bytes in place of {wanted:,}")
+            yield from fragment.to_batches(schema=data.schema, filter=pc.field("app") == app, batch_size=READ_ROWS)
+
+        return StoredRows(pa.schema(data.schema), ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
 
     def _flush(self, version: int) -> None:
         """Wait until the table's log from a version on is on disk: the ledger will say that it is."""
@@ -218,13 +163,6 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
-
-
-def keep_promise(checkpoint: Path, warehouse: SqlSink) -> None:
-    """Finish a commit that a crash left half-way, whatever sink is asked for now."""
-    intent = read_checked(checkpoint / INTENT, RESTORE)
-    if intent is not None:
-        DeltaSink(intent["commit"]["sink"], str(checkpoint), warehouse).commit(intent["commit"], intent["entries"])
 
 
 class DataFile:
@@ -294,34 +232,6 @@ class DataFile:
             self._flushing.start()
 
 
-def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
-    """Without what only a Delta table's commit needs."""
-    return {name: value for name, value in entry.items() if name not in ("data", "unmatched_file")}
-
-
-def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:
-    """Rows with the load that they belong to."""
-    for name, kind in LOAD_FIELDS:
-        joined = joined.append_column(name, pa.repeat(pa.scalar(entry[name], kind), joined.num_rows))
-    return joined
-
-
 def _with_dictionary(schema: pa.Schema) -> list[str]:
     """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the compression."""
     return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in dict(LOAD_FIELDS)]
-
-
-def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Table:
-    """Unmatched tuples as rows of the table ``unmatched``."""
-    return with_load(tuples, entry).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
-
-
-def _checksum(rows: pa.Table, dialect: str) -> int:
-    """Of rows as the warehouse gives them back; a part at a time, as they lie on disk."""
-    parts = (rows.slice(start, INSERT_ROWS) for start in range(0, rows.num_rows, INSERT_ROWS))
-    return signed(sum(checksum(as_stored(part, dialect)) for part in parts))
-
-
-def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
-    for start in range(0, rows.num_rows, INSERT_ROWS):
-        bulk_insert(connection, table, rows.slice(start, INSERT_ROWS))

@@ -1,8 +1,7 @@
-"""Operators that go from one Python worker to another of the same machine.
+"""Join operators kept in a Python worker from one micro-batch to the next, and passed to another worker that needs them.
 
-Spark gives a partition to whichever worker is free, and not always to the one that holds its operator after the micro-batch
-before. A worker therefore listens for the others while it holds one, and gives it away with its memory: arrays go by their file
-handles, so that nothing is copied and nothing exists twice. Nothing depends on it: who gets none takes up the saved state.
+The operator's arrays are memory files. Their file descriptors are sent over a Unix socket, and the rest of the operator is
+pickled, so that its arrays are neither copied nor held twice. A worker that gets no operator restores the saved state.
 """
 
 from __future__ import annotations
@@ -21,80 +20,85 @@ import numpy as np
 
 from semistream.joins import SemiStreamJoin
 from semistream.joins.parts import Region
-from semistream.streaming.neighbours import exactly, leave, listen, visit, visitors
+from semistream.streaming.workers.sockets import close, connect, connections, listen, receive_exactly
 
 log = logging.getLogger(__name__)
-Key = tuple[str, int, str]  # checkpoint, partition, state file: what an operator is the continuation of
+Key = tuple[str, int, str]  # checkpoint, partition, state file: the state that the operator is in
 HEAD = struct.Struct("<QI")  # bytes of the pickle, handles
 HANDLES = 200  # in one message; the system takes 253
 MOST_FILES = 65_536
 
 
-class Holder:
-    """The operator that this process ran last. One only, as each may hold M/P bytes; while another runs here, it stays for the
-    neighbour that is given its partition: a machine never has more than it had."""
+class OperatorCache:
+    """The operator that this process ran last, for the next micro-batch here or in another worker of the machine.
+
+    One only, as each may take M/P bytes. While another operator runs here, the cached one waits for the worker that is given its
+    partition: the machine holds as many operators as there are partitions, whichever workers run them.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: tuple[Key, SemiStreamJoin] | None = None
         self._listening: socket.socket | None = None
 
-    def hold(self, key: Key, join: SemiStreamJoin) -> None:
-        """Keep it for the next micro-batch, here or wherever that is."""
-        self.forget()
+    def put(self, key: Key, join: SemiStreamJoin) -> None:
+        """Cache an operator in place of the former one."""
+        self.clear()
         with self._lock:
             self._held = key, join
             self._listen(key)
 
     def take(self, key: Key) -> SemiStreamJoin | None:
-        """The operator, from here or from a neighbour, or None. Another one stays, for the neighbour who wants it."""
+        """Take the operator out of the cache of this worker, or of another one; None if no worker has it."""
         with self._lock:
             if self._held and self._held[0] == key:
                 join = self._held[1]
-                self._let_go()
+                self._remove()
                 return join
-        return receive(key)
+        return fetch(key)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
+        """Free the cached operator's memory."""
         with self._lock:
             if self._held:
                 join = self._held[1]
-                self._let_go()
+                self._remove()
                 _free(join)
 
-    def _let_go(self) -> None:
+    def _remove(self) -> None:
         if self._listening:
-            leave(self._listening)
+            close(self._listening)
         self._held = self._listening = None
 
     def _listen(self, key: Key) -> None:
         self._listening = listen(key)
-        if self._listening:  # else another attempt at the same task is there
-            threading.Thread(target=self._give, args=(self._listening, key), daemon=True).start()
+        if self._listening:  # else another attempt at the same task listens
+            threading.Thread(target=self._serve, args=(self._listening, key), daemon=True).start()
 
-    def _give(self, listening: socket.socket, key: Key) -> None:
-        """Wait for who wants the operator, and give it away."""
-        for asking in visitors(listening):
+    def _serve(self, listening: socket.socket, key: Key) -> None:
+        """Send the operator to the first worker that connects."""
+        for other in connections(listening):
             with self._lock:
                 if self._held is None or self._held[0] != key:
                     return
                 join = self._held[1]
-                self._let_go()
+                self._remove()
                 try:
-                    send(asking, join)
+                    send(other, join)
                 except OSError as e:
-                    log.warning("an operator was not given away: %s", e)
+                    log.warning("an operator could not be passed to another worker: %s", e)
                 _free(join)
                 return
 
 
 def _free(join: SemiStreamJoin) -> None:
-    """Its memory, now: its parts refer to it, so that it would stay until the next collection of garbage."""
+    """Free its memory now: its parts refer to it, so that it would stay until the next garbage collection."""
     join.master.close()
     vars(join).clear()
 
 
 def send(to: socket.socket, join: SemiStreamJoin) -> None:
+    """Send an operator: sizes, file descriptors of its arrays, then the pickle of the rest."""
     out = io.BytesIO()
     pickler = _Pickler(out)
     pickler.dump(join)
@@ -105,21 +109,21 @@ def send(to: socket.socket, join: SemiStreamJoin) -> None:
     to.sendall(data)
 
 
-def receive(key: Key) -> SemiStreamJoin | None:
-    """The operator of a neighbour who holds it, or None."""
-    other = visit(key)
+def fetch(key: Key) -> SemiStreamJoin | None:
+    """The operator out of the cache of another worker; None if none has it."""
+    other = connect(key)
     if other is None:
         return None
     handles: list[int] = []
     with other:
         try:
-            size, count = HEAD.unpack(exactly(other, HEAD.size))
+            size, count = HEAD.unpack(receive_exactly(other, HEAD.size))
             while len(handles) < count:
                 more = socket.recv_fds(other, 1, HANDLES)[1]
                 if not more:
                     raise EOFError
                 handles += more
-            data = exactly(other, size)
+            data = receive_exactly(other, size)
         except (OSError, EOFError):
             for handle in handles:
                 os.close(handle)
@@ -156,8 +160,11 @@ class _Unpickler(pickle.Unpickler):
         return np.ndarray(shape, dtype, self._regions[number], offset, strides)
 
 
-def prepare() -> None:
-    """To be called before the first operator is opened: memory with handles, and as many of them as wide tuples need."""
+def use_memory_files() -> None:
+    """Have operators that are opened from now on allocate arrays as memory files.
+
+    Wide tuples need many: the limit of open files is raised to the hard one.
+    """
     Region.wanted = True
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)

@@ -1,39 +1,33 @@
-"""The stream as a Spark DataFrame: any source by format and options, with what could not be parsed marked, not lost."""
+"""Data files as a source: a micro-batch's tuples out of its files as they are, and the schema that the first one has."""
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, StructField, StructType
 
 from semistream.config import FILE_FORMATS, StreamSpec
-from semistream.durable import sync
 from semistream.errors import ConfigError
-from semistream.files.convert import SHOWN
 from semistream.files.source import CsvSource, check_partitions, file_columns, open_source
 from semistream.keys_spark import quoted
 from semistream.source_files import RAW, is_remote
-from semistream.streaming.datasources import OutboxSource, ZipfSource
-from semistream.streaming.unparsable import plain_path
+from semistream.streaming.sources.base import Source
+from semistream.streaming.sources.documents import document, with_raw
+from semistream.streaming.sources.numbers import CONVERTED, convert
 
 log = logging.getLogger(__name__)
-OWN = {s.name(): s for s in (ZipfSource, OutboxSource)}
 FILE = "_file"  # beside the tuples of text files: its URI
 TEXTS = ("csv", "json")  # file formats whose tuples may be unparsable
-KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 SAME_TYPES = {pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
               pa.date32(), pa.timestamp("us", "UTC")}  # Parquet's, that Arrow and Spark read alike
 LATIN = "ISO-8859-1"
@@ -41,29 +35,17 @@ ANY_AGE = "36500d"  # Spark by default never loads a file a week older than the 
 SAMPLE_FILES = 1  # that the schema of files without one is taken from
 
 
-def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0, max_rows: int = 0) -> DataFrame:
-    """The stream's tuples, and ``_corrupt_record`` where the format can have unparsable ones.
+class FileSource(Source):
+    """Files of a format of Spark's, as they appear in a directory."""
 
-    max_files, max_rows: of one micro-batch; 0: no limit. Raises ConfigError for a source that cannot be read.
-    """
-    options = _options(spec, max_files, max_rows)
-    # Spark shows a source's options in its plans, which errors quote; whatever a file's are called, they are not shown.
-    spark.conf.set("spark.sql.redaction.options.regex", "|".join(["(?i)url", *map(re.escape, spec.secrets())]))
-    reader = spark.readStream.format(spec.format).options(**options)
-    if spec.format in OWN:
-        spark.dataSource.register(OWN[spec.format])
-    schema = _read_schema(spark, spec)
-    if schema is not None and spec.format != "kafka":
-        reader = reader.schema(schema)
-    try:
-        df = reader.load(spec.path) if spec.path else reader.load()
-    except PySparkException as e:
-        if spec.format == "kafka" and "kafka" in str(e).lower():
-            raise ConfigError("source_format", "needs Spark's Kafka connector", "kafka",
-                              f"Submit with --packages {KAFKA_PACKAGE}:{spark.version}.") from None
-        what = f"{spec.format} {spec.path or ''}".strip()
-        raise ConfigError("stream", "must be a source that Spark can read", what, str(e)) from None
-    return parse_kafka(df, spec) if spec.format == "kafka" and spec.columns else df
+    formats = FILE_FORMATS
+
+    def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
+        return file_options(self.spec, max_files)
+
+    def schema(self, spark: SparkSession) -> StructType:
+        found = super().schema(spark) or infer(spark, self.spec)
+        return with_raw(found) if self.spec.format in TEXTS else found
 
 
 def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
@@ -79,7 +61,7 @@ def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
     fields = {field.name: field for field in df.schema}
     raw = [fields[RAW]] if RAW in fields else []
     origin = [F.col("_metadata.file_path").alias(FILE)] if raw else []
-    parts = [_load(df, spec, alike, StructType([*(fields[n] for n in order), *raw])).select(*map(quoted, df.columns), *origin)
+    parts = [_part(df, spec, alike, [fields[n] for n in order], raw).select(*map(quoted, df.columns), *origin)
              for order, alike in orders.items()]
     tuples = reduce(DataFrame.unionAll, parts)
     return _with_documents(tuples, spec) if raw else tuples
@@ -90,6 +72,17 @@ def check_files(spec: StreamSpec, paths: list[str], wanted: list[str]) -> None:
     for path in paths:
         if (found := _columns(spec, path, wanted)) is not None:
             _check_columns(spec, path, found, wanted)
+
+
+def schema_before_session(spec: StreamSpec) -> pa.Schema | None:
+    """The stream's schema as far as it can be known without Spark: that of the first Parquet file, else None."""
+    if spec.format != "parquet" or spec.columns or not spec.path or "://" in spec.path:
+        return None
+    first = next((p for p in sorted(Path(spec.path).rglob("*.parquet")) if not p.name.startswith(("_", "."))), None)
+    if first is None:
+        return None
+    fields = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in pq.read_schema(first)]
+    return pa.schema(fields)
 
 
 def _with_documents(df: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -113,19 +106,6 @@ def _with_documents(df: DataFrame, spec: StreamSpec) -> DataFrame:
     columns = [F.when(~bad, quoted(f.name)).alias(f.name) if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))
                else quoted(f.name) for f in others]
     return df.select(*columns, document(text, spec.format, F.col(FILE), bad, delimiter).alias(RAW))
-
-
-def document(text: Column, kind: str, file: Column | None = None, unreadable: Column | None = None,
-             delimiter: str = "") -> Column:
-    """The document of ``unparsable.explain``: JSON of ``text`` and its origin; null where text is.
-
-    kind: csv or json. unreadable: whether the bytes are not UTF-8.
-    """
-    parts = [text.alias(RAW), F.lit(kind).alias("format")]
-    parts += [] if file is None else [file.alias("file")]
-    parts += [] if unreadable is None else [F.when(unreadable, True).alias("unreadable")]
-    parts += [F.lit(delimiter).alias("delimiter")] if delimiter else []
-    return F.when(text.isNotNull(), F.to_json(F.struct(*parts)))
 
 
 def _byte_by_byte(spec: StreamSpec) -> bool:
@@ -162,8 +142,22 @@ def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[s
                           "start the app again. Where columns vary, stream.columns says which ones to read (a schema as DDL).")
 
 
+def _part(df: DataFrame, spec: StreamSpec, paths: list[str], fields: list[StructField], raw: list[StructField]) -> DataFrame:
+    """The tuples of files whose columns are in the same order. Where types were found from the first CSV file, and not told, a
+    tuple with a number that its type would alter is an unparsable one."""
+    found = {f.name: f.dataType for f in fields if isinstance(f.dataType, CONVERTED)}
+    if spec.format != "csv" or spec.columns or not found:
+        return _load(df, spec, paths, StructType([*fields, *raw]))
+    texts = StructType([StructField(f.name, StringType()) if f.name in found else f for f in fields])
+    loaded = _load(df, spec, paths, StructType([*texts, *raw]))
+    numbers = {name: convert(quoted(name), kind) for name, kind in found.items()}
+    altered = reduce(or_, ((F.trim(quoted(name)) != "") & number.isNull() for name, number in numbers.items()))
+    row = F.to_csv(F.struct(*(quoted(f.name) for f in fields)), {"sep": _delimiter(spec) or ",", "escape": '"'})
+    return loaded.withColumns({**numbers, RAW: F.coalesce(F.col(RAW), F.when(altered, row))})
+
+
 def _load(df: DataFrame, spec: StreamSpec, paths: list[str], schema: StructType) -> DataFrame:
-    options = _options(spec, 0, 0) | {"__globPaths__": "false"}  # a file's name may have a pattern's signs
+    options = file_options(spec) | {"__globPaths__": "false"}  # a file's name may have a pattern's signs
     if _byte_by_byte(spec):
         options["encoding"] = LATIN
     if spec.path and Path(spec.path).is_dir():
@@ -171,75 +165,21 @@ def _load(df: DataFrame, spec: StreamSpec, paths: list[str], schema: StructType)
     return df.sparkSession.read.format(spec.format).options(**options).schema(schema).load(paths)
 
 
-def parse_kafka(df: DataFrame, spec: StreamSpec) -> DataFrame:
-    """Kafka records whose value is JSON, as tuples of ``spec.columns``; a value that is not goes to ``_corrupt_record``."""
-    schema = _with_raw(_from_ddl(df.sparkSession, spec.columns or ""))
-    text = F.col("value").cast("string")
-    text, bytes_ = F.try_validate_utf8(text), text
-    parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW})
-    names = [f.name for f in schema if f.name != RAW]
-    out = df.select(F.make_valid_utf8(bytes_).alias("__text"), parsed.alias("__row"))
-    raw = F.when(F.col("__row").isNull(), F.coalesce("__text", F.lit(""))).otherwise(F.col(f"__row.{RAW}"))
-    return out.select(*[F.col("__row").getField(n).alias(n) for n in names], document(raw, "json").alias(RAW))
-
-
-def stream_schema(df: DataFrame) -> pa.Schema:
-    """The Arrow schema of the stream's tuples as the tasks get them, ``_corrupt_record`` left out."""
-    return to_arrow_schema(StructType([f for f in df.schema if f.name != RAW]), timezone="UTC")
-
-
-def schema_before_session(spec: StreamSpec) -> pa.Schema | None:
-    """The stream's schema as far as it can be known without Spark: that of the first Parquet file, else None."""
-    if spec.format != "parquet" or spec.columns or not spec.path or "://" in spec.path:
-        return None
-    first = next((p for p in sorted(Path(spec.path).rglob("*.parquet")) if not p.name.startswith(("_", "."))), None)
-    if first is None:
-        return None
-    fields = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in pq.read_schema(first)]
-    return pa.schema(fields)
-
-
-def _options(spec: StreamSpec, max_files: int, max_rows: int) -> dict[str, str]:
-    options: dict[str, str] = {}
+def file_options(spec: StreamSpec, max_files: int = 0) -> dict[str, str]:
+    options: dict[str, str] = {"maxFileAge": ANY_AGE}
     if spec.format == "csv":
         options |= {"header": "true", "escape": '"', "multiLine": "true"}  # RFC 4180, as `semistream join` has it
     if spec.format in TEXTS:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": RAW}
     if spec.format == "json":
         options["allowSingleQuotes"] = "false"  # as `semistream join` has it
-    if spec.format in FILE_FORMATS:
-        options["maxFileAge"] = ANY_AGE
-    if max_files and spec.format in FILE_FORMATS:
+    if max_files:
         # What was listed is not kept for later batches: then a batch that has fewer files than it may has all that there are.
         options |= {"maxFilesPerTrigger": str(max_files), "maxCachedFiles": "0"}
-    if max_rows and (spec.format in OWN or spec.format == "kafka"):
-        options["maxOffsetsPerTrigger" if spec.format == "kafka" else "rowsPerBatch"] = str(max_rows)
     return options | spec.all_options()
 
 
-def _read_schema(spark: SparkSession, spec: StreamSpec) -> StructType | None:
-    """The schema to read with; None lets the source tell its own."""
-    if spec.columns:
-        schema = _from_ddl(spark, spec.columns)
-    elif spec.format in FILE_FORMATS:
-        schema = _infer(spark, spec)
-    else:
-        return None
-    return _with_raw(schema) if spec.format in TEXTS else schema
-
-
-def _with_raw(schema: StructType) -> StructType:
-    return StructType([*(f for f in schema if f.name != RAW), StructField(RAW, StringType())])
-
-
-def _from_ddl(spark: SparkSession, text: str) -> StructType:
-    try:
-        return StructType.fromDDL(text)
-    except PySparkException as e:
-        raise ConfigError("stream.columns", "must be a schema in Spark's DDL", text, str(e).split("\n")[0]) from None
-
-
-def _infer(spark: SparkSession, spec: StreamSpec) -> StructType:
+def infer(spark: SparkSession, spec: StreamSpec) -> StructType:
     """The schema that the first files have, or seem to have."""
     if not spec.path:
         raise ConfigError("stream.path", "must be given for files", None, "Give the directory of the stream's files.")
@@ -250,11 +190,11 @@ def _infer(spark: SparkSession, spec: StreamSpec) -> StructType:
         if not files:
             raise ConfigError("stream.path", "must be a directory with at least one file, or stream.columns must be given",
                               spec.path, "Put the first file there, or write the schema as DDL.")
-    if spec.format == "parquet" and (schema := _schema_of(files[0])) is not None:
+    if spec.format == "parquet" and (schema := schema_of(files[0])) is not None:
         return schema
     if "://" not in spec.path and Path(spec.path).is_dir():
         check_partitions("stream.path", Path(spec.path), [Path(f) for f in files])
-    options = _options(spec, 0, 0) | ({"inferSchema": "true"} if spec.format == "csv" else {})
+    options = file_options(spec) | ({"inferSchema": "true"} if spec.format == "csv" else {})
     try:
         found = spark.read.format(spec.format).options(**options).load(files[:SAMPLE_FILES]).schema
         return found if spec.format != "csv" or is_remote(files[0]) else _unaltered(spec, Path(files[0]), found)
@@ -264,7 +204,7 @@ def _infer(spark: SparkSession, spec: StreamSpec) -> StructType:
 
 def _unaltered(spec: StreamSpec, file: Path, found: StructType) -> StructType:
     """A CSV file's schema as Spark finds it, but for types that would alter values: numbers that a double does not keep are
-    decimals or texts, leading zeros and fractions of a microsecond make texts, and few exponents no doubles of integers."""
+    decimals or texts, leading zeros and fractions of a microsecond make texts, and exponents no doubles of integers."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
     if "encoding" in options or options.get("header", "true").lower() != "true":
         return found
@@ -275,13 +215,13 @@ def _unaltered(spec: StreamSpec, file: Path, found: StructType) -> StructType:
     kinds = {f.name: f.type for f in source.schema if pa.types.is_string(f.type)}
     doubles = {f.name for f in found if isinstance(f.dataType, DoubleType)}
     kinds |= {f.name: f.type for f in source.schema if f.name in doubles and pa.types.is_decimal(f.type)}
-    for name in doubles & {n for n, share in source.exponents.items() if 0 < share <= 1 - SHOWN}:
+    for name in doubles & {n for n, share in source.exponents.items() if share}:
         kinds[name] = pa.int64()
-        log.warning("stream column %s is read as int64; its few numbers with an exponent are unparsable", name)
+        log.warning("stream column %s is read as int64; numbers with an exponent are integers there, too", name)
     return StructType([StructField(f.name, from_arrow_type(kinds[f.name])) if f.name in kinds else f for f in found])
 
 
-def _schema_of(file: str) -> StructType | None:
+def schema_of(file: str) -> StructType | None:
     """A Parquet file's schema without the Spark job that takes a second of the start; None where Spark must tell."""
     try:
         fields = list(pq.read_schema(file))
@@ -291,51 +231,3 @@ def _schema_of(file: str) -> StructType | None:
     if not same or len({f.name.lower() for f in fields}) < len(fields):
         return None
     return StructType([StructField(f.name, from_arrow_type(f.type)) for f in fields])
-
-
-class SourceLog:
-    """Which part of the source each micro-batch is, out of Spark's own logs under the query's checkpoint."""
-
-    def __init__(self, query_checkpoint: Path, source_format: str):
-        self.directory, self.format = query_checkpoint, source_format
-
-    def offsets(self, batch: int) -> dict[str, Any]:
-        """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
-        start, end = self._read(batch - 1) if batch else None, self._read(batch)
-        out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
-        return out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS and end else out
-
-    def files(self, batch: int) -> list[str]:
-        """The files of a batch as the source's log has them: plain paths, or URIs where they are not local."""
-        if self.format not in FILE_FORMATS:
-            return []
-        after, last = (o[0]["logOffset"] if o and o[0] else -1 for o in (self._read(batch - 1), self._read(batch)))
-        entries: dict[str, None] = {}
-        for number in range(after + 1, last + 1):
-            for line in self._log(number).read_text().splitlines()[1:]:
-                entry = json.loads(line)
-                if after < entry["batchId"] <= last:
-                    entries[plain_path(entry["path"])] = None
-        return list(entries)
-
-    def flush(self, batch: int) -> None:
-        """Wait until what Spark has noted of a batch is on disk, as it does not: the ledger will say that the batch is in."""
-        offsets, end = self.directory / "offsets", self._read(batch)
-        paths = [offsets / str(batch), offsets]
-        if self.format in FILE_FORMATS and end and end[0]:
-            paths += [self._log(end[0]["logOffset"]), self.directory / "sources" / "0"]
-        for path in paths:
-            sync(path)
-
-    def _log(self, number: int) -> Path:
-        """An entry of the source's log; it is compacted now and then."""
-        path = self.directory / "sources" / "0" / str(number)
-        return path if path.exists() else path.with_name(f"{number}.compact")
-
-    def _read(self, batch: int) -> list[Any] | None:
-        try:
-            lines = (self.directory / "offsets" / str(batch)).read_text().splitlines()[2:]
-        except FileNotFoundError:
-            return None
-        return [None if line == "-" else json.loads(line) for line in lines]
-
