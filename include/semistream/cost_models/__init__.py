@@ -1,12 +1,32 @@
-"""The papers' cost models: one module an algorithm, one function an equation. ``MODELS`` lists them by the joins' names."""
+"""The papers' cost models: one module an algorithm, one function an equation. ``MODELS`` lists them
+by the joins' names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from semistream.cost_models import cmeshjoin, elevatorjoin, hybridjoin, meshjoin, r_meshjoin, ssbj, sscj, ssij, ssj, x_hybridjoin
-from semistream.cost_models.costs import TYPICAL, Costs, Cut, PhaseCosts, Prediction, Symbols, Workload
+from semistream.cost_models import (
+    cmeshjoin,
+    elevatorjoin,
+    hybridjoin,
+    meshjoin,
+    r_meshjoin,
+    ssbj,
+    sscj,
+    ssij,
+    ssj,
+    x_hybridjoin,
+)
+from semistream.cost_models.costs import (
+    TYPICAL,
+    Costs,
+    Cut,
+    PhaseCosts,
+    Prediction,
+    Symbols,
+    Workload,
+)
 from semistream.cost_models.frequencies import Frequencies
 
 
@@ -30,4 +50,5 @@ MODELS: dict[str, Model] = {
     "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",)),
 }
 
-__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction", "Symbols", "Workload"]
+__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction",
+           "Symbols", "Workload"]

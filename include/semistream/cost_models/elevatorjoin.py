@@ -4,14 +4,15 @@
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 
-One iteration is one stop. c_S looks up in the index where a miss belongs, a hit's c_S' does not. H_S is
-full, and its tuples are spread over the way that the elevator still has to go: a partition that comes
-next has the tuples of a whole sweep, one just left has none, and 2 h_S / N leave at a stop.
+One iteration is one stop. c_S looks up in the index where a miss belongs, a hit's c_S' does not.
+H_S is full, and its tuples are spread over the way that the elevator still has to go: a partition
+that comes next has the tuples of a whole sweep, one just left has none, and 2 h_S / N leave at a
+stop.
 
-The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the
-values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without master
-tuples; phi is the share that reading R has in the cost of a miss, sqrt(n) what chance may add to a
-sweep's count. One equation in T. *Reading ahead* is that of MESHJOIN.
+The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and
+the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without
+master tuples; phi is the share that reading R has in the cost of a miss, sqrt(n) what chance may
+add to a sweep's count. One equation in T. *Reading ahead* is that of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
 
-ROUNDS, SETTLED = 6, 1e-3  # of phi, which depends on what is cached: at most so many; a change this small ends them
+ROUNDS, SETTLED = 6, 1e-3  # of finding phi: at most so many; a relative change this small is none
 
 
 def memory(*, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float) -> dict[str, float]:
@@ -35,10 +36,10 @@ def memory(*, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float) 
     return taken | {"H_R": m - sum(taken.values())}
 
 
-def c_loop(*, c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float, c_a: float,
-           c_r: float, w_n: float, c_n: float, c_s_hit: float) -> float:
-    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds; c_R, c_N: c_H
-    and c_O of H_R."""
+def c_loop(*, c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float,
+           c_a: float, c_r: float, w_n: float, c_n: float, c_s_hit: float) -> float:
+    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds; c_R,
+    c_N: c_H and c_O of H_R."""
     return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s_hit)
 
 
@@ -48,8 +49,8 @@ def w_s(*, h_s: float, n: float) -> float:
 
 
 def worth_caching(*, m: float, v_r: float, v_e: float, v_s: float, phi: float) -> float:
-    """The n from which a value is cached: n - sqrt(n) stream tuples in a sweep are more than
-    2 phi (m v_R + v_E) / v_S, the cost-balanced inequality, so that chance alone does not cache it."""
+    """The n from which a value is cached: n - sqrt(n) stream tuples in a sweep are more than 2 phi
+    (m v_R + v_E) / v_S, the cost-balanced inequality, so that chance alone does not cache it."""
     return (0.5 + math.sqrt(0.25 + 2 * phi * (m * v_r + v_e) / v_s)) ** 2
 
 
@@ -73,7 +74,7 @@ class _Sweep:
         self.cut_tuples, self.disk_share = cut_tuples, disk_share
         self.v_s, self.v_e = work.elevator_tuple_bytes, work.cached_key_bytes
         self.value_bytes = work.fan_out * work.cached_tuple_bytes + self.v_e
-        self.useful = largest_chunk(disk_tuples) * number / 2  # tuples, beyond which H_S saves nothing
+        self.useful = largest_chunk(disk_tuples) * number / 2  # tuples; a larger H_S saves nothing
         self.most = max(pool - max(pool * LEAST_H_S, self.v_s), 0.0)  # bytes of H_R
         width = min(max(pool / self.v_s / (BLOCKS * number), WIDTHS[-1]), WIDTHS[0])
         if work.cut is not None:
@@ -117,19 +118,20 @@ class _Sweep:
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / (2 * b.h_s))
 
 
-def balance(work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs, cut_tuples: float,
-            disk_share: float = 0.0) -> Balance:
-    """The T in which H_S, with what H_R and the switching buffer leave of `pool` bytes, is turned over
-    twice."""
+def balance(work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs,
+            cut_tuples: float, disk_share: float = 0.0) -> Balance:
+    """The T in which H_S, with what H_R and the switching buffer leave of `pool` bytes, is turned
+    over twice."""
     sweep = _Sweep(work, pool, number, disk_tuples, costs, cut_tuples, disk_share)
     return sweep.at(crossing(sweep.surplus, 0.0, math.log(max(pool / sweep.v_s, 2.0)) + 30.0))
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_share: float = 0.0) -> Prediction:
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            disk_share: float = 0.0) -> Prediction:
     """m: M, bytes; disk_tuples: d; disk_share: phi, 0: as the costs have it."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "v_s": work.elevator_tuple_bytes,
-              "n": cut.number}
+    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes,
+              "v_s": work.elevator_tuple_bytes, "n": cut.number}
     parts = memory(h_s=0, **layout)
     pool = parts["H_R"]  # H_S and H_R share it
     if not cut.fits(m) or pool < work.elevator_tuple_bytes:
@@ -139,13 +141,15 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sha
     if all_of_r <= pool * (1 - LEAST_H_S):
         s = work.symbols(costs, 1, 1, work.master_tuples, "elevator")
         each = s.c_r + s.c_n + c_s_hit
-        return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0, work.master_tuples)
+        return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0,
+                          work.master_tuples)
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     disk = w_s(h_s=x.h_s, n=cut.number)
     front = disk * x.hit / max(1 - x.hit, 1e-9)
     s = work.symbols(costs, x.h_s, cut.tuples, x.h_r, "elevator")
     matches = disk * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
-    plain = c_loop(c_io=s.c_io - s.c_p * unread(matches), d=cut.tuples, c_h=s.c_h, w_s=disk, c_o=s.c_o,
-                   c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_r=s.c_r, w_n=front, c_n=s.c_n, c_s_hit=c_s_hit)
+    plain = c_loop(c_io=s.c_io - s.c_p * unread(matches), d=cut.tuples, c_h=s.c_h, w_s=disk,
+                   c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_r=s.c_r, w_n=front, c_n=s.c_n,
+                   c_s_hit=c_s_hit)
     return Prediction("elevatorjoin", sizes, front, disk, work.beside(plain + s.c_i, s), plain,
                       memory(h_s=x.h_s, **layout), x.h_s, x.h_r)

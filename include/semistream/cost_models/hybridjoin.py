@@ -6,13 +6,13 @@ Weber, Dobbie, Lutteroth: *SSCJ*.
 Corrections, beside the printed equations:
 
 - *w in the steady state*: the paper takes w as given. A partition of probability P is read when its
-  oldest waiting tuple is the oldest of all. Between two reads pass 1 / P arrivals until its next tuple
-  comes and then A until that is the oldest, the same A for all. So a read finishes 1 + P A tuples, an
-  arrival causes sum P / (1 + P A) reads, and A is what makes sum P A (1 + P A / 2) / (1 + P A) tuples
-  wait, which is h_S.
+  oldest waiting tuple is the oldest of all. Between two reads pass 1 / P arrivals until its next
+  tuple comes and then A until that is the oldest, the same A for all. So a read finishes 1 + P A
+  tuples, an arrival causes sum P / (1 + P A) reads, and A is what makes sum P A (1 + P A / 2) / (1
+  + P A) tuples wait, which is h_S.
 - *one hash table*: as in SSJ.
-- *iteration*: c_I, as in MESHJOIN; *reading ahead*: of the partition of the oldest tuple that this read
-  does not finish.
+- *iteration*: c_I, as in MESHJOIN; *reading ahead*: of the partition of the oldest tuple that this
+  read does not finish.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
     present = 1 - work.frequencies.absent
     w = reads(work.frequencies.partitions(cut.number), h_s).w
     s = work.symbols(costs, h_s, cut.tuples, phase="index")
-    printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a)
+    printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
+                     c_a=s.c_a)
     absent = w * (1 - present) / max(present, 1e-9)  # unmatched at once, by the index
     corrected = work.beside(printed + s.c_i + absent * s.c_s, s)
     return Prediction("hybridjoin", sizes, 0.0, w + absent, corrected, printed, parts, h_s)

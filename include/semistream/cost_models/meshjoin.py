@@ -1,13 +1,13 @@
 """MESHJOIN's cost model.
 
-Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: *Meshing Streaming Updates with Persistent
-Data in an Active Data Warehouse* (2008); in the notation of Naeem, Weber, Lutteroth: *A
+Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: *Meshing Streaming Updates with
+Persistent Data in an Active Data Warehouse* (2008); in the notation of Naeem, Weber, Lutteroth: *A
 Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]" below.
 
 Corrections, beside the printed equations:
 
-- *real bytes*: v_R and v_S are the bytes that a tuple takes in the disk buffer and in H_S, links and
-  table included, so that v_ptr is 0 and f is 1.
+- *real bytes*: v_R and v_S are the bytes that a tuple takes in the disk buffer and in H_S, links
+  and table included, so that v_ptr is 0 and f is 1.
 - *iteration*: an iteration has a cost c_I of its own; the papers' costs are all per tuple.
 - *reading ahead*: where R is read past the page cache, the next partition is read while one is
   probed. c_w, what the processor waits for the disk in c_IO, is then not added to the rest, but for
@@ -58,13 +58,16 @@ def admitted(work: Workload, w: float, disk_tuples: float) -> float:
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Prediction:
     """m: M, bytes; disk_tuples: b."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    layout = {"b": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number, "v_s": work.stream_tuple_bytes}
+    layout = {"b": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
+              "v_s": work.stream_tuple_bytes}
     most = chunk(m=m, **layout)
     if not cut.fits(m) or most < 1:
         return infeasible("meshjoin", sizes)
     w = admitted(work, most, cut.most_tuples)
     s = work.symbols(costs, w * cut.number, cut.tuples)
-    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a)
+    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
+                     c_a=s.c_a)
     matches = w * (1 - work.frequencies.absent)
     corrected = work.beside(printed + s.c_i - s.c_p * unread(matches), s)
-    return Prediction("meshjoin", sizes, 0.0, w, corrected, printed, memory(w=most, **layout), w * cut.number)
+    return Prediction("meshjoin", sizes, 0.0, w, corrected, printed, memory(w=most, **layout),
+                      w * cut.number)

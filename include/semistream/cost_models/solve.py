@@ -10,8 +10,9 @@ CLOSE = 1e-6
 def crossing(f: Callable[[float], float], low: float, high: float) -> float:
     """The x in [low, high] at which a growing f turns from negative to positive, to a millionth.
 
-    ``low`` where f is nowhere negative, ``high`` where it is negative everywhere. f may jump: then x is just below the
-    jump. By regula falsi with the Illinois rule, which a bisection follows in every third step.
+    ``low`` where f is nowhere negative, ``high`` where it is negative everywhere. f may jump: then
+    x is just below the jump. By regula falsi with the Illinois rule, which a bisection follows in
+    every third step.
     """
     at_low, at_high = f(low), f(high)
     if at_low >= 0:

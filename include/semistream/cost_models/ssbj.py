@@ -5,19 +5,19 @@ Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]"
 Corrections, beside the printed equations:
 
 - *steady state*: the paper measures w_N and w_S; here they follow from the cache inequality. With T
-  stream tuples per R-cycle, the values with p T v_S > sf m v_R are in H_R, H_S has the rest of M, and T
-  is what fills it: one equation in T.
-- *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table included; a
-  cached value takes v_E beside its tuples, and the candidates for switching a share of M. Eq. 1 has
-  v_P + f v_S, f v_R and neither of the others.
-- *absent values*: a value that has no master tuple is in H_R for the v_E that it takes, where
-  p T v_S > sf v_E.
+  stream tuples per R-cycle, the values with p T v_S > sf m v_R are in H_R, H_S has the rest of M,
+  and T is what fills it: one equation in T.
+- *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table
+  included; a cached value takes v_E beside its tuples, and the candidates for switching a share of
+  M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
+- *absent values*: a value that has no master tuple is in H_R for the v_E that it takes, where p T
+  v_S > sf v_E.
 - *look-up of the misses*: Eq. 2 lacks w_S c_H, as SSJ's does.
-- *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in the
-  switching cycle only.
+- *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in
+  the switching cycle only.
 - *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
-- Eq. 5, lambda at a stable rate, is Eq. 3. Eq. 6 puts the bytes of Eq. 1 in the place of Eq. 5's tuples,
-  so that it is no rate of tuples; it is left out.
+- Eq. 5, lambda at a stable rate, is Eq. 3. Eq. 6 puts the bytes of Eq. 1 in the place of Eq. 5's
+  tuples, so that it is no rate of tuples; it is left out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from semistream.joins.ssbj import CANDIDATE_BYTES, LEAST_H_S, most_candidates
 
 def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h: float, e_r: float,
            v_e: float) -> dict[str, float]:
-    """The terms of M = b v_R + h_R v_H + e_R v_E + candidates + w_S (R_t / b) v_S, bytes; [1] Eq. 1 with
-    *real bytes*, where the last one, H_S, gets what the others leave.
+    """The terms of M = b v_R + h_R v_H + e_R v_E + candidates + w_S (R_t / b) v_S, bytes; [1] Eq. 1
+    with *real bytes*, where the last one, H_S, gets what the others leave.
 
     h_r: tuples in H_R, of v_h bytes each; e_r: join values there; candidates: bytes.
     """
@@ -43,9 +43,10 @@ def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h
     return taken | {"H_S": m - sum(taken.values())}
 
 
-def c_loop(*, c_io: float, b: float, c_h: float, c_b: float, w_n: float, c_r: float, c_n: float, w_s: float,
-           c_e: float, c_s: float, c_a: float, c_o: float) -> float:
-    """c_IO(b) + b (c_H + c_B) + w_N (c_S + c_R + c_N) + w_S (c_E + c_S + c_A + c_O), seconds; [1] Eq. 2.
+def c_loop(*, c_io: float, b: float, c_h: float, c_b: float, w_n: float, c_r: float, c_n: float,
+           w_s: float, c_e: float, c_s: float, c_a: float, c_o: float) -> float:
+    """c_IO(b) + b (c_H + c_B) + w_N (c_S + c_R + c_N) + w_S (c_E + c_S + c_A + c_O), seconds; [1]
+    Eq. 2.
 
     c_r, c_n: c_H and c_O of H_R, which [1] does not tell from those of H_S.
     """
@@ -53,8 +54,8 @@ def c_loop(*, c_io: float, b: float, c_h: float, c_b: float, w_n: float, c_r: fl
 
 
 def worth_caching(*, m: float, v_r: float, v_s: float, v_e: float = 0.0, sf: float = 1.0) -> float:
-    """The n from which a value is cached: more stream tuples per R-cycle than sf (m v_R + v_E) / v_S, with
-    m master tuples. [1] Theorem 2, the cache inequality sf m v_R < n v_S, has no v_E."""
+    """The n from which a value is cached: more stream tuples per R-cycle than sf (m v_R + v_E) /
+    v_S, with m master tuples. [1] Theorem 2, the cache inequality sf m v_R < n v_S, has no v_E."""
     return sf * (m * v_r + v_e) / v_s
 
 
@@ -69,9 +70,10 @@ class Balance(NamedTuple):
     h_s: float  # tuples in H_S
 
 
-def balance(work: Workload, pool: float, partitions: float, disk_tuples: float, sf: float = 1.0) -> Balance:
-    """The T at which H_S, with what H_R leaves of `pool` bytes, holds just the tuples of an R-cycle that
-    miss H_R (*steady state*)."""
+def balance(work: Workload, pool: float, partitions: float, disk_tuples: float,
+            sf: float = 1.0) -> Balance:
+    """The T at which H_S, with what H_R leaves of `pool` bytes, holds just the tuples of an R-cycle
+    that miss H_R (*steady state*)."""
     v_s, v_e = work.stream_tuple_bytes, work.cached_key_bytes
     value_bytes = work.fan_out * work.cached_tuple_bytes + v_e
     most = partitions * largest_chunk(disk_tuples)
@@ -93,7 +95,8 @@ def balance(work: Workload, pool: float, partitions: float, disk_tuples: float, 
     return at(crossing(surplus, math.log(partitions), math.log(max(pool / v_s, 2.0)) + 30.0))
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, switching_factor: float = 1.0) -> Prediction:
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            switching_factor: float = 1.0) -> Prediction:
     """m: M, bytes; disk_tuples: b. The form with fixed M."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
     layout = {"m": m, "b": cut.most_tuples, "v_r": cut.tuple_bytes, "v_h": work.cached_tuple_bytes,
@@ -109,8 +112,9 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, switchin
     if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r)
-    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, c_b=s.c_b, w_n=w_n, c_r=s.c_r, c_n=s.c_n, w_s=w_s,
-                     c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
+    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, c_b=s.c_b, w_n=w_n, c_r=s.c_r, c_n=s.c_n,
+                     w_s=w_s, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
     matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
-    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts, w_s * cut.number, x.h_r)
+    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts,
+                      w_s * cut.number, x.h_r)

@@ -3,9 +3,9 @@
 Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module*
 (2013), "[1]" below. Its Eq. 1 and Eq. 2 are SSJ's.
 
-Corrections: *look-up of the misses*, *key bytes*, *one hash table* and *detection* as in SSJ; *w in the
-steady state*, *iteration* and *reading ahead* as in HYBRIDJOIN, over what the stream looks like behind
-the cache.
+Corrections: *look-up of the misses*, *key bytes*, *one hash table* and *detection* as in SSJ; *w in
+the steady state*, *iteration* and *reading ahead* as in HYBRIDJOIN, over what the stream looks like
+behind the cache.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.hybridjoin import reads
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tuples: float) -> Prediction:
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            cache_tuples: float) -> Prediction:
     """m: M, bytes; disk_tuples: d; cache_tuples: h_R."""
     sizes = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}
     cut, hit = work.partitions(disk_tuples), work.frequencies.top(cache_tuples / work.fan_out)
-    parts = ssj.memory(m=m, d=cut.most_tuples, v_r=cut.tuple_bytes, h_r=ssj.held(work, cache_tuples),
+    parts = ssj.memory(m=m, d=cut.most_tuples, v_r=cut.tuple_bytes,
+                       h_r=ssj.held(work, cache_tuples),
                        v_h=work.cached_tuple_bytes, v_f=work.cached_key_bytes)
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible("sscj", sizes)
     if hit > 1 - 1e-9:
-        return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples, parts)
+        return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
+                             parts)
     missed = work.frequencies.without(cache_tuples / work.fan_out)
     present = 1 - missed.absent
     found = reads(missed.partitions(cut.number), h_s).w if present > 1e-9 else 1.0
     disk = found / max(present, 1e-9)
     front = ssj.w_n(p_n=hit, s_n=disk / (1 - hit), n=1)
     s = work.symbols(costs, h_s, cut.tuples, cache_tuples, "index")
-    printed = ssj.c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=found, c_o=s.c_o, c_e=s.c_e,
-                         c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
+    printed = ssj.c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=found, c_o=s.c_o,
+                         c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
     corrected = printed + disk * s.c_r + (disk - found) * s.c_s + s.c_i + s.c_d + found * s.c_m
-    return Prediction("sscj", sizes, front, disk, work.beside(corrected, s), printed, parts, h_s, cache_tuples)
+    return Prediction("sscj", sizes, front, disk, work.beside(corrected, s), printed, parts, h_s,
+                      cache_tuples)

@@ -5,20 +5,21 @@ Warehousing* (2014), "[1]" below. Its d v_R is k v_P and its h_R v_R is l v_P, w
 
 Corrections, beside the printed equations:
 
-- *look-up of the misses*: a stream tuple that H_R does not know was looked up there as well, w_S c_H,
-  which Eq. 2 lacks.
-- *condition of the misses*: Eq. 8 sums the probability that any stream tuple falls into a segment of
-  R'; but the tuples in H_S are known to belong to R'. Their mean probability is 1 / N, whatever the
-  skew, so that w_S is h_S / N.
-- *key bytes*: beside its tuple, an entry of H_R takes a place in the table, not a recorder's 8 bytes
-  alone, and newcomers gather in a switching buffer.
+- *look-up of the misses*: a stream tuple that H_R does not know was looked up there as well, w_S
+  c_H, which Eq. 2 lacks.
+- *condition of the misses*: Eq. 8 sums the probability that any stream tuple falls into a segment
+  of R'; but the tuples in H_S are known to belong to R'. Their mean probability is 1 / N, whatever
+  the skew, so that w_S is h_S / N.
+- *key bytes*: beside its tuple, an entry of H_R takes a place in the table, not a recorder's 8
+  bytes alone, and newcomers gather in a switching buffer.
 - *one hash table*: a waiting tuple's queue node is a part of its bytes, so that alpha of Eq. 1, the
   share of H_S beside its queue, follows.
-- *partial chunk*: the disk phase also starts when the stream buffer is empty, with a chunk that is not
-  full.
-- *detection*: finding the frequent ones among a partition's tuples costs c_D and c_M per match, beside
-  d c_F.
-- *real bytes*, *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
+- *partial chunk*: the disk phase also starts when the stream buffer is empty, with a chunk that is
+  not full.
+- *detection*: finding the frequent ones among a partition's tuples costs c_D and c_M per match,
+  beside d c_F.
+- *real bytes*, *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of
+  MESHJOIN.
 
 The tuning model of [1] section 5.1.2, Eq. 4 to 10, is for Zipf's law. ``predict`` takes p_N from
 whatever frequencies the stream has; the experiment ``ssj-phases`` compares both with measurements.
@@ -34,9 +35,10 @@ from semistream.cost_models.harmonic import harmonic, harmonic_approximation
 from semistream.joins.frequency_detection import SWITCH_SHARE
 
 
-def memory(*, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float) -> dict[str, float]:
-    """The terms of M = d v_R + h_R v_H + v_F h_R + [..], bytes; [1] Eq. 1, where [..] is what the others
-    leave, for H_S and its queue.
+def memory(*, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float) -> dict[str,
+                                                                                          float]:
+    """The terms of M = d v_R + h_R v_H + v_F h_R + [..], bytes; [1] Eq. 1, where [..] is what the
+    others leave, for H_S and its queue.
 
     v_h: v_R as held in H_R; v_f: 8, as printed.
     """
@@ -46,7 +48,8 @@ def memory(*, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float
 
 def c_loop(*, c_io: float, d: float, c_h: float, c_f: float, w_s: float, c_o: float, c_e: float,
            c_s: float, c_a: float, w_n: float, c_r: float, c_n: float) -> float:
-    """c_IO(d) + d (c_H + c_F) + w_S (c_O + c_E + c_S + c_A) + w_N (c_R + c_N + c_S), seconds; [1] Eq. 2.
+    """c_IO(d) + d (c_H + c_F) + w_S (c_O + c_E + c_S + c_A) + w_N (c_R + c_N + c_S), seconds; [1]
+    Eq. 2.
 
     c_r, c_n: c_H and c_O of H_R, which [1] does not tell from those of H_S.
     """
@@ -54,7 +57,8 @@ def c_loop(*, c_io: float, d: float, c_h: float, c_f: float, w_s: float, c_o: fl
 
 
 def p_n(*, h_r: float, r_t: float, exponent: float = 1.0) -> float:
-    """p_N = H(h_R) / H(R_t), the share of the stream that H_R serves; [1] Eq. 4, with any Zipf exponent."""
+    """p_N = H(h_R) / H(R_t), the share of the stream that H_R serves; [1] Eq. 4, with any Zipf
+    exponent."""
     return float(harmonic(h_r, exponent) / harmonic(r_t, exponent))
 
 
@@ -69,7 +73,8 @@ def p_n_power(*, h_r: float, r_t: float, phi_n: float, psi_n: float) -> float:
 
 
 def factors_n(*, h_r: float, r_t: float) -> tuple[float, float]:
-    """(phi_N, psi_N): what p_N of Eq. 5 is multiplied by where R_t, and where h_R, is doubled; for Eq. 6."""
+    """(phi_N, psi_N): what p_N of Eq. 5 is multiplied by where R_t, and where h_R, is doubled; for
+    Eq. 6."""
     here = p_n_logarithm(h_r=h_r, r_t=r_t)
     return p_n_logarithm(h_r=h_r, r_t=2 * r_t) / here, p_n_logarithm(h_r=2 * h_r, r_t=r_t) / here
 
@@ -80,20 +85,22 @@ def w_n(*, p_n: float, s_n: float, n: float) -> float:
 
 
 def p_s(*, d: float, h_r: float, r_t: float) -> float:
-    """Mean p_S = (ln R_t - ln h_R) / (N (ln R_t + gamma)), N = (R_t - h_R) / d segments; [1] Eq. 8."""
+    """Mean p_S = (ln R_t - ln h_R) / (N (ln R_t + gamma)), N = (R_t - h_R) / d segments; [1] Eq.
+    8."""
     n = (r_t - h_r) / d
     return (math.log(r_t) - math.log(h_r)) / (n * float(harmonic_approximation(r_t)))
 
 
 def factors_s(*, d: float, h_r: float, r_t: float) -> tuple[float, float, float]:
-    """(theta_S, psi_S, phi_S): what p_S of Eq. 8 is multiplied by where d, h_R, and R_t is doubled; for
-    Eq. 9."""
+    """(theta_S, psi_S, phi_S): what p_S of Eq. 8 is multiplied by where d, h_R, and R_t is doubled;
+    for Eq. 9."""
     here = p_s(d=d, h_r=h_r, r_t=r_t)
     return (p_s(d=2 * d, h_r=h_r, r_t=r_t) / here, p_s(d=d, h_r=2 * h_r, r_t=r_t) / here,
             p_s(d=d, h_r=h_r, r_t=2 * r_t) / here)
 
 
-def p_s_power(*, d: float, h_r: float, r_t: float, theta_s: float, psi_s: float, phi_s: float) -> float:
+def p_s_power(*, d: float, h_r: float, r_t: float, theta_s: float, psi_s: float,
+              phi_s: float) -> float:
     """Mean p_S = d^x h_R^y R_t^z with x, y, z = log2 of theta_S, psi_S, phi_S; [1] Eq. 9."""
     return d ** math.log2(theta_s) * h_r ** math.log2(psi_s) * r_t ** math.log2(phi_s)
 
@@ -105,7 +112,8 @@ def w_s(*, p_s: float, h_s: float) -> float:
 
 def held(work: Workload, h_r: float) -> float:
     """Master tuples that H_R and its switching buffer have places for."""
-    return h_r + max(h_r // SWITCH_SHARE, 1) if work.cut is not None else h_r * (1 + 1 / SWITCH_SHARE)
+    return h_r + max(h_r // SWITCH_SHARE,
+                     1) if work.cut is not None else h_r * (1 + 1 / SWITCH_SHARE)
 
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tuples: float,
@@ -119,17 +127,19 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
     if not cut.fits(m) or h_s < cut.number:
         return infeasible(algorithm, sizes)
     if hit > 1 - 1e-9:
-        return in_memory(algorithm, sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples, parts)
+        return in_memory(algorithm, sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
+                         parts)
     disk = meshjoin.admitted(work, w_s(p_s=1 / cut.number, h_s=h_s), cut.most_tuples)
     if algorithm == "ssj" and math.isfinite(work.batch_tuples):
         missed = work.batch_tuples * (1 - hit)
         disk = missed / (math.floor(missed / disk) + 1)
     front = w_n(p_n=hit, s_n=disk / (1 - hit), n=1)
     s = work.symbols(costs, disk * cut.number, cut.tuples, cache_tuples)
-    printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=disk, c_o=s.c_o, c_e=s.c_e,
-                     c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
+    printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=disk, c_o=s.c_o,
+                     c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
     matches = disk * (1 - work.frequencies.absent / (1 - hit))
-    corrected = printed + disk * s.c_r + s.c_i + s.c_d + disk * s.c_m - s.c_p * meshjoin.unread(matches)
+    corrected = (printed + disk * (s.c_r + s.c_m) + s.c_i + s.c_d
+                 - s.c_p * meshjoin.unread(matches))
     return Prediction(algorithm, sizes, front, disk, work.beside(corrected, s), printed, parts,
                       disk * cut.number, cache_tuples)
 
