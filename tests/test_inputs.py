@@ -246,10 +246,13 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
     ("json", b'{"id": 1, "k": "c1"}\n[1, 2]\n[{"id": 3, "k": "c3"}, 5]\n[null, {"id": 4}]\n[]\n', 4, 3),
     ("json", b'{"id": 1, "k": "c1"}\n[{"id": 3, "k": "c3"}, {"id": "x"}]\n[[{"id": 3}]]\n[{"id": 3}, {"id": 4\n', None, None),
     ("json", b'{"id": 99999999999999999999, "k": "c"}\n{"id": 1.5}\n{"id": "7"}\n{"id": 01}\n{"id": 9, "k": NaN}\n', 5, None),
-    ("json", b'null\n3\n"x"\n{}\n', 4, None)])
+    ("json", b'null\n3\n"x"\n{}\n', 4, None),
+    ("json", b'{"id": 1, "x": +INF}\n{"id": 2, "x": -INF, "k": "c2"}\n{"id": 3, "x": +Infinity, "y": "a \\" +INF"}\n'
+             b'{"id": 4, "x": NaN}\n{"id": 5, "x": INF}\n{"id": 6, "x": 1e400}\n{"id": 7, "k": -INF}\n{"id": +INF}\n', 8, None)])
 def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(spark, sqlite_load, form, content, read, unparsable):
     sqlite_load.publish()
-    directory, job = app_job(sqlite_load, form, "id BIGINT, k STRING")
+    more = ", x DOUBLE, y STRING" if b'"x":' in content else ""
+    directory, job = app_job(sqlite_load, form, f"id BIGINT, k STRING{more}")
     job = job.model_copy(update={"stream": job.stream.model_copy(update={"max_unparsable": 1.0})})
     (directory / f"a.{form}").write_bytes(content)
     summary = sqlite_load.run(spark, job)
@@ -282,6 +285,18 @@ def test_the_app_infers_no_type_that_alters_a_value(spark, sqlite_load, caplog):
     assert {type(v) for v, *_ in found} == {int}
     assert "stream column id is read as int64; its few numbers with an exponent are unparsable" in caplog.text
     assert "stream column n is read as string, for 1 of 40 cells that are no int64, the first 'x'" in caplog.text
+
+
+def test_ids_of_json_texts_are_as_they_are_written(spark, sqlite_load):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "json", "id STRING, k STRING")
+    ids = ["1.50", "-0", "1e400", "NaN", "+INF", "007", "12345678901234567890123"]
+    lines = [f'{{"id": {i if i != "007" else json.dumps(i)}, "k": "c1"}}' for i in ids]
+    (directory / "a.json").write_text("\n".join(lines))
+    sqlite_load.run(spark, job)
+    assert sorted(i for i, in sqlite_load.query("SELECT id FROM fact_sales")) == sorted(ids)
+    result = verify(sqlite_load, job)
+    assert result.success, [(r.name, r.rows) for r in result.results if not r.success]
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
