@@ -201,6 +201,23 @@ def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_
     assert verify(sqlite_load, job).success
 
 
+@pytest.mark.parametrize("content", [b'id,"k\n' + b"1,c1\n" * 40_000, b'id,"k\n1,c1\n', b'"id"x,k\n1,c1\n'])
+def test_a_header_whose_quotes_do_not_match_is_refused(tmp_path, content):
+    (path := tmp_path / "a.csv").write_bytes(content)
+    for read in (lambda: file_columns(path, "csv"), lambda: open_source("stream", path)):
+        with pytest.raises(ConfigError, match=r"a header line that names each column once.*a\.csv.*quotes do not match") as e:
+            read()
+        assert len(str(e.value)) < 500
+
+
+@pytest.mark.parametrize(("content", "columns"), [
+    (b'id,"a\nb","c ""d"""\n1,2,3\n', ["id", "a\nb", 'c "d"']), (b'\xef\xbb\xbf"x,y",k\n', ["x,y", "k"]), (b"\n\n", None),
+    (b"\n\nid,,k", ["id", "_c1", "k"]), (b'na"me,k\n', ['na"me', "k"])])
+def test_the_columns_of_a_csv_file(tmp_path, content, columns):
+    (path := tmp_path / "a.csv").write_bytes(content)
+    assert file_columns(path, "csv") == columns
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, form):
     def write(name, columns):
