@@ -42,3 +42,18 @@ def test_the_job_of_the_readme_is_one(tmp_path):
 def test_every_make_target_named_exists():
     targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)\b", README, re.M)) <= targets
+
+
+def test_the_license_is_the_one_that_is_named():
+    name, version = re.search(r"\[(Apache License), (version 2\.0)\]\(LICENSE\)", README).groups()
+    assert re.match(rf"\s*{name}\s+{version}, January 2004\s", (ROOT / "LICENSE").read_text(), re.I)
+
+
+def test_the_python_and_the_jdk_are_those_that_the_installation_asks_for():
+    told = r"need Python (3\.\d+), and a JDK (\d+) or later that has the\s+module\s+`([a-z.]+)`"
+    python, jdk, module = re.search(told, README).groups()
+    bootstrap, project = (ROOT / "bootstrap.sh").read_text(), (ROOT / "pyproject.toml").read_text()
+    assert re.search(r"old = v\[2\] \+ 0 < (\d+)", bootstrap)[1] == jdk
+    assert re.search(r"/\^(jdk\S+)@/", bootstrap)[1].replace("\\", "") == module
+    assert f"JDK {jdk} or later with the module {module}" in bootstrap
+    assert f'requires-python = ">={python}"' in project and f"a Python {python})" in bootstrap

@@ -166,11 +166,11 @@ def _colours(rows: Sequence[Row]) -> list[str]:
     return list(COLOURS * (1 + count // len(COLOURS)))[:count]
 
 
-def _number(value: float | None, digits: int = 3) -> str:
-    """Grouped where it is large, with some significant digits where it is small."""
+def _number(value: float | None) -> str:
+    """Grouped where it is large, with three significant digits where it is small."""
     if value is None or value != value:
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _sizes(parameters: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,9 @@ from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
 ROWS = 100_000
+SIGNED = re.compile(r'("(?:[^"\\]|\\.)*")|([+-]INF|\+Infinity)\b')  # a string, or such a number
+# Ids of a text column are as they are written. A number that is a text is one to the warehouse's column of numbers.
+AS_SPARK = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 FIELD = 1 << 28  # bytes: an unclosed quote makes one field of the rest of its file
 
 
@@ -186,13 +190,18 @@ def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | Non
             if not line.strip():
                 continue
             try:
-                value, _ = json.JSONDecoder().raw_decode(line.strip())  # Spark passes over what follows
+                value, _ = AS_SPARK.raw_decode(_quoted(line.strip()))  # Spark passes over what follows
             except (ValueError, RecursionError):
                 yield None
                 continue
             objects = value if isinstance(value, list) else [value]  # and takes an array of objects for so many tuples
             for row in objects if all(isinstance(o, dict) for o in objects) else [{}]:
                 yield tuple(row.get(i) for i in stream.id)
+
+
+def _quoted(line: str) -> str:
+    """Numbers that JSON does not have, but Spark reads, as texts."""
+    return SIGNED.sub(lambda m: m[1] or f'"{m[2]}"', line) if "INF" in line or "+I" in line else line
 
 
 def _text(file: Path, encoding: str) -> TextIO:

@@ -459,6 +459,3 @@ def processor() -> str:
             return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.processor())
     except OSError:
         return platform.processor()
-
-
-__all__ = ["Clock", "calibrate"]
