@@ -129,19 +129,20 @@ class MasterCache:
 
     def fits(self, batch: pa.RecordBatch, rows: np.ndarray, budget: float) -> bool:
         """Whether H_R would take no more than `budget` bytes with these rows of master tuples."""
-        size = len(rows) * self.slot + int(variable_bytes(batch)[rows].sum())
-        return self.used + size <= budget and self.tuples + self.staged.tuples + len(rows) <= self.most_tuples
+        strings = int(variable_bytes(batch)[rows].sum()) if self.store.variable else 0
+        places = self.most_tuples - self.tuples - self.staged.tuples
+        return self.used + len(rows) * self.slot + strings <= budget and len(rows) <= places
 
     def stage_tuples(self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray, budget: float) -> None:
         """Put these rows of master tuples there; owners: int64[rows], the places of their join values.
 
         Where H_R would take more than `budget` bytes, only those of the values that were staged first, as far as they fit.
         """
-        sizes = variable_bytes(batch)[rows] + self.slot
-        free, places = budget - self.used, self.most_tuples - self.tuples - self.staged.tuples
-        if sizes.sum() > free or len(rows) > places:
+        if not self.fits(batch, rows, budget):
             best = np.argsort(owners, kind="stable")
-            best = best[:min(int(np.searchsorted(np.cumsum(sizes[best]), free, side="right")), max(places, 0))]
+            size = np.cumsum(variable_bytes(batch)[rows[best]] + self.slot)
+            places = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
+            best = best[:min(int(np.searchsorted(size, budget - self.used, side="right")), places)]
             rows, owners = rows[best], owners[best]
         if not len(rows):
             return
