@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 FAILURE = 0.05  # probability that a bound does not hold
 
@@ -23,7 +23,7 @@ def row_failure(s2: int, failure: float) -> float:
     """q: if each of s2 independent rows is off with probability at most q, their median is with at most ``failure``."""
     most = s2 // 2  # rows that may be off while the middle one is not; of an even number, both middle ones count
     most = most if s2 % 2 else most - 1
-    return float(beta.ppf(failure, most + 1, s2 - most))  # P(binomial(s2, q) > most) = failure
+    return float(betaincinv(most + 1, s2 - most, failure))  # P(binomial(s2, q) > most) = failure
 
 
 def product_variance(f2_left: float, f2_right: float, join: float) -> float:

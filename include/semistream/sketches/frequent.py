@@ -55,7 +55,7 @@ def _slot(code, codes, counts):
     while counts[at] and codes[at] != code:
         at += 1
         if at == len(codes):
-            at = 0
+            at = np.int64(0)
     return at
 
 

@@ -26,6 +26,7 @@ from semistream.sketches.sketch import Estimate, Sketch
 
 ROWS = 5  # s2 for a given memory
 CANDIDATES = 0.25  # share of the memory
+LEAST = 300  # bytes
 DENSE = 2.0  # a frequency is dense from so many times what its estimate is off by
 ROUNDS = 20  # of skimming, at most
 
@@ -65,10 +66,10 @@ class SkimmedSketch(Sketch):
 
     @classmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
+        if memory < LEAST:
+            raise ConfigError("memory", f"must be at least {LEAST} bytes for a sketch", memory, "Some kilobytes are usual.")
         slots = int(CANDIDATES * memory) // SLOT_BYTES
         s1 = (memory - SLOT_BYTES * slots - 8 * COEFFICIENTS * ROWS) // (8 * ROWS)
-        if slots < 2 or s1 < 1:
-            raise ConfigError("memory", "must be at least 400 bytes for a skimmed sketch", memory, "Some kilobytes are usual.")
         return cls(s1, ROWS, slots, seed)
 
     @property
