@@ -87,7 +87,7 @@ def _purge(codes, counts):
     """Subtract the median from all counters and drop those that are used up. Gives (median, counters left)."""
     kept = np.flatnonzero(counts)
     old_codes, old_counts = codes[kept], counts[kept]
-    median = np.sort(old_counts)[len(kept) // 2]
+    median = np.partition(old_counts, len(kept) // 2)[len(kept) // 2]
     counts[:] = 0
     left = 0
     for i in range(len(kept)):
