@@ -27,7 +27,7 @@ from semistream.sketches.sketch import Estimate, Sketch
 ROWS = 5  # s2 for a given memory
 CANDIDATES = 0.25  # share of the memory
 LEAST = 300  # bytes
-DENSE = 2.0  # a frequency is dense from so many times what its estimate is off by
+DENSE = 1.0  # a frequency is dense from so many times what a single row is off by; the median of the rows is off by less
 ROUNDS = 20  # of skimming, at most
 
 
