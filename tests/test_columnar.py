@@ -24,10 +24,10 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
     asked, sampled = [], []
     monkeypatch.setattr(app, "can_read", lambda *a: asked.append(columnar.can_read(*a)) or asked[-1])
     monkeypatch.setattr(app, "first_tuples", lambda *a: sampled.append(columnar.first_tuples(*a)) or sampled[-1])
-    sqlite_load.run(spark, app="tasks", partitions=partitions, algorithm="ssbj", parameters={})
+    sqlite_load.run(spark, app="tasks", partitions=partitions, algorithm="ssbj", parameters={"disk_tuples": 64})
     assert [sample.num_rows for sample in sampled] == ([3000] if partitions > 1 else []), "one operator has no question"
     monkeypatch.setattr(app, "can_read", lambda *_: False)
-    sqlite_load.run(spark, app="spark", partitions=partitions, algorithm="ssbj", parameters={})
+    sqlite_load.run(spark, app="spark", partitions=partitions, algorithm="ssbj", parameters={"disk_tuples": 64})
     assert len(asked) >= 3 and all(asked) and len(sampled) <= 1
     rows = [Counter(sqlite_load.query(f"SELECT batch, drain, partition, matched FROM load_batches b WHERE app = '{name}'"))
             for name in ("tasks", "spark")]

@@ -299,7 +299,8 @@ def test_the_app_refuses_a_directory_in_the_way_of_hive(spark, sqlite_load, form
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("id,k\n1,é\n".encode("utf-16"), "UTF-16"), (gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"), (b"id;k\n1;2\n", "delimiter"),
+    ("id,k\n1,é\n".encode("utf-16"), "UTF-16"), (gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"),
+    (b"id;k\n1;2\n", "delimiter"),
     (b"id,k,caf\xe9\n1,2,3\n", "header line in UTF-8")])
 def test_the_app_says_what_is_no_such_text_with_columns_told_too(spark, sqlite_load, content, message):
     sqlite_load.publish()

@@ -28,7 +28,7 @@ def load(tmp_path):
 
 def plan_of(load, partitions):
     version = load.places.snapshots / "part" / "v000001"
-    return Plan("elevatorjoin", 100_000, "inner", {}, ON, COLUMNS, partitions, str(version))
+    return Plan("elevatorjoin", 100_000, "inner", {"disk_tuples": 64}, ON, COLUMNS, partitions, str(version))
 
 
 def sample(load, rows, hottest=0.0):

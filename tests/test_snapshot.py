@@ -160,7 +160,7 @@ def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns, monk
     relation = open_snapshot(tmp_path, direct=True)
     stream = table.select(names)
     join = open_join(algorithm, memory=1_000_000, stream=stream.schema, master=relation, on=[(names[0], names[0])],
-                     columns=columns)
+                     columns=columns, parameters={"disk_tuples": 256})
     before = read_from_files()
     for _ in range(4):
         for chunk in stream.to_batches(max_chunksize=500):

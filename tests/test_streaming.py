@@ -498,15 +498,15 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
 
 READY = """
 import sys
+import pyarrow as pa
+from semistream.sizing.plan import Plan
 from semistream.streaming import task
 from semistream.streaming.columnar import read_partition
-
-from semistream.sizing.plan import Plan
 
 if "ready" in sys.argv:
     task.get_ready(iter(()))
 before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", pa.float64())])
-plan = Plan("elevatorjoin", 1_000_000, "inner", {}, (("sku", "code"),), None, 1, sys.argv[1])
+plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1, sys.argv[1])
 join = plan.open(stream, 0)
 outputs = [output for batch in read_partition(sys.argv[2:3], plan, stream, 0) for output in join.process(batch)]
 outputs += join.drain()

@@ -46,7 +46,8 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
     """The sizes that are to be chosen."""
-    return [n for n in MODELS[entry.name].sizes if not getattr(parameters, n)] if entry.name in MODELS else []
+    sizes = MODELS[entry.name].sizes if entry.name in MODELS else ()
+    return [n for n in sizes if getattr(parameters, n) == entry.parameters.model_fields[n].default == 0]
 
 
 def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str], costs: Costs,
