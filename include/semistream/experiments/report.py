@@ -38,7 +38,7 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
         "sizes": _sizes, "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
     with rc_context(STYLE):
         plots = [{"title": p.title, "caption": p.caption, "svg": drawn} for p in experiment.plots if (drawn := draw(p, rows))]
-    page = environment.get_template("experiment.html").render(
+    page = environment.get_template(experiment.study.page if experiment.study else "experiment.html").render(
         experiment=experiment, about=about, rows=rows, findings=findings, plots=plots, wrong=wrong_answers(rows),
         failed=[r for r in rows if r["state"] == FAILED], needed=any("needed" in r for r in rows),
         several=len({r["data"] for r in rows}) > 1, explained=[f for f in findings if f.why])
@@ -64,7 +64,7 @@ def claims_text(values: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in {"python": m["python"], **about["versions"]}.items())
     screen.print(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, {m['system']}\ncommit {about['commit']}, "
                  f"{versions}", soft_wrap=True)
-    answers = "; ".join(values["wrong_answers"]) or "of all joins equal, by checksum"
+    answers = "; ".join(values["wrong_answers"]) or about["answers"]
     screen.print(f"$ {about['command']}\nscale {about['scale']:g}; {about['page_cache']}; answers: {answers}\n", soft_wrap=True,
                  markup=False)
     screen.print(claims_table(about, values["claims"]))
