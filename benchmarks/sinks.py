@@ -24,7 +24,7 @@ from sqlalchemy.types import String
 
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
-from semistream.joins.front import PROBE_ROWS
+from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.streaming.sinks.base import with_key
 from semistream.streaming.sinks.delta import DataFile, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink

@@ -203,6 +203,23 @@ def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_
     assert verify(sqlite_load, job).success
 
 
+@pytest.mark.parametrize("content", [b'id,"k\n' + b"1,c1\n" * 40_000, b'id,"k\n1,c1\n', b'"id"x,k\n1,c1\n'])
+def test_a_header_whose_quotes_do_not_match_is_refused(tmp_path, content):
+    (path := tmp_path / "a.csv").write_bytes(content)
+    for read in (lambda: file_columns(path, "csv"), lambda: open_source("stream", path)):
+        with pytest.raises(ConfigError, match=r"a header line that names each column once.*a\.csv.*quotes do not match") as e:
+            read()
+        assert len(str(e.value)) < 500
+
+
+@pytest.mark.parametrize(("content", "columns"), [
+    (b'id,"a\nb","c ""d"""\n1,2,3\n', ["id", "a\nb", 'c "d"']), (b'\xef\xbb\xbf"x,y",k\n', ["x,y", "k"]), (b"\n\n", None),
+    (b"\n\nid,,k", ["id", "_c1", "k"]), (b'na"me,k\n', ['na"me', "k"])])
+def test_the_columns_of_a_csv_file(tmp_path, content, columns):
+    (path := tmp_path / "a.csv").write_bytes(content)
+    assert file_columns(path, "csv") == columns
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, form):
     def write(name, columns):
@@ -248,10 +265,13 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
     ("json", b'{"id": 1, "k": "c1"}\n[1, 2]\n[{"id": 3, "k": "c3"}, 5]\n[null, {"id": 4}]\n[]\n', 4, 3),
     ("json", b'{"id": 1, "k": "c1"}\n[{"id": 3, "k": "c3"}, {"id": "x"}]\n[[{"id": 3}]]\n[{"id": 3}, {"id": 4\n', None, None),
     ("json", b'{"id": 99999999999999999999, "k": "c"}\n{"id": 1.5}\n{"id": "7"}\n{"id": 01}\n{"id": 9, "k": NaN}\n', 5, None),
-    ("json", b'null\n3\n"x"\n{}\n', 4, None)])
+    ("json", b'null\n3\n"x"\n{}\n', 4, None),
+    ("json", b'{"id": 1, "x": +INF}\n{"id": 2, "x": -INF, "k": "c2"}\n{"id": 3, "x": +Infinity, "y": "a \\" +INF"}\n'
+             b'{"id": 4, "x": NaN}\n{"id": 5, "x": INF}\n{"id": 6, "x": 1e400}\n{"id": 7, "k": -INF}\n{"id": +INF}\n', 8, None)])
 def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(spark, sqlite_load, form, content, read, unparsable):
     sqlite_load.publish()
-    directory, job = app_job(sqlite_load, form, "id BIGINT, k STRING")
+    more = ", x DOUBLE, y STRING" if b'"x":' in content else ""
+    directory, job = app_job(sqlite_load, form, f"id BIGINT, k STRING{more}")
     job = job.model_copy(update={"stream": job.stream.model_copy(update={"max_unparsable": 1.0})})
     (directory / f"a.{form}").write_bytes(content)
     summary = sqlite_load.run(spark, job)
@@ -313,6 +333,18 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
     assert all(w.split(":")[0] in ("price", "rate", "n") for w in why.values()), why
     assert all(k["line"] == 1 + len(good) + n for n, k in enumerate(sorted(kept, key=lambda k: k["_corrupt_record"]), 1))
     assert verify(sqlite_load, job.model_copy(update={"stream": job.stream.model_copy(update={"max_unparsable": 1})})).success
+
+
+def test_ids_of_json_texts_are_as_they_are_written(spark, sqlite_load):
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "json", "id STRING, k STRING")
+    ids = ["1.50", "-0", "1e400", "NaN", "+INF", "007", "12345678901234567890123"]
+    lines = [f'{{"id": {i if i != "007" else json.dumps(i)}, "k": "c1"}}' for i in ids]
+    (directory / "a.json").write_text("\n".join(lines))
+    sqlite_load.run(spark, job)
+    assert sorted(i for i, in sqlite_load.query("SELECT id FROM fact_sales")) == sorted(ids)
+    result = verify(sqlite_load, job)
+    assert result.success, [(r.name, r.rows) for r in result.results if not r.success]
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -8,7 +8,7 @@ import pytest
 
 import oracle
 from semistream.joins import REGISTRY
-from semistream.joins.parts import Region
+from semistream.joins.arena import Region
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.sizing import open_join
 from semistream.streaming.workers import operators
@@ -74,7 +74,7 @@ def test_nothing_is_copied_and_who_dies_gives_nothing(root):
     queue.get(timeout=60)
     assert queue.get(timeout=60) == "cached"
     join = operators.fetch(key)
-    assert all(Region.of(a) is not None for a in (join.cache.ekey, join.room.key, join.room.store.heap))
+    assert all(Region.of(a) is not None for a in (join.h_r.ekey, join.h_s.key, join.h_s.store.heap))
     worker.kill()
     worker.join()
     assert sum(o.joined.num_rows for o in join.drain()) > 0

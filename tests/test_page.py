@@ -48,7 +48,8 @@ class Page:
             load(ledger, batch, drain, rows, waiting)
         key = ledger.load_id({"batch": 0, "drain": 0, "partition": 0})
         with self.engine.begin() as c:
-            c.execute(unmatched.insert(), {"load_id": key, "load_row": 0, "fact_table": "fact_sales", "reason": "no_match", "stream_id": "1", "tuple": "{}"})
+            c.execute(unmatched.insert(), {"load_id": key, "load_row": 0, "fact_table": "fact_sales", "reason": "no_match",
+                                           "stream_id": "1", "tuple": "{}"})
             c.execute(quality_runs.insert(), {
                 "app": "sales", "fact_table": "fact_sales", "started_at": NOW, "seconds": 1.0, "from_batch": None, "to_batch": 1,
                 "to_drain": 1, "success": 1, "expectations": 12, "failed": "[]", "report": "nowhere.html"})

@@ -14,6 +14,7 @@ from sqlalchemy import inspect
 from loads import SmallLoad
 from semistream import quality
 from semistream.errors import StateError
+from semistream.quality.verification import VerificationResult
 from semistream.source_files import list_files
 from semistream.streaming.commit import Commits
 from semistream.streaming.micro_batch import MicroBatch
@@ -41,14 +42,14 @@ def add_csv(load: SmallLoad, name: str, rows: int) -> Path:
     return path
 
 
-def verify(load: SmallLoad, job=None, **options) -> quality.VerificationResult:
+def verify(load: SmallLoad, job=None, **options) -> VerificationResult:
     if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
         provision_beside(load)
     return quality.verify(load.places.warehouse_url, "sales", job=job or load.job, reports_dir=load.places.home / "reports",
                           snapshots=load.places.snapshots, **options)
 
 
-def found(result: quality.VerificationResult, name: str = "source_files") -> list[dict]:
+def found(result: VerificationResult, name: str = "source_files") -> list[dict]:
     return next(r for r in result.results if r.name == name).rows
 
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Text, select
 
 from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Sources, Staging
+from semistream.source_files import open_parquet
 from semistream.streaming.sources.base import CannotRecount, Part
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
@@ -29,6 +30,9 @@ from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
 ROWS = 100_000
+SIGNED = re.compile(r'("(?:[^"\\]|\\.)*")|([+-]INF|\+Infinity)\b')  # a string, or such a number
+# Ids of a text column are as they are written. A number that is a text is one to the warehouse's column of numbers.
+AS_SPARK = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 FIELD = 1 << 28  # bytes: an unclosed quote makes one field of the rest of its file
 
 
@@ -134,7 +138,7 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none."""
     if kind == "parquet":
-        parquet = pq.ParquetFile(file)
+        parquet = open_parquet(file)
         if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
             raise CannotRecount(f"{file} has no column {lacking[0]}")
         for batch in parquet.iter_batches(ROWS, columns=list(ids)):
@@ -186,13 +190,18 @@ def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | Non
             if not line.strip():
                 continue
             try:
-                value, _ = json.JSONDecoder().raw_decode(line.strip())  # Spark passes over what follows
+                value, _ = AS_SPARK.raw_decode(_quoted(line.strip()))  # Spark passes over what follows
             except (ValueError, RecursionError):
                 yield None
                 continue
             objects = value if isinstance(value, list) else [value]  # and takes an array of objects for so many tuples
             for row in objects if all(isinstance(o, dict) for o in objects) else [{}]:
                 yield tuple(row.get(i) for i in stream.id)
+
+
+def _quoted(line: str) -> str:
+    """Numbers that JSON does not have, but Spark reads, as texts."""
+    return SIGNED.sub(lambda m: m[1] or f'"{m[2]}"', line) if "INF" in line or "+I" in line else line
 
 
 def _text(file: Path, encoding: str) -> TextIO:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semistream.durable import naming
 from semistream.joins import JoinOutput
-from semistream.joins.base import UNPARSABLE
+from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.source_files import RAW
 from semistream.streaming.sinks.delta import DataFile

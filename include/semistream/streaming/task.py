@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from semistream.errors import StateError
 from semistream.joins import JoinState, SemiStreamJoin
-from semistream.joins.base import UNPARSABLE
+from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
 from semistream.sizing.plan import Plan
 from semistream.source_files import RAW, SourceFile, check_unchanged

@@ -16,7 +16,6 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
@@ -28,6 +27,7 @@ from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.load_ids import app_loads, key_of
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from deltalake import DeltaTable
 
     from semistream.streaming.spool import Spool

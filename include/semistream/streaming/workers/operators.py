@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from semistream.joins import SemiStreamJoin
-from semistream.joins.parts import Region
+from semistream.joins.arena import Region
 from semistream.streaming.workers.sockets import close, connect, connections, listen, receive_exactly
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 
 from semistream.partitioning import Placement
 from semistream.sizing.plan import Plan
+from semistream.source_files import open_parquet
 from semistream.streaming.workers.exchange import Exchange
 
 MOST_PARTITIONS = 16  # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most
-BUFFER = 1_000_000  # bytes of a column's file that are read at a time
 PIECES = 16  # for each task to decode for all, about: files, or some of their row groups each
 LEGACY = b"org.apache.spark.legacy"  # dates of another calendar, which only Spark understands
 Piece = tuple[str, range | None]  # file, row groups; None: all
@@ -118,7 +118,7 @@ def _pieces(files: Sequence[str], partitions: int) -> list[Piece]:
 def _decode(piece: Piece, stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the first row in its file, tuples)."""
     file, groups = piece
-    with pq.ParquetFile(file, buffer_size=BUFFER) as tuples:
+    with open_parquet(file) as tuples:
         of = tuples.metadata
         groups = range(of.num_row_groups) if groups is None else groups
         first = sum(of.row_group(n).num_rows for n in range(groups.start))

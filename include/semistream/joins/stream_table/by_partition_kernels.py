@@ -1,14 +1,17 @@
-"""Numba kernels of waiting tuples that are grouped by disk partition (`PartitionRoom`): arrays in, arrays out.
+"""Numba kernels of H_S by partition (`ByPartition`).
 
-Tuples lie in blocks of ``width`` slots, tuple i of block b in slot b * width + i. A partition's blocks are linked, the one being
-filled first; ``block`` is int32[blocks, 4]. Free blocks below the high-water mark are linked by NEXT.
+Tuples lie in blocks of ``width`` slots, tuple i of block b in slot b * width + i. A partition's blocks are linked, the one
+being filled first. Free blocks below the high-water mark are linked by NEXT.
+
+Arrays: key int64[slots], key codes; block int32[blocks, 4]; head int32[partitions], the first block of each or -1; waiting
+int32[partitions], its tuples; q int64[5], see below.
 """
 
 from __future__ import annotations
 
 from numba import njit
 
-from semistream.joins.kernels import bucket
+from semistream.joins.key_table import bucket
 
 NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, or -1
 FREE, HIGH, USED, MOST, LIVE = range(5)  # of q, int64[5]: first free block, high-water mark, blocks, as many as may be; tuples
@@ -16,7 +19,11 @@ FREE, HIGH, USED, MOST, LIVE = range(5)  # of q, int64[5]: first free block, hig
 
 @njit(cache=True)
 def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
-    """Put the tuples codes[rows], the i-th into partition[i]'s blocks; slots[i] is where. Returns how many there was room for."""
+    """Put the tuples codes[rows], the i-th into partition[i]'s blocks. Returns how many there was room for.
+
+    Reads codes int64[], rows int64[n], partition int32[n]; writes key, and slots, int64[n], where each is put; reads and
+    writes head, waiting, block, q.
+    """
     for i in range(len(rows)):
         p = partition[i]
         b = head[p]
@@ -46,7 +53,10 @@ def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
 
 @njit(cache=True)
 def note(spans, now, reach, arrived, first):
-    """Note of tuples just appended, with the partition ranges spans, how far their keys reach and when they came."""
+    """Note of tuples just appended how far their keys reach and that they came `now`, in seconds.
+
+    Reads spans, int32[n, 2]; reads and writes reach int32[partitions], arrived and first float64[partitions].
+    """
     for i in range(len(spans)):
         p = spans[i, 0]
         reach[p] = max(reach[p], spans[i, 1])
@@ -57,7 +67,10 @@ def note(spans, now, reach, arrived, first):
 
 @njit(cache=True)
 def slots_of(first, number, width, head, block, slots):
-    """The slots of the newest number[i] tuples of each partition first + i."""
+    """The slots of the newest number[i] tuples of each partition first + i.
+
+    Reads number int32[n], head, block; writes slots, int64[sum of number].
+    """
     k = 0
     for i in range(len(number)):
         left, b = number[i], head[first + i]
@@ -72,7 +85,7 @@ def slots_of(first, number, width, head, block, slots):
 
 @njit(cache=True)
 def release(p, head, waiting, block, q):
-    """Free a partition's blocks."""
+    """Free the blocks of partition p. Reads and writes head, waiting, block, q."""
     b = head[p]
     while b >= 0:
         after = block[b, NEXT]
@@ -86,7 +99,10 @@ def release(p, head, waiting, block, q):
 
 @njit(cache=True)
 def shrink(most, head, block, q, source, target):
-    """Move blocks so that all lie below `most` >= q[USED]. Fills source and target with the moved ones; returns how many."""
+    """Move blocks so that all lie below `most` >= q[USED]. Returns how many were moved.
+
+    Reads and writes head, block, q; writes source and target, int32[], the old and new number of each moved block.
+    """
     moved, high = 0, q[HIGH]
     q[FREE], q[HIGH] = -1, min(high, most)
     for b in range(q[HIGH] - 1, -1, -1):
@@ -113,7 +129,7 @@ def shrink(most, head, block, q, source, target):
 
 @njit(cache=True)
 def live_slots(width, block, q, out):
-    """out[slot] tells whether a tuple is there, bool[high-water mark * width]."""
+    """Write to out, bool[high-water mark * width], whether a tuple is in each slot. Reads block, q."""
     for b in range(q[HIGH]):
         for i in range(width):
             out[b * width + i] = i < block[b, COUNT]
@@ -121,7 +137,7 @@ def live_slots(width, block, q, out):
 
 @njit(cache=True)
 def next_waiting(waiting, first):
-    """The first partition from `first` on for which tuples wait, or -1."""
+    """The first partition from `first` on for which tuples wait, or -1. Reads waiting."""
     for p in range(first, len(waiting)):
         if waiting[p] > 0:
             return p
@@ -130,9 +146,10 @@ def next_waiting(waiting, first):
 
 @njit(cache=True)
 def group(keys, table, same, number):
-    """Group a visit's tuples by key: number[i] = the key's tuples if i is the first, its leader, else 0; same links them.
+    """Group a visit's tuples by key.
 
-    table: int32, longer than keys; open addressing, linear probing.
+    Reads keys int64[n]; writes number int32[n], the key's tuples if the tuple is the first of its key, its leader, else 0;
+    same int32[n], which links a leader to the others; table int32[m > n], the leaders, by open addressing.
     """
     table[:] = -1
     for i in range(len(keys)):
@@ -149,7 +166,11 @@ def group(keys, table, same, number):
 
 @njit(cache=True)
 def find(codes, keys, table, number, met, found, counts):
-    """found[i] = leader of codes[i] or -1, counts[i] = its key's tuples; marks the leaders met. Returns the sum of counts."""
+    """The leader of each code. Returns the sum of counts.
+
+    Reads codes int64[m], keys int64[n], table, number; writes found int32[m], the leader or -1, counts int32[m], its key's
+    tuples, and True to met, bool[n], of the leaders.
+    """
     total = 0
     for i in range(len(codes)):
         t = bucket(codes[i], len(table))
@@ -167,7 +188,10 @@ def find(codes, keys, table, number, met, found, counts):
 
 @njit(cache=True)
 def pairs(first, last, found, same, out_row, out_tuple):
-    """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found them."""
+    """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found them.
+
+    Reads found int32[m], same int32[n]; writes out_row, out_tuple, int64[pairs].
+    """
     k = 0
     for i in range(first, last):
         j = found[i]

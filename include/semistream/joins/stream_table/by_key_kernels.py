@@ -1,9 +1,12 @@
-"""Numba kernels of H_S and Q of the index-based joins (`KeyRoom`): arrays in, arrays out.
+"""Numba kernels of H_S by key (`ByKey`).
 
-A waiting tuple has a slot: ``key[slot]`` and the row ``link[slot]``. The *leader* of a key is its oldest tuple; ``head`` and
-CHAIN hash the leaders, SAME links a leader to the other tuples of its key, COUNT is how many they are together (0: not a leader).
-PREV and NEXT are Q, the tuples in the order of age. FIRST and LAST are the disk partitions that may hold the key, [FIRST, LAST).
-ARRIVED numbers the batch that it came with. Free slots below the high-water mark are linked by SAME.
+A waiting tuple has a slot. The *leader* of a key is its oldest tuple; ``head`` and CHAIN hash the leaders, SAME links a leader
+to the other tuples of its key, COUNT is how many they are together (0: not a leader). PREV and NEXT are Q, the tuples in the
+order of age. FIRST and LAST are the disk partitions that may hold the key, [FIRST, LAST). ARRIVED numbers the batch that it
+came with. Free slots below the high-water mark are linked by SAME.
+
+Arrays: key int64[slots], key codes; link int32[slots, 8], with the columns just named; flags uint8[slots], MATCHED and MET;
+head int32[buckets], a leader or -1; q int64[5], the ends of Q, the first free slot, the high-water mark, the tuples.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from semistream.joins.kernels import bucket
+from semistream.joins.key_table import bucket
 
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
 OLDEST, NEWEST, FREE, HIGH, LIVE = range(5)  # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
-MATCHED, MET = 1, 2  # flags: has a match; (of a leader) finishes in this iteration
+MET = 2  # beside MATCHED in flags: (of a leader) finishes in this iteration
 
 
 @njit(inline="always")
@@ -28,7 +31,11 @@ def _leader(code, head, key, link):
 
 @njit(cache=True)
 def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
-    """Append the tuples codes[rows], the i-th with the partition range spans[i], to H_S and Q; slots[i] is where it is put."""
+    """Append the tuples codes[rows] to H_S and Q, the i-th with the partition range spans[i].
+
+    Reads codes int64[], rows int64[n], spans int32[n, 2]; writes key, flags, and slots, int64[n], where each is put;
+    reads and writes head, link, q.
+    """
     for i in range(len(rows)):
         code, s = codes[rows[i]], q[FREE]
         if s >= 0:
@@ -58,9 +65,10 @@ def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
 
 @njit(cache=True)
 def find(codes, first, last, head, key, link, flags, found, counts, met):
-    """found[i] = leader of codes[i] or -1, counts[i] = its key's tuples, where the key's partitions are all in [first, last).
+    """The leaders of keys whose partitions are all in [first, last). Returns (sum of counts, leaders met).
 
-    met: the leaders found for the first time in this iteration. Returns (sum of counts, leaders met).
+    Reads codes int64[n], head, key, link; writes found int32[n], the leader of each code or -1, counts int32[n], its key's
+    tuples, and met int32[n], the leaders found for the first time in this iteration, of which it sets MET.
     """
     total, n = 0, 0
     for i in range(len(codes)):
@@ -79,7 +87,10 @@ def find(codes, first, last, head, key, link, flags, found, counts, met):
 
 @njit(cache=True)
 def pairs(first, last, found, link, out_row, out_slot):
-    """The (master row, slot) pairs of master rows first..last-1, as `find` found them."""
+    """The (master row, slot) pairs of master rows first..last-1, as `find` found them.
+
+    Reads found int32[n], link; writes out_row, out_slot, int64[pairs].
+    """
     k = 0
     for i in range(first, last):
         s = found[i]
@@ -91,7 +102,10 @@ def pairs(first, last, found, link, out_row, out_slot):
 
 @njit(cache=True)
 def unmet(first, last, link, flags, q, out):
-    """Leaders whose partitions are all in [first, last) and that `find` did not meet: fills out. Returns how many they are."""
+    """Leaders whose partitions are all in [first, last) and that `find` did not meet. Returns how many they are.
+
+    Reads link, flags, q; writes out, int32[], as far as it reaches.
+    """
     n = 0
     for s in range(q[HIGH]):
         if link[s, COUNT] and link[s, FIRST] >= first and link[s, LAST] <= last and not flags[s] & MET:
@@ -103,7 +117,7 @@ def unmet(first, last, link, flags, q, out):
 
 @njit(cache=True)
 def count(leaders, link):
-    """Tuples of these leaders' keys."""
+    """Tuples of the keys of these leaders, int32[n]. Reads link."""
     total = 0
     for i in range(len(leaders)):
         total += link[leaders[i], COUNT]
@@ -112,7 +126,11 @@ def count(leaders, link):
 
 @njit(cache=True)
 def remove(leaders, head, key, link, q, out):
-    """Remove all tuples of these leaders' keys from H_S and Q; out: their slots, whose contents stay until the next `append`."""
+    """Remove all tuples of the keys of these leaders, int32[n], from H_S and Q.
+
+    Reads key; reads and writes head, link, q; writes out, int64[tuples], their slots, whose contents stay until the next
+    `append`.
+    """
     k = 0
     for i in range(len(leaders)):
         s = leaders[i]
@@ -145,7 +163,10 @@ def remove(leaders, head, key, link, q, out):
 
 @njit(cache=True)
 def in_age_order(slot, one_batch, link, out):
-    """Slots of Q from `slot` on, as many as out takes, or those of its batch. Returns (how many, the slot behind them)."""
+    """Slots of Q from `slot` on, as many as out takes, or those of its batch. Returns (how many, the slot behind them).
+
+    Reads link; writes out, int64[].
+    """
     n, arrived = 0, link[slot, ARRIVED]
     while slot >= 0 and n < len(out) and (not one_batch or link[slot, ARRIVED] == arrived):
         out[n] = slot
@@ -156,7 +177,7 @@ def in_age_order(slot, one_batch, link, out):
 
 @njit(cache=True)
 def outside(slot, first, last, link):
-    """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1."""
+    """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1. Reads link."""
     while slot >= 0 and link[slot, FIRST] >= first and link[slot, LAST] <= last:
         slot = link[slot, NEXT]
     return slot
@@ -164,7 +185,10 @@ def outside(slot, first, last, link):
 
 @njit(cache=True)
 def frequent(link, q, least, histogram, out):
-    """Leaders of at least `least` tuples: fills out as far as it reaches and histogram[min(n, len - 1)]. Returns how many."""
+    """Leaders of at least `least` tuples. Returns how many they are.
+
+    Reads link, q; writes out, int32[], as far as it reaches; adds to histogram[min(n, len - 1)], int64[], for all.
+    """
     n = 0
     for s in range(q[HIGH]):
         if link[s, COUNT] >= least:
@@ -177,7 +201,7 @@ def frequent(link, q, least, histogram, out):
 
 @njit(cache=True)
 def waiting(link, q, counts):
-    """counts[p] += the tuples whose key can be in partition p only."""
+    """Add to counts[p], int64[partitions], the tuples whose key can be in partition p only. Reads link, q."""
     for s in range(q[HIGH]):
         if link[s, COUNT] and link[s, LAST] - link[s, FIRST] == 1:
             counts[link[s, FIRST]] += link[s, COUNT]
@@ -185,7 +209,7 @@ def waiting(link, q, counts):
 
 @njit(cache=True)
 def ages(slots, link, now):
-    """(sum, maximum) of the ticks since these tuples' arrival; ticks wrap at 2^32."""
+    """(sum, maximum) of the ticks since the arrival of the tuples in slots, int64[n]; ticks wrap at 2^32. Reads link."""
     total, most = np.int64(0), np.int64(0)
     for i in range(len(slots)):
         age = np.int64(np.uint32(np.int64(now) - np.int64(link[slots[i], ARRIVED])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from semistream.cost_models import Prediction, xhybridjoin
+from semistream.cost_models import Prediction, x_hybridjoin
 from semistream.experiments.common import error
 from semistream.experiments.layouts import around, lost, over_memory, over_relation
 from semistream.experiments.model import Asked, Claim, Experiment, Number, Plot, Point, Row, times
@@ -13,7 +13,7 @@ from semistream.joins import REGISTRY
 
 PAPER = "Tuned X-HYBRIDJOIN (2013)"
 BOTH = ("tuned-x-hybridjoin", "x-hybridjoin")
-FIVE = (*BOTH, "hybridjoin", "rmeshjoin", "meshjoin")
+FIVE = (*BOTH, "hybridjoin", "r-meshjoin", "meshjoin")
 MILLIONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 MEMORY, TUPLE = 50e6, 120  # bytes: M, and v_R
 PERCENT = (5.0, 10.0, 20.0, 30.0)  # M of R = 2M tuples
@@ -45,8 +45,10 @@ def _w(asked: Asked, point: Point, prediction: Prediction) -> Mapping[str, float
     """w by Eq. 6 as printed, and with the expected count."""
     work, d_n = asked.work(point), prediction.h_r
     d_s = work.partitions(prediction.sizes["disk_tuples"]).tuples
-    old, new = (p(d_n, d_s, work.master_tuples, point.skew) for p in (xhybridjoin.p_old, xhybridjoin.p_new))
-    return {"w_printed": xhybridjoin.w(prediction.h_s, old, new), "w_expected": xhybridjoin.w_expected(prediction.h_s, old, new)}
+    old, new = (p(d_n=d_n, d_s=d_s, r_t=work.master_tuples, exponent=point.skew)
+                for p in (x_hybridjoin.p_old, x_hybridjoin.p_new))
+    return {f"w_{form}": w(h_s=prediction.h_s, p_old=old, p_new=new)
+            for form, w in (("printed", x_hybridjoin.w), ("expected", x_hybridjoin.w_expected))}
 
 
 def _error(by: str) -> Claim:
