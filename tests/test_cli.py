@@ -24,9 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semistream import cli
-from semistream.files import JoinFiles, OutputFile, open_source
+from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
 from semistream.files.records import split_records
+from semistream.files.sink import OutputFile
 from semistream.joins.registry import REGISTRY
 from semistream.published import current_version
 

@@ -27,7 +27,7 @@ from semistream.experiments.model import MEASURED, TITLES, Claim, Number, Point,
 from semistream.experiments.run import chosen, run, told, wrong_answers
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
-from semistream.joins.base import JoinOutput
+from semistream.joins.output import JoinOutput
 from semistream.sizing import open_join
 from semistream.warehouse.checksum import row_hashes
 
