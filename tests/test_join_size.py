@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semistream import cli
-from semistream.files import OutputFile
+from semistream.files.sink import OutputFile
 from semistream.warehouse import open_warehouse
 from semistream.workloads import ZipfKeys
 from strategies import KEY_KINDS, keys
