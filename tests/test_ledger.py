@@ -103,7 +103,7 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     pid = os.fork()
     if not pid:
         try:
-            task.prepare()
+            task.use_memory_files()
             entries = [tasks.work(0).join_partition(p, iter([c])) for p, c in reversed(list(enumerate(chunks)))]
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
@@ -272,7 +272,7 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, t
 def test_small_outputs_share_a_group(limit, groups, tmp_path, monkeypatch):
     monkeypatch.setattr(delta_sink, limit, 100)
     load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
-    file = DataFile(str(tmp_path), pa.schema([("id", pa.int64())]), load)
+    file = DataFile(str(tmp_path), pa.schema([("id", pa.int64())]), load, {"load_id": pa.scalar(1)})
     for i in range(sum(groups)):
         file.write(pa.record_batch({"id": [i]}))
     written = pq.ParquetFile(tmp_path / file.close()["path"])
