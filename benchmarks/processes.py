@@ -21,6 +21,7 @@ from benchmarks.data import Answer
 from benchmarks.harness import ROOT
 
 LOOK = 3.0  # s between looks at the memory: one walks the page tables of all processes, and stops them for that long
+LONGEST = 3600  # s that a program may take
 SAMPLED = 0.1  # s between looks at the processors
 
 
@@ -35,9 +36,9 @@ class Program:
     memory_peak: int = 0  # bytes, the sum of proportional set sizes
     busy: list[tuple[float, float]] = field(default_factory=list)  # s since the epoch, core seconds that the machine was busy
 
-    def end(self, timeout: float = 3600) -> float:
+    def end(self) -> float:
         """Wait for the end; gives the seconds since the start. Raises RuntimeError with the log's end when it failed."""
-        code = self.process.wait(timeout)
+        code = self.process.wait(LONGEST)
         seconds = time.monotonic() - self.started
         if code:
             raise RuntimeError(f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-4000:]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from airflow.sdk import Asset, BaseHook, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from semistream.config import Places, Settings
+from semistream.config import PASSWORD, Places, Settings
 from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.streaming.status import request_stop
@@ -99,6 +100,13 @@ class SparkAppOperator(SparkSubmitOperator):
             raise AirflowFailException(f"There is no Airflow connection {self._conn_id!r} to a Spark master. Set AIRFLOW_CONN_"
                                        f"{self._conn_id.upper()} or add it under Admin > Connections.") from None
         self.env_vars = {**local_environment(spark.host or ""), **(self.env_vars or {}), **warehouse_environment()}
+        if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):  # as the hook tells them
+            secret = next((name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))), None)
+            if secret:
+                raise AirflowFailException(
+                    f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes it on spark-submit's command "
+                    f"line, where others can read it. Set {secret} in the environment of Airflow's workers in place of the "
+                    "connection 'warehouse', with the deploy mode client; or use another master.")
 
 
 class SemiStreamLoadOperator(SparkAppOperator):

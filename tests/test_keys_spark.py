@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from semistream import keys
+from semistream import keys, keys_spark
 
 N = 400
 RNG = np.random.default_rng(3)
@@ -49,9 +49,9 @@ def test_buckets_are_sparks(spark, names):
     assert found.exact == (len(names) == 1 and names[0] not in ("string", "binary", "wide decimal"))
     assert (valid == np.all([c.is_valid().to_numpy(zero_copy_only=False) for c in data.to_batches()[0].columns], axis=0)).all()
     rows = spark.createDataFrame(data).select(
-        keys.bucket_expression(found.master, found.types, 64).alias("some"),
-                                              keys.bucket_expression(found.master, found.types, 7).alias("odd"),
-        keys.order_expression(found.master, found.types).alias("code")).toArrow()
+        keys_spark.bucket_expression(found.master, found.types, 64).alias("some"),
+                                              keys_spark.bucket_expression(found.master, found.types, 7).alias("odd"),
+        keys_spark.order_expression(found.master, found.types).alias("code")).toArrow()
     for column, count in (("some", 64), ("odd", 7)):
         assert (keys.buckets(codes, found.exact, count)[valid] == rows[column].to_numpy()[valid]).all()
     order = rows["code"].combine_chunks().filter(pa.array(valid))
@@ -67,5 +67,6 @@ def test_a_stream_of_another_width_meets_its_masters(spark, stream, master):
     kind = COLUMNS[master].type
     found = keys.resolve_keys(data.schema, pa.schema([("m", kind)]), [("c 0", "m")])
     codes, valid = found.stream_codes(data.to_batches()[0])
-    rows = spark.createDataFrame(data).select(keys.bucket_expression(found.stream, found.types, 64).alias("bucket")).toArrow()
+    bucket = keys_spark.bucket_expression(found.stream, found.types, 64).alias("bucket")
+    rows = spark.createDataFrame(data).select(bucket).toArrow()
     assert (keys.buckets(codes, found.exact, 64)[valid] == rows["bucket"].to_numpy()[valid]).all()

@@ -171,6 +171,30 @@ def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_comman
     assert "local[2]" in command and not any("p%2Fw" in a or "p/w" in a for a in command)
 
 
+@pytest.mark.parametrize("spark", [
+    {"conn_type": "spark", "host": "yarn"}, {"conn_type": "yarn"},
+    {"conn_type": "spark", "host": "k8s://https://host:6443"}, {"conn_type": "k8s", "host": "host"}])
+def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monkeypatch, spark):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from semistream_operators import SparkAppOperator
+
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark | {"extra": {"deploy-mode": "client"}}))
+    warehouse = {"conn_type": "mysql", "host": "db", "login": "u", "schema": "dw"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse | {"password": "hush-hush"}))
+    with pytest.raises(AirflowFailException, match="Set WAREHOUSE_URL in the environment of Airflow's workers") as e:
+        SparkAppOperator(task_id="x", application="x.py").use_connections()
+    assert "hush-hush" not in str(e.value)
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
+    SparkAppOperator(task_id="x", application="x.py").use_connections()  # nothing to hide
+    monkeypatch.setenv("WAREHOUSE_URL", "mysql+pymysql://u:hush-hush@db/dw")
+    operator = SparkAppOperator(task_id="x", application="x.py")
+    operator.use_connections()
+    if "yarn" in str(spark):  # a hook for Kubernetes needs its client
+        assert not any("hush-hush" in part for part in operator._get_hook()._build_spark_submit_command("x.py"))
+
+
 def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):
     from semistream_operators import SparkAppOperator
 

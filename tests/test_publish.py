@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from semistream.config import Job, Places
-from semistream.master import current_manifest, open_snapshot
+from semistream.master import open_snapshot
+from semistream.master.publish import current_manifest
 from semistream.provisioning.dimensions import provision, publish
 from semistream.provisioning.spark import Publish, PublishSettings
 

@@ -20,6 +20,7 @@ from semistream.errors import ConfigError
 from semistream.quality.checksums import KEPT
 from semistream.quality.scope import committed, make_scope
 from semistream.quality.staging import Staging, stage_sample
+from semistream.quality.verification import VerificationResult
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import as_stored, checksum
@@ -131,16 +132,16 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def check(loader: Loader, reports: Path, **options) -> quality.VerificationResult:
+def check(loader: Loader, reports: Path, **options) -> VerificationResult:
     options = {"sample": 1000, "snapshots": reports / "none"} | options
     return quality.verify(loader.url, "sales", job=loader.job, reports_dir=reports, **options)
 
 
-def failed(result: quality.VerificationResult) -> set[str]:
+def failed(result: VerificationResult) -> set[str]:
     return {r.name for r in result.failed}
 
 
-def rows_of(result: quality.VerificationResult, name: str) -> list[dict]:
+def rows_of(result: VerificationResult, name: str) -> list[dict]:
     return next(r.rows for r in result.results if r.name == name)
 
 

@@ -13,7 +13,7 @@ import pytest
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY
 from semistream.keys import buckets, master_keys
-from semistream.master import SnapshotRelation, current_manifest, open_snapshot, publish_snapshot
+from semistream.master import SnapshotRelation, open_snapshot, publish_snapshot
 from semistream.master import publish as publishing
 from semistream.published import current_version, pin
 from semistream.sizing import open_join
@@ -160,7 +160,7 @@ def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns, monk
     relation = open_snapshot(tmp_path, direct=True)
     stream = table.select(names)
     join = open_join(algorithm, memory=1_000_000, stream=stream.schema, master=relation, on=[(names[0], names[0])],
-                     columns=columns)
+                     columns=columns, parameters={"disk_tuples": 256})
     before = read_from_files()
     for _ in range(4):
         for chunk in stream.to_batches(max_chunksize=500):
@@ -215,7 +215,7 @@ def test_old_versions_go_and_pinned_ones_stay(tmp_path):
     pin(tmp_path, "app/one", "v000005")
     publish(table, names, tmp_path, bucket_count=2)
     assert sorted(p.name for p in tmp_path.glob("v*")) == ["v000004", "v000005", "v000006"]
-    assert current_manifest(tmp_path).version == "v000006"
+    assert current_version(tmp_path) == "v000006"
 
 
 def test_damage_and_absence_are_told(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import semistream.keys as keys_module
 import strategies
 from semistream.errors import ConfigError, StateError
-from semistream.joins.base import JoinState
+from semistream.joins.state_file import JoinState
 from semistream.stream_joins import LEFT, RIGHT, XJoin, stream_join_spec
 from semistream.stream_joins.spec import JOIN_TYPES
 

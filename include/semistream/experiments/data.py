@@ -35,7 +35,7 @@ from semistream.workloads.zipf import ZipfKeys
 MASTER_BYTES, STREAM_BYTES = 120, 20  # of the papers' tuples, key included
 BATCH = 16_384  # stream tuples given at a time
 FLIGHTS = 512  # of those of which each has many matches
-CUSTOMERS, ORDERS = 150_000, 1_500_000  # of TPC-H, at scale factor 1
+CUSTOMERS = 150_000  # of TPC-H, at scale factor 1
 SAMPLE = 1024  # stream tuples whose sizes the models are told
 ELSEWHERE = 1 << 40  # a row of the stream that no measurement comes to
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, cast_rows, deciding_cells, exponents, infer_time, infer_type, parse_type
 from semistream.files.records import count_lines, split_records
+from semistream.source_files import open_parquet
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes of text that types are found from
@@ -30,6 +30,7 @@ FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".json": "json", ".jsonl
 AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_constant=str)  # fractions stay text
 PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"), b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"),
           b"\x04\x22\x4d\x18": ("LZ4", ".lz4")}  # by the first bytes
+QUOTES = "Its quotes do not match."
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
@@ -95,6 +96,10 @@ class FileSource(ABC):
         for name in names:
             self.schema = self.schema.append(pa.field(name, pa.null()))
 
+    def only(self, columns: Sequence[str]) -> None:
+        """Give these columns, and no others; a row need not fit the types of others."""
+        self.schema = pa.schema([self.schema.field(c) for c in columns])
+
     def read_as(self, schema: pa.Schema) -> None:
         """Types by name, in place of those found."""
         self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names else f for f in self.schema])
@@ -118,7 +123,7 @@ class FileSource(ABC):
         """Rows in the file's own types, and the rows that are not rows."""
 
     def _typed(self, path: Path, raw: _Raw) -> Chunk:
-        rows, wrong = cast_rows(raw.rows, self.schema, self._exact)
+        rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, self._exact)
         text = raw.text or (lambda i: row_text(raw.rows, i))
         return Chunk(rows, raw.rejected + [Rejected(text(i), why, str(path), raw.line(i)) for i, why in wrong.items()])
 
@@ -207,8 +212,7 @@ class CsvSource(FileSource):
         names = [n or f"column_{i + 1}" for i, n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
         twice = [n for n, count in Counter(names).items() if count > 1]
         if twice or not records.fields[0]:
-            raise ConfigError(self.side, "must have a header line that names each column once", f"{path}: {text[:200]}",
-                              f"Rename one of the columns {twice[0]!r}." if twice else "Its quotes do not match.")
+            raise _wrong_header(self.side, path, text, f"Rename one of the columns {twice[0]!r}." if twice else QUOTES)
         if len(names) == 1 and not self._asked:
             _check_delimiter(path, text, self._delimiter)
         self.names = self.names or names
@@ -404,8 +408,8 @@ class ParquetSource(FileSource):
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
         size, read = path.stat().st_size, 0
         try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(ROWS):
+            with open_parquet(path) as file:
+                for batch in file.iter_batches(ROWS, columns=self.schema.names):
                     read += batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
                     before = read - batch.num_rows
@@ -460,12 +464,18 @@ def file_columns(path: Path, kind: str, delimiter: str = "", wanted: Sequence[st
         with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as stream:
             block = stream.read(BLOCK)
         _check_start("stream", path, block)
-        text = block.decode("utf-8-sig", errors="surrogateescape")
-        header = next(csv.reader(io.StringIO(text), delimiter=delimiter or ","), [])
-        _check_header("stream", path, ",".join(header))
+        block, separator = block.removeprefix(b"\xef\xbb\xbf"), delimiter or ","
+        records = split_records(np.frombuffer(block, np.uint8), ord(separator), ord('"'), True, False)
+        if not len(records.starts):
+            return None
+        text = block[records.starts[0]:records.ends[0]].decode(errors="surrogateescape")
+        _check_header("stream", path, text)
+        if not records.fields[0]:
+            raise _wrong_header("stream", path, text, QUOTES)
+        header = next(csv.reader([text], delimiter=separator))
         if len(header) == 1 and not delimiter:
-            _check_delimiter(path, header[0], ",")
-        return [name or f"_c{i}" for i, name in enumerate(header)] or None  # as Spark calls it
+            _check_delimiter(path, header[0], separator)
+        return [name or f"_c{i}" for i, name in enumerate(header)]  # as Spark calls it
     source = open_source("stream", path, kind=kind)
     later = source.later_fields(wanted) if isinstance(source, JsonSource) else []
     return [*source.schema.names, *later] or None
@@ -489,6 +499,10 @@ def _check_header(side: str, path: Path, text: str) -> None:
         shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise ConfigError(side, "must have a header line in UTF-8", f"{path}: {shown[:200]}",
                           "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.") from None
+
+
+def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:
+    return ConfigError(side, "must have a header line that names each column once", f"{path}: {text[:200]}", remedy)
 
 
 def _check_delimiter(path: Path, header: str, delimiter: str) -> None:

@@ -554,10 +554,10 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
     return out
 
 
-def open_snapshot(root: str | Path, version: str | None = None, partition_tuples: int = PARTITION_TUPLES,
-                  buckets: Sequence[int] | None = None, direct: bool = False) -> SnapshotRelation:
-    """A version of the master data under ``<root>`` = snapshots/<master>; default the current one. Raises ConfigError without."""
-    version = version or current_version(root)
+def open_snapshot(root: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None,
+                  direct: bool = False) -> SnapshotRelation:
+    """The current version of the master data under ``<root>`` = snapshots/<master>. Raises ConfigError where there is none."""
+    version = current_version(root)
     if version is None or not (Path(root) / version / MANIFEST).exists():
         raise ConfigError("snapshot", "must have been published", str(Path(root) / (version or CURRENT)),
                           "Run `semistream snapshot`, or the DAG provision_master_data, first.")

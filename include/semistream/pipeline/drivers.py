@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from semistream.durable import write_json
 from semistream.streaming.status import Status, clear_stop, read_status
 
+LINES = 30  # of a driver's output that a failed task shows
 SILENCE = 60.0  # s without a sign of life after which a driver on another machine is taken for dead
 
 
@@ -120,12 +121,12 @@ def is_locked(checkpoint: Path) -> bool:
         return True
 
 
-def log_tail(checkpoint: Path, lines: int = 30) -> str:
+def log_tail(checkpoint: Path) -> str:
     """The end of the driver's output."""
     try:
         with open(checkpoint / "driver.log", "rb") as f:
             f.seek(max(0, f.seek(0, os.SEEK_END) - 65536))
-            return "\n".join(f.read().decode(errors="replace").splitlines()[-lines:])
+            return "\n".join(f.read().decode(errors="replace").splitlines()[-LINES:])
     except FileNotFoundError:
         return ""
 

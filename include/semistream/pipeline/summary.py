@@ -19,6 +19,8 @@ from semistream.warehouse.proof import Proof, as_run, read_proof
 from semistream.warehouse.schema import load_batches, quality_runs, rejected_master, tuning_runs, unmatched
 from semistream.warehouse.totals import Totals, read_totals
 
+SWEEPS = 5  # of tuning, the latest, that are shown
+
 
 def ledger(totals: Iterable[Totals], proofs: Mapping[str, Proof | None] | None = None) -> list[dict[str, Any]]:
     """One entry per app: the totals of everything that it has committed, and what is proven of it."""
@@ -43,12 +45,12 @@ def quality(connection: Connection, places: Places, app: str | None = None, limi
     return rows
 
 
-def sweeps(connection: Connection, places: Places, limit: int = 5) -> list[dict[str, Any]]:
+def sweeps(connection: Connection, places: Places) -> list[dict[str, Any]]:
     """The latest tuning sweeps, newest first, with what they recommend; ``report`` is relative to the reports' directory."""
     t = tuning_runs.c
     latest = select(t.sweep, func.max(t.job).label("job"), func.max(t.recorded_at).label("recorded_at"),
                     func.count().label("points"), func.count(case((t.state == "failed", 1))).label("failed")) \
-        .group_by(t.sweep).order_by(func.max(t.recorded_at).desc()).limit(limit)
+        .group_by(t.sweep).order_by(func.max(t.recorded_at).desc()).limit(SWEEPS)
     best = select(t.sweep, t.memory, t.algorithm, t.rate).where(t.recommended == 1).order_by(t.memory)
     rows = [dict(row) for row in connection.execute(latest).mappings()]
     recommended = connection.execute(best.where(t.sweep.in_([row["sweep"] for row in rows]))).all()

@@ -3,6 +3,6 @@
 Great Expectations takes seconds to import: it is, only when ``verify`` runs.
 """
 
-from semistream.quality.verification import CheckResult, VerificationFailed, VerificationResult, verify
+from semistream.quality.verification import VerificationFailed, verify
 
-__all__ = ["CheckResult", "VerificationFailed", "VerificationResult", "verify"]
+__all__ = ["VerificationFailed", "verify"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,25 +117,19 @@ class Plan:
         raise refusal
 
     def _sized(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
-        """With the sizes that are open as they are best in the slowest partition, or as small as each partition needs them.
-        Raises ConfigError for whatever cannot work."""
-        plan, still_open = self, self._open_sizes
-        if still_open:
-            slowest, tuples = self.slowest(sample)
-            join = self._open(sample.schema, slowest, costs, tuples if sample.num_rows else None)
-            join.master.close()
-            plan = self._with(still_open, join.parameters.model_dump())
-        try:
-            plan.check(sample.schema)
-        except NotEnoughMemory:
-            if not still_open:
-                raise
-            plan = self._with(still_open, dict.fromkeys(still_open, 1))
-            plan.check(sample.schema)
-        return plan
-
-    def _with(self, names: Sequence[str], values: Mapping[str, Any]) -> Plan:
-        return replace(self, parameters=self.parameters | {n: values[n] for n in names}, chosen=tuple(names))
+        """With the sizes that are open as they are best in the slowest partition. Where M is too small for these in another one,
+        each finds its own. Raises ConfigError for whatever cannot work."""
+        if still_open := self._open_sizes:
+            with suppress(NotEnoughMemory):
+                slowest, tuples = self.slowest(sample)
+                join = self._open(sample.schema, slowest, costs, tuples)
+                join.master.close()
+                sizes = {n: getattr(join.parameters, n) for n in still_open}
+                plan = replace(self, parameters=self.parameters | sizes, chosen=tuple(still_open))
+                plan.check(sample.schema)
+                return plan
+        self.check(sample.schema)
+        return self
 
     def check(self, stream: pa.Schema) -> None:
         """Open the operators of all partitions, one after another. Raises ConfigError for whatever cannot work."""

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import StateError
-from semistream.joins.base import JoinState
-from semistream.joins.parts import OUTPUT_ROWS, as_stored, variable_bytes
+from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.state_file import JoinState
+from semistream.joins.stored_types import as_stored, variable_bytes
 from semistream.stream_joins import kernels
 from semistream.stream_joins.events import Event, Monitor, Registry
 from semistream.stream_joins.kernels import MATCHED

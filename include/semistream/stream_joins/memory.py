@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from semistream.joins.parts import OUTPUT_ROWS, TupleStore, as_stored, mapped, release
+from semistream.joins.arena import mapped, release
+from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.stored_types import as_stored
+from semistream.joins.tuple_store import TupleStore
 from semistream.stream_joins import kernels
 from semistream.stream_joins.kernels import BUFFERED, DEAD, MATCHED
 

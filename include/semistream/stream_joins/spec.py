@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
-from semistream.joins.parts import stored_schema
+from semistream.joins.stored_types import stored_schema
 from semistream.keys import JoinKeys, canonical, resolve_keys
 
 LEFT, RIGHT = 0, 1  # the streams A and B of the paper

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import NotEnoughMemory, StateError
-from semistream.joins.parts import OUTPUT_ROWS, Arena, mapped, variable_bytes
+from semistream.joins.arena import Arena, mapped
+from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.stored_types import variable_bytes
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
 from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock

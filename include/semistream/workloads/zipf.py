@@ -39,11 +39,6 @@ class ZipfKeys:
         """The key of each rank in the first rows, int64[n], for a count below 2**31."""
         return ranks if self.factor == 1 else ranks * np.int64(self.factor) % self.count + 1
 
-    def probability(self, ranks: np.ndarray) -> np.ndarray:
-        """The probability of each rank, float64[n]."""
-        total = np.sum(np.arange(1, self.count + 1, dtype=np.float64) ** -self.exponent)
-        return np.asarray(ranks, np.float64) ** -self.exponent / total
-
 
 def _coprime(count: int, seed: int) -> int:
     """A factor f, so that rank -> rank * f mod count is one to one, and neighbours part."""
