@@ -18,7 +18,8 @@ from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
 BENCHMARKS = {"memory": "memory", "grid": "grid", "duckdb": "duckdb_join", "spark": "spark_join", "scale-out": "scale_out",
-              "sinks": "sinks", "start": "start_up"}  # name: module
+              "sinks": "sinks", "start": "start_up",
+              "workers": "workers"}  # name: module
 RUNS = {"smallest": 1, "small": 3, "full": 5}
 
 

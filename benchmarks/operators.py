@@ -15,10 +15,12 @@ from benchmarks.harness import Result, Sample, peak_rss
 from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Frequencies
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
-from semistream.joins.base import Partition
-from semistream.joins.front import PROBE_ROWS, has_strings, probe_front
-from semistream.joins.parts import Cache
+from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.master_cache import MasterCache
 from semistream.joins.spec import JoinSpec, join_spec
+from semistream.joins.stored_types import has_strings
+from semistream.joins.stream_probing import PROBE_ROWS, probe
+from semistream.joins.stream_table.by_key import ByKey
 from semistream.master import MasterRelation
 from semistream.sizing import describe, open_join, tune
 
@@ -26,38 +28,39 @@ HASH_JOIN = "hash join, all of R"
 
 
 class HashJoin(SemiStreamJoin):
-    """The front stage with all of R in H_R: a hash join in main memory, of the same kernels."""
+    """The stream-probing phase with all of R in H_R: a hash join in main memory, of the same kernels."""
 
     def __init__(self, spec: JoinSpec):
-        size = spec.master.tuple_count * (Cache.tuple_bytes(spec.fetched_schema, 0) + Cache.ENTRY)
+        size = spec.master.tuple_count * (MasterCache.bytes_per_tuple(spec.fetched_schema, 0) + MasterCache.ENTRY)
         assert not has_strings(spec.fetched_schema)
         super().__init__(replace(spec, memory=int(size)), Settings())
         self.arena.reserve("H_R", int(size))
         count = spec.master.tuple_count
-        self.cache, keys = Cache(spec.fetched_schema, count, count, 0), np.empty(count, np.int64)
+        self.cache = MasterCache(spec.fetched_schema, count, count, 0)
+        numbers = range(spec.master.partition_count)
+        self.cache.stage(np.concatenate([spec.master.read_codes(n) for n in numbers]), np.zeros(count))
         first = 0
-        for number in range(spec.master.partition_count):
-            partition = Partition(spec, number)
+        for partition in (DiskPartition(spec, n) for n in numbers):
             rows = np.arange(len(partition.codes))
-            self.cache.load(partition.payload, rows, first + rows, int(size))
-            keys[first:first + len(rows)] = partition.codes
+            self.cache.stage_tuples(partition.payload, rows, first + rows, size)
             first += len(rows)
-        self.cache.publish(keys)
+        self.cache.switch()
+        self.h_s = ByKey(self.layout)  # where nothing ever waits
+
+    def _open(self, strings: float) -> None:
+        pass
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), PROBE_ROWS):
-            yield from probe_front(self, self.cache, batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS])
+            yield from probe(self.cache, batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS], self.output)
 
-    def _drain(self) -> Iterator[JoinOutput]:
+    def iterate(self) -> Iterator[JoinOutput]:
         return iter(())
-
-    def _waiting(self) -> int:
-        return 0
 
     def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         raise NotImplementedError
 
-    def _go_on(self, state: JoinState) -> None:
+    def _restore(self, state: JoinState) -> None:
         raise NotImplementedError
 
 

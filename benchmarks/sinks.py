@@ -24,9 +24,11 @@ from sqlalchemy.types import String
 
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
-from semistream.joins.front import PROBE_ROWS
-from semistream.streaming.sinks import DataFile, DeltaSink, SqlSink, with_load
-from semistream.streaming.task import UNMATCHED
+from semistream.joins.stream_probing import PROBE_ROWS
+from semistream.streaming.sinks.base import with_load
+from semistream.streaming.sinks.delta import DataFile, DeltaSink
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.spool import UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import arrow_batch
 from semistream.warehouse.schema import load_batches
@@ -173,7 +175,7 @@ def entry() -> dict:
 def sql_sink(peer: SinkPeer, place: str) -> float:
     sink, given = tables(place), Given(peer.rows)
     start = time.perf_counter()
-    sink.load(entry(), given)  # type: ignore[arg-type]
+    sink.write(entry(), given)  # type: ignore[arg-type]
     return time.perf_counter() - start
 
 
@@ -221,7 +223,7 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
     given.data = sink.data_file(peer.rows.schema, LOAD)
     for rows in peer.rows.to_batches(PROBE_ROWS):
         given.data.write(rows)
-    loaded = sink.load(entry(), given)  # type: ignore[arg-type]
+    loaded = sink.write(entry(), given)  # type: ignore[arg-type]
     sink.commit({k: v for k, v in LOAD.items() if k != "partition"} | {
         "job": "", "fact_table": "fact", "sink": place, "partitions": 1, "source_offsets": "", "rows_read": 0}, [loaded])
     return time.perf_counter() - start

@@ -13,8 +13,10 @@ import re
 import shutil
 import sqlite3
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 from deltalake import DeltaTable
@@ -182,9 +184,9 @@ class App:
 
 
 class AppPeer(ProgramPeer):
-    def __init__(self, of: App):
+    def __init__(self, of: App, environment: Mapping[str, str] = MappingProxyType({})):
         super().__init__(of.case, f"app {of.algorithm} {of.partitions} {of.sink}", of.memory)
-        self.of = of
+        self.of, self.environment = of, environment
 
     def _run(self) -> Sample:
         root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
@@ -192,7 +194,8 @@ class AppPeer(ProgramPeer):
         settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory, self.of.partitions,
                              self.of.sink)
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
-        with program(command, self.home / "log", self.case.environment(self.home) | places(self.home)) as running:
+        environment = self.case.environment(self.home) | places(self.home) | self.environment
+        with program(command, self.home / "log", environment) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         with sqlite3.connect(self.home / "warehouse.db") as ledger:

@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with checkpoint_lock(settings.directory(places)), StatusFile(settings.directory(places), settings.name()) as status:
             job = load_job(settings.job, places)
             session = start_session(settings.name())  # while what the app needs is imported, and the settings are checked
-            from semistream.streaming.app import Load, describe
+            from semistream.streaming.app import Load
+            from semistream.streaming.summary import describe
 
             load = Load(settings, job, places, status)
             with load.signals():

@@ -1,7 +1,10 @@
+import ast
 import dataclasses
 import itertools
 import math
+import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from semistream import cost_models
 from semistream.cost_models import (
     MODELS,
     TYPICAL,
@@ -19,13 +23,15 @@ from semistream.cost_models import (
     elevatorjoin,
     hybridjoin,
     meshjoin,
-    rmeshjoin,
+    r_meshjoin,
     ssbj,
-    sscj,
+    ssij,
     ssj,
-    xhybridjoin,
+    x_hybridjoin,
 )
+from semistream.cost_models.costs import service_rate
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
+from semistream.cost_models.solve import crossing
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.joins.spec import join_spec
@@ -38,6 +44,9 @@ from semistream.workloads.zipf import ZipfKeys
 R_T = 60_000
 # nanoseconds
 PAPER_LIKE = Costs.constant(c_io_fixed=60_000, c_io_tuple=45, c_h=60, c_o=200, c_e=10, c_s=30, c_a=300, c_f=1, c_b=7, c_i=300_000)
+
+
+EQUATION = re.compile(r"Eq\. \d|Theorem|terms of M|, seconds|w_S = ")
 
 
 def workload(skew=1.0, r_t=1_000_000, **changes):
@@ -88,78 +97,117 @@ class TestHarmonic:
         assert harmonic_approximation(1e6) == pytest.approx(float(harmonic(1e6)), abs=1e-6)
 
 
+COSTS = {"c_io": 1e-3, "c_h": 50e-9, "c_o": 100e-9, "c_e": 20e-9, "c_s": 30e-9, "c_a": 50e-9}  # s
+
+
 class TestEquations:
     def test_meshjoin(self):
         # 100M tuples of 120 bytes, b = 1000: N = 100,000; w = 500 tuples of 20 bytes, f = 1.5, pointers of 4 bytes:
         # 1000 * 120 + 500 * 100,000 * (4 + 1.5 * 20) = 120,000 + 50M * 34
-        assert meshjoin.memory(1000, 120, 500, 100_000, 4, 1.5, 20) == 1_700_120_000
-        assert meshjoin.chunk(1_700_120_000, 1000, 120, 100_000, 4, 1.5, 20) == 500
+        layout = {"b": 1000, "v_r": 120, "n": 100_000, "v_ptr": 4, "f": 1.5, "v_s": 20}
+        assert meshjoin.memory(w=500, **layout) == {"disk buffer": 120_000, "H_S": 1_700_000_000}
+        assert meshjoin.chunk(m=1_700_120_000, **layout) == 500
         # 1 ms + 1000 * 50 ns + 500 * (100 + 20 + 30 + 50) ns
-        assert meshjoin.c_loop(1e-3, 1000, 50e-9, 500, 100e-9, 20e-9, 30e-9, 50e-9) == pytest.approx(1.15e-3)
-        assert meshjoin.service_rate(500, 1.15e-3) == pytest.approx(434_782.6, rel=1e-6)
+        assert meshjoin.c_loop(b=1000, w=500, **COSTS) == pytest.approx(1.15e-3)
+        assert service_rate(w_n=0, w_s=500, c_loop=1.15e-3) == pytest.approx(434_782.6, rel=1e-6)
 
     def test_r_meshjoin_halves_both_with_two_slices(self):
-        assert rmeshjoin.memory(1000, 120, 250, 100_000, 2, 4, 1.5, 20) == 1_700_120_000
-        assert rmeshjoin.c_loop(1e-3, 1000, 2, 50e-9, 250, 100e-9, 20e-9, 30e-9, 50e-9) == pytest.approx(1.15e-3 / 2)
+        layout = {"b": 1000, "v_r": 120, "n": 100_000, "v_ptr": 4, "f": 1.5, "v_s": 20}
+        assert sum(r_meshjoin.memory(w=250, q=2, **layout).values()) == 1_700_120_000
+        assert r_meshjoin.c_loop(b=1000, q=2, w=250, **COSTS) == pytest.approx(1.15e-3 / 2)
 
     def test_ssj(self):
-        # M = 1.12 GB, pages of 4 KiB, k = 100, l = 30,000, h_R = 1M: [..] = 1.12e9 - 30,100 * 4096 - 8e6 = 988,710,400
-        terms = ssj.memory(1.12e9, 100, 30_000, 4096, 1e6, 0.9)
-        assert terms == {"disk buffer": 409_600, "H_R": 122_880_000, "frequency recorder": 8e6, "H_S": pytest.approx(889_839_360),
-                         "queue": pytest.approx(98_871_040)}
-        assert sum(terms.values()) == pytest.approx(1.12e9)
-        arguments = (1e-3, 1000, 50e-9, 10e-9, 500, 100e-9, 20e-9, 30e-9, 50e-9, 2000)
-        # 1 ms + 1000 * 60 ns + 500 * 200 ns + 2000 * 180 ns
-        assert ssj.c_loop(*arguments) == pytest.approx(1.52e-3)
-        assert ssj.c_loop_with_misses(*arguments) == pytest.approx(1.52e-3 + 500 * 50e-9)  # and w_S c_H
-        assert ssj.service_rate(2000, 500, 1.52e-3) == pytest.approx(2500 / 1.52e-3)
+        # M = 1.12 GB, d v_R = 100 pages of 4 KiB, h_R = 1M tuples of 120 bytes: 1.12e9 - 409,600 - 120e6 - 8e6
+        terms = ssj.memory(m=1.12e9, d=4096, v_r=100, h_r=1e6, v_h=120, v_f=8)
+        assert terms == {"disk buffer": 409_600, "H_R": 128e6, "H_S": 991_590_400}
+        # 1 ms + 1000 * (50 + 10) ns + 500 * 200 ns + 2000 * (40 + 60 + 30) ns
+        loop = ssj.c_loop(d=1000, c_f=10e-9, w_s=500, w_n=2000, c_r=40e-9, c_n=60e-9, **COSTS)
+        assert loop == pytest.approx(1.42e-3)
+        assert service_rate(w_n=2000, w_s=500, c_loop=loop) == pytest.approx(2500 / 1.42e-3)
 
     def test_ssj_tuning(self):
         # H(1M) = 14.3927267, H(100M) = 18.9978964
-        assert ssj.p_n(1e6, 1e8) == pytest.approx(14.392726723 / 18.997896414, rel=1e-9)
-        assert ssj.p_n_logarithm(1e6, 1e8) == pytest.approx(0.75)
-        phi, psi = ssj.fit_power(1e6, 1e8)
-        assert phi < 1 < psi
-        # Eq. 6 is exact in R_t^y h_R^z up to the constant that it leaves out; a doubling of h_R changes it by psi
-        assert ssj.p_n_power(1e8, 2e6, phi, psi) / ssj.p_n_power(1e8, 1e6, phi, psi) == pytest.approx(psi)
-        assert ssj.w_n(0.75, 10_000, 10) == 750
-        # (18.4206807 - 13.8155106) / (1000 * (18.4206807 + 0.5772157))
-        assert ssj.p_s(1e6, 1e8, 1000) == pytest.approx(2.42404e-4, rel=1e-5)
-        # of the misses, each of the N segments has one N-th, though
-        assert ssj.p_s_of_misses(1e6, 1e8, 1000) == pytest.approx(1e-3)
-        assert ssj.w_s(1000, 1e6, 1e8, 2.0, 1.0, 1.0, 50) == pytest.approx(50_000)
-
-    def test_sscj(self):
-        # 1000 * 120 + 1M * 120 + 8M = 128,120,000
-        assert sscj.memory(1.12e9, 1000, 120, 1e6, 0.9)["H_S"] == pytest.approx(0.9 * (1.12e9 - 128_120_000))
-        assert sscj.c_loop is ssj.c_loop
+        at = {"h_r": 1e6, "r_t": 1e8}
+        assert ssj.p_n(**at) == pytest.approx(14.392726723 / 18.997896414, rel=1e-9)
+        assert ssj.p_n_logarithm(**at) == pytest.approx(0.75)
+        phi, psi = ssj.factors_n(**at)  # ln 100M / ln 200M, ln 2M / ln 1M
+        assert (phi, psi) == (pytest.approx(0.9637358, rel=1e-6), pytest.approx(1.0501717, rel=1e-6))
+        # 100M^log2(0.9637358), 1M^log2(1.0501717)
+        assert ssj.p_n_power(phi_n=phi, psi_n=psi, **at) == pytest.approx(0.3746 * 2.6540, rel=1e-3)
+        assert ssj.w_n(p_n=0.75, s_n=10_000, n=10) == 750
+        # N = 99M / 99,000 = 1000; (18.4206807 - 13.8155106) / (1000 * (18.4206807 + 0.5772157))
+        assert ssj.p_s(d=99_000, **at) == pytest.approx(2.42404e-4, rel=1e-5)
+        theta, psi, phi = ssj.factors_s(d=99_000, **at)
+        # halves N; (ln 100M - ln 2M) / (ln 100M - ln 1M) * 99 / 98
+        assert theta == pytest.approx(2) and psi == pytest.approx(0.8494850 * 99 / 98) and phi < 1
+        # Eq. 9 is a power of each: doubled d doubles it
+        powers = {"theta_s": theta, "psi_s": psi, "phi_s": phi}
+        assert ssj.p_s_power(d=2000, **at, **powers) == pytest.approx(2 * ssj.p_s_power(d=1000, **at, **powers))
+        assert ssj.w_s(p_s=1e-3, h_s=50_000) == 50
 
     def test_ssbj(self):
-        # (1000 + 1M * 1.2) * 120 + 100 * (1M / 1000) * (4 + 1.2 * 20)
-        assert ssbj.memory(1000, 1e6, 1.2, 120, 100, 1e6, 4, 20) == pytest.approx(144_120_000 + 2_800_000)
+        # (1000 + 1M * 1.2) * 120 + 100 * (1M / 1000) * (4 + 1.2 * 20) = 144,120,000 + 2,800,000
+        terms = ssbj.memory(m=146_920_000, b=1000, v_r=120, candidates=0, h_r=1e6, v_h=1.2 * 120, e_r=0, v_e=0)
+        assert terms["H_S"] == pytest.approx(2_800_000)
+        assert ssbj.memory(m=1000, b=1, v_r=100, candidates=50, h_r=2, v_h=110, e_r=3, v_e=20) == {
+            "disk buffer": 100, "candidates": 50, "H_R": 280, "H_S": 570}
         # 1 ms + 1000 * 60 ns + 2000 * 180 ns + 500 * 200 ns
-        assert ssbj.c_loop(1e-3, 1000, 50e-9, 10e-9, 2000, 30e-9, 100e-9, 500, 20e-9, 50e-9) == pytest.approx(1.52e-3)
-        assert ssbj.service_rate(2000, 500, 1.52e-3) == pytest.approx(2500 / 1.52e-3)
-        assert ssbj.arrival_rate(0.5, 1e6, 1.2, 120, 1000, 100, 1e6, 4, 20) == pytest.approx(2 * (144_120_000 + 2_800_000))
-        assert ssbj.is_cached(1, 120, 7, 20) and not ssbj.is_cached(1, 120, 6, 20) and not ssbj.is_cached(1, 120, 7, 20, sf=2)
+        assert ssbj.c_loop(b=1000, c_b=10e-9, w_n=2000, c_r=50e-9, c_n=100e-9, w_s=500, **COSTS) == pytest.approx(1.52e-3)
+        # 1 * 120 < n * 20 for n > 6
+        assert ssbj.worth_caching(m=1, v_r=120, v_s=20) == 6 and ssbj.worth_caching(m=1, v_r=120, v_s=20, sf=2) == 12
+        assert ssbj.worth_caching(m=0, v_r=120, v_s=20, v_e=30) == 1.5
+
+    def test_elevatorjoin(self):
+        assert elevatorjoin.memory(m=1_000_000, d=100, v_r=120, h_s=1000, v_s=20, n=50) == {
+            "disk buffer": 12_000, "H_S": 21_600, "H_R": 966_400}
+        assert elevatorjoin.w_s(h_s=1000, n=50) == 40
+        # n - sqrt(n) = 2 * 0.5 * (1 * 110 + 22) / 22 = 6: n = 9
+        assert elevatorjoin.worth_caching(m=1, v_r=110, v_e=22, v_s=22, phi=0.5) == pytest.approx(9)
+        # 1 ms + 1000 * 50 ns + 500 * (200 + 40) ns + 2000 * (40 + 60 + 10) ns
+        loop = elevatorjoin.c_loop(d=1000, w_s=500, c_r=40e-9, w_n=2000, c_n=60e-9, c_s_hit=10e-9, **COSTS)
+        assert loop == pytest.approx(1.39e-3)
+
+    def test_ssij(self):
+        # 5 bytes a block of R; 4 places of 100 * (100 + 20) + 1 bytes
+        assert ssij.memory(m=100_000, d=100, v_r=120, n=50, places=4, v_h=100, v_e=20) == {
+            "disk buffer": 12_000, "utility counters": 250, "block cache": 48_004, "H_S": 39_746}
+        # 1 ms + 1000 * 50 ns + 500 * (200 + 40) ns + 2000 * (40 + 60 + 30) ns
+        assert ssij.c_loop(d=1000, w_s=500, c_r=40e-9, w_n=2000, c_n=60e-9, **COSTS) == pytest.approx(1.43e-3)
 
     def test_hybridjoin(self):
-        assert hybridjoin.memory(50e6, 1000, 120, 0.8) == {"disk buffer": 120_000, "H_S": pytest.approx(0.8 * 49_880_000),
-                                                           "queue": pytest.approx(0.2 * 49_880_000)}
+        assert hybridjoin.memory(m=50e6, d=1000, v_r=120) == {"disk buffer": 120_000, "H_S": 49_880_000}
+        assert hybridjoin.c_loop(d=1000, w=500, **COSTS) == pytest.approx(1.15e-3)
 
     def test_x_hybridjoin(self):
-        terms = xhybridjoin.memory(50e6, 10, 40, 4096, 0.8)
-        assert (terms["swappable part"], terms["non-swappable part"]) == (40_960, 163_840)
-        assert sum(terms.values()) == pytest.approx(50e6)
+        assert x_hybridjoin.memory(m=50e6, d_s=1000, v_r=120, d_n=4000, v_n=110) == {
+            "swappable part": 120_000, "non-swappable part": 440_000, "H_S": 49_440_000}
         # 1 ms + 4000 * 50 ns + 500 * 200 ns
-        assert xhybridjoin.c_loop(1e-3, 3000, 1000, 50e-9, 500, 100e-9, 20e-9, 30e-9, 50e-9) == pytest.approx(1.3e-3)
+        assert x_hybridjoin.c_loop(d_n=3000, d_s=1000, w=500, **COSTS) == pytest.approx(1.3e-3)
         # R_t = 10, d_N = 2, d_S = 4, so n = 2: p_old = 1/2; H(2) / H(10) = 1.5 / 2.9289683 = 0.5121257;
         # p_new = 0.5121257 + 0.4878743 / 2 = 0.7560628
-        old, new = xhybridjoin.p_old(2, 4, 10), xhybridjoin.p_new(2, 4, 10)
+        old, new = (p(d_n=2, d_s=4, r_t=10) for p in (x_hybridjoin.p_old, x_hybridjoin.p_new))
         assert (old, new) == (pytest.approx(0.5), pytest.approx(0.7560628, rel=1e-6))
         # Eq. 6: 100 * 0.25 / (1 + 0.25 - 0.7560628 * 0.2439372); with the expected count: 100 * 0.5 / (1 + 0.5 - 0.7560628)
-        assert xhybridjoin.w(100, old, new) == pytest.approx(23.46171, rel=1e-5)
-        assert xhybridjoin.w_expected(100, old, new) == pytest.approx(67.21003, rel=1e-5)
+        assert x_hybridjoin.w(h_s=100, p_old=old, p_new=new) == pytest.approx(23.46171, rel=1e-5)
+        assert x_hybridjoin.w_expected(h_s=100, p_old=old, p_new=new) == pytest.approx(67.21003, rel=1e-5)
+
+    def test_each_is_called_by_what_it_is_for(self):
+        """A model or an experiment; none is there for its test alone."""
+        root = Path(cost_models.__file__).parent
+        files = {f: ast.parse(f.read_text()) for f in root.parent.rglob("*.py")}
+        equations = {(f.stem, node.name): node for f, tree in files.items() if f.parent == root for node in tree.body
+                     if isinstance(node, ast.FunctionDef) and EQUATION.search(ast.get_docstring(node) or "")}
+        assert len(equations) > 30
+        used = set()
+        for f, tree in files.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    used.add((node.value.id, node.attr))
+                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    used.add((f.stem, node.func.id))
+        assert equations.keys() <= used, equations.keys() - used
+        for name, equation in equations.items():
+            assert equation.args.kwonlyargs and not equation.args.args, f"{name} takes its symbols by position"
 
     def test_the_cost_balanced_inequality_settles(self):
         w = workload()
@@ -167,6 +215,17 @@ class TestEquations:
         n = x.tuples / (x.h_r * float(harmonic(1_000_000, 1.0)))  # stream tuples a sweep of the rarest value in H_R
         assert n - n**0.5 == pytest.approx(2 * 0.5 * (109 + 26) / 22, rel=0.05)
         assert x.tuples * (1 - x.hit) == pytest.approx(2 * x.h_s, rel=0.01)
+
+
+class TestCrossing:
+    @given(st.floats(0.5, 20), st.floats(-3, 3))
+    def test_is_where_the_sign_turns(self, slope, root):
+        assert crossing(lambda x: math.sinh(slope * (x - root)), -4.0, 5.0) == pytest.approx(root, abs=1e-5)
+
+    def test_at_a_jump_and_beyond_the_ends(self):
+        below = crossing(lambda x: -1.0 if x < math.pi else 2.0, 0.0, 10.0)
+        assert math.pi - 1e-5 < below < math.pi
+        assert crossing(lambda x: x + 1, 0.0, 1.0) == 0.0 and crossing(lambda x: x - 9, 0.0, 1.0) == 1.0
 
 
 class TestFrequencies:
@@ -218,8 +277,16 @@ class TestFrequencies:
     def test_rest_and_partitions_keep_the_mass(self, skew, keys, share):
         f = Frequencies.zipf(keys, skew)
         rest = f.without(share * keys)
-        assert float(rest.p @ rest.keys) == pytest.approx(1 if share < 1 else 0, abs=1e-6) or share * keys > keys - 1
+        assert float(rest.p @ rest.keys) == pytest.approx(1 if rest.p[0] else 0, abs=1e-6)
+        assert (rest.p[0] == 0) == (share == 1)
         assert float(f.partitions(100).p @ f.partitions(100).keys) == pytest.approx(1)
+
+    @given(st.floats(0, 1.5), st.integers(10, 10 ** 6), st.floats(0.001, 0.9), st.floats(1, 10 ** 6))
+    @settings(deadline=None)
+    def test_the_most_frequent_of_a_sample_are_as_many_as_asked(self, skew, keys, share, draws):
+        hit, rest = (f := Frequencies.zipf(keys, skew)).split(share * keys, draws)
+        assert rest.count == pytest.approx(f.count - share * keys, rel=1e-6)
+        assert 0 < hit <= f.top(share * keys) + 1e-9
 
 
 class TestModels:
@@ -272,7 +339,7 @@ class TestModels:
     def test_limits(self):
         work, m = workload(), 6e6
         plain = predict("meshjoin", work, m, PAPER_LIKE, disk_tuples=8192)
-        assert predict("rmeshjoin", work, m, PAPER_LIKE, disk_tuples=8192, slices=1).mu == pytest.approx(plain.mu)
+        assert predict("r-meshjoin", work, m, PAPER_LIKE, disk_tuples=8192, slices=1).mu == pytest.approx(plain.mu)
         assert predict("cmeshjoin", workload(0), m, PAPER_LIKE, disk_tuples=8192, cache_tuples=1).mu == pytest.approx(plain.mu,
                                                                                                                       rel=0.06)
         assert predict("ssbj", workload(0), m, PAPER_LIKE, disk_tuples=8192).w_n == 0

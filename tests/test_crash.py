@@ -57,13 +57,15 @@ def mariadb_to_kill(tmp_path_factory, mariadb):
 
 POINTS = [  # where the driver dies, in the order in which a batch passes them
     ("semistream.streaming.progress.Progress.write", "before"), ("semistream.streaming.progress.Progress.write", "after"),
-    ("semistream.streaming.app.Load._run", "after"), ("semistream.warehouse.ledger.Ledger.commit", "before"),
-    ("semistream.warehouse.ledger.Ledger.commit", "after"), ("semistream.streaming.app.Load._committed", "after"),
+    ("semistream.streaming.app.Load._join", "after"), ("semistream.warehouse.ledger.Ledger.commit", "before"),
+    ("semistream.warehouse.ledger.Ledger.commit", "after"), ("semistream.streaming.commit.Commits.finish", "after"),
     ("semistream.streaming.app.Load._finish", "after"),
 ]
 OF_DELTA = [  # what it has besides: a promise, and a commit that Spark need not wait for
-    ("semistream.streaming.sinks.DeltaSink.promise", "before"), ("semistream.streaming.sinks.DeltaSink.promise", "after"),
-    ("semistream.streaming.sinks.DeltaSink.commit", "before"), ("semistream.streaming.sinks.DeltaSink.commit", "after"),
+    ("semistream.streaming.commit.Commits.promise", "before"),
+    ("semistream.streaming.commit.Commits.promise", "after"),
+    ("semistream.streaming.sinks.delta.DeltaSink.commit", "before"),
+    ("semistream.streaming.sinks.delta.DeltaSink.commit", "after"),
 ]
 
 

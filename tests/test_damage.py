@@ -14,7 +14,7 @@ from loads import SmallLoad, delta_facts, same
 from semistream import quality
 from semistream.errors import SemistreamError
 from semistream.streaming.app import Load
-from semistream.streaming.sinks import DeltaSink
+from semistream.streaming.sinks.delta import DeltaSink
 from semistream.warehouse import connect
 from test_streaming import provision_beside
 
@@ -39,7 +39,7 @@ def killed(spark, tmp_path_factory):
         load.add_file(rows)
     drain = Load._drain
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Lost):
-        patch.setattr(Load, "_drain", lambda self: lost() if self.last == (1, 0) else drain(self))
+        patch.setattr(Load, "_drain", lambda self: lost() if self.commits.last == (1, 0) else drain(self))
         load.run(spark, **SETTINGS)
     assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1")[0][0] > 0
     load.add_file(500)

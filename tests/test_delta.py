@@ -10,7 +10,7 @@ from semistream.config import Places
 from semistream.errors import ConfigError
 from semistream.streaming import app
 from semistream.streaming.progress import Progress
-from semistream.streaming.sinks import DeltaSink
+from semistream.streaming.sinks.delta import DeltaSink
 from semistream.warehouse.ledger import Ledger
 
 

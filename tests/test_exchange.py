@@ -17,8 +17,8 @@ import pytest
 from semistream.master import publish_snapshot
 from semistream.partitioning import DEALT
 from semistream.sizing.plan import Plan
-from semistream.streaming import columnar, neighbours
-from semistream.streaming.exchange import Exchange
+from semistream.streaming.workers import parquet, sockets
+from semistream.streaming.workers.exchange import Exchange
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
 MASTER = pa.table({"k": pa.array(range(1000), pa.int64()), "v": [f"v{k}" for k in range(1000)]})
@@ -35,7 +35,7 @@ def master(tmp_path_factory):
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Two files, of eight row groups and of four, each of which is decoded in three steps. Some keys are null."""
-    monkeypatch.setattr(columnar, "ROWS", 1000)
+    monkeypatch.setattr(parquet, "ROWS", 1000)
     random, names = np.random.default_rng(1), []
     for first, rows in ((0, ROWS), (ROWS, ROWS // 2)):
         keys = [None if k % 50 == 0 else int(k) for k in random.integers(0, 1000, rows)]
@@ -56,19 +56,19 @@ def ids(batches):
 
 
 def without(files, plan):
-    return [ids(columnar.read_partition(files, plan, STREAM, p)) for p in range(plan.partitions)]
+    return [ids(parquet.read_partition(files, plan, STREAM, p)) for p in range(plan.partitions)]
 
 
 @pytest.fixture
 def decoded(monkeypatch):
     """How often each piece has been decoded."""
-    counts, decode = Counter(), columnar._decode
+    counts, decode = Counter(), parquet._decode
 
     def counting(piece, stream):
         counts[piece] += 1
         return decode(piece, stream)
 
-    monkeypatch.setattr(columnar, "_decode", counting)
+    monkeypatch.setattr(parquet, "_decode", counting)
     return counts
 
 
@@ -76,14 +76,14 @@ def decoded(monkeypatch):
 def together(monkeypatch):
     """Tasks that look at the same time for what the others have decoded, each time."""
     def wait(count):
-        barrier, look = threading.Barrier(count), Exchange.look
+        barrier, look = threading.Barrier(count), Exchange.poll
 
         def looks(self):
             barrier.wait(30)
             look(self)
             barrier.wait(30)
 
-        monkeypatch.setattr(Exchange, "look", looks)
+        monkeypatch.setattr(Exchange, "poll", looks)
 
     return wait
 
@@ -93,7 +93,7 @@ def read_all(files, plan, batch, partitions=None):
     found, partitions = {}, partitions or range(plan.partitions)
 
     def read(partition):
-        found[partition] = list(columnar.read_partition(files, plan, STREAM, partition, batch))
+        found[partition] = list(parquet.read_partition(files, plan, STREAM, partition, batch))
 
     threads = [threading.Thread(target=read, args=(p,)) for p in partitions]
     for thread in threads:
@@ -122,7 +122,7 @@ def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, fi
 
 
 def test_many_files_are_exchanged_whole(master, files, decoded, together, monkeypatch):
-    monkeypatch.setattr(columnar, "PIECES", 4)
+    monkeypatch.setattr(parquet, "PIECES", 4)
     plan, many = plan_of(master, 2), (*files,) * 4
     together(2)
     found = read_all(many, plan, "whole")
@@ -132,7 +132,7 @@ def test_many_files_are_exchanged_whole(master, files, decoded, together, monkey
 
 def test_many_row_groups_are_exchanged_some_at_a_time(master, tmp_path, decoded, together, monkeypatch):
     """Each piece opens its file, and reads the metadata of all row groups."""
-    monkeypatch.setattr(columnar, "PIECES", 5)
+    monkeypatch.setattr(parquet, "PIECES", 5)
     rows = pa.table({"id": range(3000), "k": range(3000), "note": ["n"] * 3000}, STREAM)
     pq.write_table(rows, tmp_path / "many", row_group_size=10)
     plan = plan_of(master, 2)
@@ -145,10 +145,10 @@ def test_many_row_groups_are_exchanged_some_at_a_time(master, tmp_path, decoded,
 
 
 def test_fewer_pieces_than_tasks_and_one_task_exchange_nothing(master, files, decoded, monkeypatch):
-    monkeypatch.setattr(columnar, "Exchange", None)
+    monkeypatch.setattr(parquet, "Exchange", None)
     for count in (1, 13):
         plan = plan_of(master, count)
-        found = [ids(columnar.read_partition(files, plan, STREAM, p, "few")) for p in range(count)]
+        found = [ids(parquet.read_partition(files, plan, STREAM, p, "few")) for p in range(count)]
         assert sorted(i for of in found for i in of) == list(range(ROWS + ROWS // 2))
 
 
@@ -169,13 +169,13 @@ def test_who_comes_first_does_not_wait_and_who_comes_later_gets_it(master, files
     expected = [sorted(of) for of in without(files, plan)]
     for partition in (0, 1):
         decoded.clear()
-        assert sorted(ids(columnar.read_partition(files, plan, STREAM, partition, "in turn"))) == expected[partition]
+        assert sorted(ids(parquet.read_partition(files, plan, STREAM, partition, "in turn"))) == expected[partition]
         assert decoded.total() == (0 if partition else 12)
 
 
 def task(files, plan, partition, batch, told, may_end):
     """A worker process: it decodes its share, and stays."""
-    look, looked = Exchange.look, []
+    look, looked = Exchange.poll, []
 
     def looks(self):
         if looked == [1]:
@@ -184,8 +184,8 @@ def task(files, plan, partition, batch, told, may_end):
         looked.append(1)
         return look(self)
 
-    Exchange.look, columnar.ROWS = looks, 1000
-    told.put(ids(columnar.read_partition(files, plan, STREAM, partition, batch)))
+    Exchange.poll, parquet.ROWS = looks, 1000
+    told.put(ids(parquet.read_partition(files, plan, STREAM, partition, batch)))
     threading.Event().wait()
 
 
@@ -197,7 +197,7 @@ def test_processes_exchange_and_do_without_who_dies(master, files, decoded, dies
     worker = spawn.Process(target=task, args=(files, plan, 1, f"processes {dies}", told, may_end), daemon=True)
     worker.start()
     assert told.get(timeout=60) == "decoded"
-    mine = columnar.read_partition(files, plan, STREAM, 0, f"processes {dies}")
+    mine = parquet.read_partition(files, plan, STREAM, 0, f"processes {dies}")
     taken = [next(mine)]
     if dies:
         os.kill(worker.pid, signal.SIGKILL)
@@ -219,7 +219,7 @@ def test_a_worker_that_died_before_gives_nothing(master, files, decoded):
     worker.kill()
     worker.join()
     decoded.clear()
-    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 0, "dead"))) == sorted(expected[0])
+    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0, "dead"))) == sorted(expected[0])
     assert decoded.total() == 12
 
 
@@ -230,7 +230,7 @@ def test_a_full_disk_is_no_failure(master, files, decoded):
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
-        found = [sorted(ids(columnar.read_partition(files, plan, STREAM, p, "full"))) for p in (0, 1)]
+        found = [sorted(ids(parquet.read_partition(files, plan, STREAM, p, "full"))) for p in (0, 1)]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, former)
@@ -242,9 +242,9 @@ def test_another_attempt_at_a_task_gives_nothing_and_gets_its_share(master, file
     plan = plan_of(master, 2)
     expected = without(files, plan)
     for _ in range(2):
-        assert sorted(ids(columnar.read_partition(files, plan, STREAM, 0, "again"))) == sorted(expected[0])
+        assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0, "again"))) == sorted(expected[0])
     assert len([e for e in Exchange._open if e.key == "again"]) == 1
-    assert sorted(ids(columnar.read_partition(files, plan, STREAM, 1, "again"))) == sorted(expected[1])
+    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 1, "again"))) == sorted(expected[1])
 
 
 def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch):
@@ -262,7 +262,7 @@ def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch)
 
     for _ in range(3):
         for p in (0, 1):
-            ids(columnar.read_partition(files, plan, STREAM, p, "one"))
+            ids(parquet.read_partition(files, plan, STREAM, p, "one"))
     opened, mapped = in_use()
     assert len(opened) == 2 and not mapped and not list((tmp_path / "scratch").iterdir())
     Exchange("another", 0, 2, STREAM).close()
@@ -274,29 +274,29 @@ def test_what_is_known_is_not_told_again():
     tuples = pa.record_batch([[1, 2, 3], [4, None, 6], ["a", None, ""]], schema=STREAM)
     for pieces, told in ((5, 7), {5, 7}), ((3,), {3}), ((), set()):
         for piece in pieces:
-            giving.keep([tuples, tuples.slice(1)])
-            giving.give(piece)
-        asking.look()
+            giving.write([tuples, tuples.slice(1)])
+            giving.publish(piece)
+        asking.poll()
         assert set(asking.found) == told
         for piece in told:
             assert [batch.to_pylist() for batch in asking.take(piece)] == [tuples.to_pylist()[1:]]
     giving.close()
-    asking.look()
+    asking.poll()
     assert not asking.found
 
 
 def test_another_user_is_not_believed_and_not_answered(monkeypatch):
-    monkeypatch.setattr(neighbours, "_address", lambda key: f"\0semistream-test-{os.getpid()}-{key}")
-    listening = [neighbours.listen(key) for key in "ab"]
-    friend = neighbours.visit("a")
-    monkeypatch.setattr(neighbours.os, "getuid", lambda: 12345)
-    assert neighbours.visit("b") is None
+    monkeypatch.setattr(sockets, "_address", lambda key: f"\0semistream-test-{os.getpid()}-{key}")
+    listening = [sockets.listen(key) for key in "ab"]
+    friend = sockets.connect("a")
+    monkeypatch.setattr(sockets.os, "getuid", lambda: 12345)
+    assert sockets.connect("b") is None
     answered = []
-    answering = threading.Thread(target=lambda: answered.extend(neighbours.visitors(listening[0])))
+    answering = threading.Thread(target=lambda: answered.extend(sockets.connections(listening[0])))
     answering.start()
     with friend:
         assert friend.recv(1) == b""
     for socket in listening:
-        neighbours.leave(socket)
+        sockets.close(socket)
     answering.join(30)
     assert not answered

@@ -9,7 +9,8 @@ import pytest
 import oracle
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
-from semistream.joins.front import FrequentTuples, tuples_of
+from semistream.joins.disk_partition import tuples_of
+from semistream.joins.frequency_detection import FrequentTuples
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
@@ -18,8 +19,8 @@ ON = [("k", "k")]
 
 
 def algorithms():
-    """Those whose front stage is a FrequentTuples."""
-    return [name for name in REGISTRY if isinstance(getattr(start(name, products(10)), "front", None), FrequentTuples)]
+    """Those whose H_R is a FrequentTuples."""
+    return [name for name in REGISTRY if isinstance(getattr(start(name, products(10)), "h_r", None), FrequentTuples)]
 
 
 def products(count, copies=1, names=("p",)):
@@ -43,8 +44,8 @@ def feed(join, chunks):
 
 
 def cached(join):
-    cache = join.front.cache
-    return dict(zip(cache.ekey[:cache.entries].tolist(), cache.ecount[:cache.entries].tolist(), strict=True))
+    cache = join.h_r.cache
+    return dict(zip(cache.keys.tolist(), cache.counts.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("copies", [1, 3])
@@ -96,14 +97,14 @@ def test_the_threshold_falls_until_h_r_is_full_and_rises_when_too_many_change_pl
     rng = np.random.default_rng(2)
     join = start(algorithm, products(1000), cache_tuples=40, threshold=1000)
     feed(join, (rng.integers(0, 1000, 500) for _ in range(150)))
-    assert join.front.threshold < 20
-    assert join.front.cache.tuples == join.front.h_r == 40
-    join.front.threshold, join.front.evictions = 4, 6  # more than an eighth of H_R
-    join.front.end_period()
-    assert join.front.threshold == 5
-    join.front.evictions = 5
-    join.front.end_period()
-    assert join.front.threshold <= 5
+    assert join.h_r.threshold < 20
+    assert join.h_r.cache.tuples == join.h_r.places == 40
+    join.h_r.threshold, join.h_r.evictions = 4, 6  # more than an eighth of H_R
+    join.h_r.end_period()
+    assert join.h_r.threshold == 5
+    join.h_r.evictions = 5
+    join.h_r.end_period()
+    assert join.h_r.threshold <= 5
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -114,7 +115,7 @@ def test_of_a_duplicate_key_all_master_tuples_are_cached_or_none(algorithm):
     chunks = list(hot(rng, np.arange(20), 100))
     outputs = feed(join, chunks)
     assert set(cached(join).values()) == {3}
-    assert set(range(20)) - {16} <= set(cached(join)) | set(join.front.staged.keys)
+    assert set(range(20)) - {16} <= set(cached(join)) | set(join.h_r.cache.staged.keys)
     assert 16 not in cached(join)
     check(join, outputs, chunks, master)
 
@@ -126,8 +127,8 @@ def test_strings_of_any_length_stay_within_h_r(algorithm):
     join = start(algorithm, master, memory=400_000, cache_tuples=100)
     chunks = list(hot(rng, np.arange(40), 100))
     outputs = feed(join, chunks)
-    front = join.front
-    assert front.cache.used <= front.bytes < front.size == join.stats.memory["H_R"]
+    h_r = join.h_r
+    assert h_r.cache.used <= h_r.bytes < h_r.size == join.stats.memory["H_R"]
     assert len(cached(join)) > 20
     check(join, outputs, chunks, master)
 
@@ -139,13 +140,13 @@ def test_a_restored_join_holds_what_was_in_h_r_and_in_the_switching_buffer(algor
     chunks = list(hot(rng, np.arange(100), 60))
     one = start(algorithm, master, cache_tuples=80)
     outputs = feed(one, chunks[:33])
-    staged = one.front.staged.keys.tolist()
+    staged = one.h_r.cache.staged.keys.tolist()
     other = start(algorithm, master, cache_tuples=80)
     other.restore(one.snapshot())
     before, after = cached(one), cached(other)
     assert set(after) <= set(before) | set(staged)
     assert len(after) == min(len(before) + len(staged), 80)
-    assert other.front.threshold == one.front.threshold
+    assert other.h_r.threshold == one.h_r.threshold
     check(other, outputs + feed(other, chunks[33:]), chunks, master)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import resource
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +14,9 @@ from semistream.errors import StateError
 from semistream.files.sink import OutputFile
 from semistream.master import publish_snapshot
 from semistream.master.publish import Publication
-from semistream.streaming.sinks import DataFile
+from semistream.streaming.sinks.delta import DataFile
+from semistream.streaming.spool import Spool
 from semistream.streaming.status import StatusFile, read_status
-from semistream.streaming.task import Spool
 from semistream.warehouse import connect
 
 ROWS = pa.record_batch({"id": range(100_000), "text": [str(i * i) for i in range(100_000)]})
@@ -73,7 +72,7 @@ def delta(place: Path) -> None:
 
 
 def spool(place: Path) -> None:
-    with Spool(SimpleNamespace(output_schema=ROWS.schema), SimpleNamespace(stream=ROWS.schema)) as spooled:
+    with Spool(ROWS.schema, ROWS.schema, ()) as spooled:
         spooled._append("joined", ROWS)
 
 
@@ -81,7 +80,7 @@ def spool(place: Path) -> None:
 def test_a_file_that_cannot_grow_is_named_and_nothing_stays(tmp_path, monkeypatch, little_room, write):
     place = tmp_path / "place"
     place.mkdir()
-    monkeypatch.setattr("semistream.streaming.task.scratch", lambda: str(place))
+    monkeypatch.setattr("semistream.streaming.spool.task_directory", lambda: str(place))
     with pytest.raises(OSError, match=f"File too large: '{place}") as failed:
         write(place)
     assert failed.value.errno == errno.EFBIG

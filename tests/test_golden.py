@@ -47,7 +47,7 @@ def iterations(join):
 
 def h_r(cache):
     """Join values and frequencies."""
-    return dict(zip(cache.ekey[:cache.entries].tolist(), cache.efreq[:cache.entries].tolist(), strict=True))
+    return dict(zip(cache.keys.tolist(), cache.frequencies.tolist(), strict=True))
 
 
 def test_meshjoin():
@@ -71,7 +71,7 @@ def test_meshjoin():
                                 (0, 2, 2, 2, 0, 1), (0, 2, 2, 0, 0, 2)]
 
 
-def test_rmeshjoin():
+def test_r_meshjoin():
     """R = {1 2 | 3 4} {5 6 | 7 8}, b = 4, q = 2, N q = 4, H_S has 8 places, w = 2.
 
     it.  chunk  read       slice  joined   H_S and Q behind it         unmatched
@@ -83,7 +83,7 @@ def test_rmeshjoin():
     6                      3 4             [7 9] [] []
     7           {5 6 7 8}  5 6             [] [] []                    9
     """
-    join = start("rmeshjoin", disk_buffer(4) + 8 * V_S, [1, 2, 3, 4, 5, 6, 7, 8], 4, slices=2)
+    join = start("r-meshjoin", disk_buffer(4) + 8 * V_S, [1, 2, 3, 4, 5, 6, 7, 8], 4, slices=2)
     assert step(join, [1, 3]) == ([10], [])
     assert step(join, [2, 3]) == ([30, 30], [])
     assert step(join, [8, 1]) == ([], [])
@@ -93,10 +93,10 @@ def test_rmeshjoin():
                                 (0, 2, 4, 4, 0, 1), (0, 2, 0, 2, 0, 1), (0, 2, 4, 0, 0, 1)]
 
 
-def test_rmeshjoin_with_one_slice_is_meshjoin():
+def test_r_meshjoin_with_one_slice_is_meshjoin():
     keys = [1, 2, 3, 4, 5, 6]
     memory = disk_buffer(2) + 6 * V_S
-    joins = [start("meshjoin", memory, keys, 2), start("rmeshjoin", memory, keys, 2, slices=1)]
+    joins = [start("meshjoin", memory, keys, 2), start("r-meshjoin", memory, keys, 2, slices=1)]
     for join in joins:
         step(join, [1, 3, 5, 1, 9, 2, 4])
         gave(join.drain())
@@ -116,19 +116,19 @@ def test_cmeshjoin():
     7                          {1 2}                     1:1 2:1         [] []
     """
     join = start("cmeshjoin", disk_buffer(2) + 3 * (V_R + V_E) + 6 * V_S, [1, 2, 3, 4, 5, 6], 2, cache_tuples=2, threshold=2)
-    cache = join.front.cache
+    cache = join.h_r.cache
     assert step(join, [1, 1]) == ([10, 10], [])
     assert h_r(cache) == {1: 2}
     assert step(join, [1, 4, 4]) == ([10, 40, 40], [])
     assert h_r(cache) == {1: 3, 4: 2}
     assert step(join, [4, 6, 9]) == ([40, 60], [])
-    assert (h_r(cache), join.front.threshold) == ({1: 1, 4: 1}, 2)
+    assert (h_r(cache), join.h_r.threshold) == ({1: 1, 4: 1}, 2)
     assert step(join, [2, 2]) == ([20, 20], [])
     assert h_r(cache) == {1: 1, 2: 2}
     assert step(join, [4, 1, 2, 3]) == ([10, 20, 30, 40], [9])
     assert h_r(cache) == {1: 2, 2: 3}
     assert gave(join.drain()) == ([], [])
-    assert (h_r(cache), join.front.threshold) == ({1: 1, 2: 1}, 3)
+    assert (h_r(cache), join.h_r.threshold) == ({1: 1, 2: 1}, 3)
     assert iterations(join) == [(0, 0, 2, 2, 1, 0), (1, 0, 2, 4, 2, 0), (1, 2, 2, 4, 2, 1), (0, 2, 2, 4, 2, 1),
                                 (2, 2, 2, 4, 2, 1), (0, 2, 2, 2, 2, 2), (0, 2, 2, 0, 2, 2)]
 
@@ -151,16 +151,16 @@ def test_ssj():
     -    1       1                                      3:1 1:1                             nothing waits: the disk rests
     """
     join = start("ssj", disk_buffer(2) + 4 * (V_R + V_E) + 6 * V_S, [1, 2, 3, 4, 5, 6], 2, cache_tuples=3, threshold=4)
-    front = join.front
+    frequent = join.h_r
     assert step(join, [5]) == ([], [])
     assert step(join, [3, 3]) == ([30, 30], [])
-    assert (step(join, [6]), front.threshold) == (([50, 60], []), 2)
+    assert (step(join, [6]), frequent.threshold) == (([50, 60], []), 2)
     assert step(join, [3]) == ([], [])
-    assert (step(join, [3]), h_r(front.cache)) == (([30, 30], []), {3: 2})
-    assert (step(join, [3, 3]), h_r(front.cache), front.threshold) == (([30, 30], []), {3: 2}, 1)
-    assert (step(join, [1]), h_r(front.cache)) == (([10], []), {3: 2, 1: 1})
-    assert (gave(join.drain()), h_r(front.cache), front.threshold) == (([], []), {3: 1, 1: 0}, 1)
-    assert (step(join, [1]), h_r(front.cache)) == (([10], []), {3: 1, 1: 1})
+    assert (step(join, [3]), h_r(frequent.cache)) == (([30, 30], []), {3: 2})
+    assert (step(join, [3, 3]), h_r(frequent.cache), frequent.threshold) == (([30, 30], []), {3: 2}, 1)
+    assert (step(join, [1]), h_r(frequent.cache)) == (([10], []), {3: 2, 1: 1})
+    assert (gave(join.drain()), h_r(frequent.cache), frequent.threshold) == (([], []), {3: 1, 1: 0}, 1)
+    assert (step(join, [1]), h_r(frequent.cache)) == (([10], []), {3: 1, 1: 1})
     assert iterations(join) == [(0, 0, 2, 1, 0, 0), (0, 0, 2, 3, 0, 0), (0, 1, 2, 3, 0, 1), (0, 2, 2, 2, 0, 1),
                                 (0, 1, 2, 2, 1, 1), (2, 1, 2, 1, 1, 2), (0, 1, 2, 1, 2, 2), (0, 0, 2, 1, 2, 2),
                                 (0, 1, 2, 0, 2, 3)]
@@ -200,18 +200,18 @@ def test_ssbj():
     assert step(join, [1, 1, 2, 2, 7, 7]) == ([22, 22, 30], [])
     assert (join.rc, sorted(join.candidates.keys)) == (5, [1, 7])
     assert step(join, [4]) == ([10, 10, 20, 20, 21, 21], [7, 7])
-    assert join.cache.loaded == 1
+    assert join.h_r.staged.tuples == 1
     assert step(join, [2]) == ([22, 40], [])
-    assert (join.rc, h_r(join.cache)) == (6, {1: 12, 7: 12})
+    assert (join.rc, h_r(join.h_r)) == (6, {1: 12, 7: 12})
     assert step(join, [1, 7, 3]) == ([10, 20, 21], [7])
     assert step(join, [4]) == ([30, 40], [])
     for key, joined in ((3, []), (4, [30, 40]), (3, []), (4, [30, 40]), (3, [])):
         assert step(join, [key]) == (joined, [])
-    assert (join.rc, h_r(join.cache)) == (9, {1: 13, 7: 13})
+    assert (join.rc, h_r(join.h_r)) == (9, {1: 13, 7: 13})
     assert step(join, [4]) == ([30, 40], [])
-    assert (join.rc, h_r(join.cache)) == (10, {7: 0})
+    assert (join.rc, h_r(join.h_r)) == (10, {7: 0})
     assert step(join, [1, 7]) == ([10], [7])
-    assert (gave(join.drain()), h_r(join.cache)) == (([], []), {7: 1})
+    assert (gave(join.drain()), h_r(join.h_r)) == (([], []), {7: 1})
     assert iterations(join) == [(0, 0, 3, 2, 0, 0), (0, 2, 3, 1, 0, 1), (0, 1, 3, 1, 0, 1), (0, 1, 3, 6, 0, 2),
                                 (0, 6, 3, 1, 0, 2), (0, 1, 3, 6, 0, 3), (0, 6, 3, 1, 0, 3), (0, 1, 3, 1, 1, 4),
                                 (2, 1, 3, 1, 1, 4), (0, 1, 3, 1, 1, 5), *((0, 1, 3, 1, 1, cycle) for cycle in (5, 6, 6, 7, 7)),

@@ -11,14 +11,15 @@ import pytest
 import oracle
 from semistream.errors import StateError
 from semistream.joins import REGISTRY, JoinState, elevatorjoin
-from semistream.joins.keyroom import KeyRoom
+from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
+from semistream.joins.stream_table.by_key import ByKey
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 
 INDEXED = sorted(a.name for a in REGISTRY.values() if a.needs_index)
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("rest", pa.binary(200))])
-SLOT = KeyRoom.tuple_bytes(pa.schema([STREAM.field("id"), STREAM.field("rest")]), 0)
+SLOT = ByKey.bytes_per_tuple(pa.schema([STREAM.field("id"), STREAM.field("rest")]), 0)
 
 
 def snapshot(path, table, partition_tuples=2, page_tuples=2, bucket_count=1):
@@ -120,8 +121,8 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
     table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
     join = open_join("elevatorjoin", memory=4_000_000, stream=STREAM, master=snapshot(tmp_path, table, page_tuples=64),
                      on=[("k", "k")], parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000})
-    indexed, index = [], join.cache._index
-    monkeypatch.setattr(join.cache, "_index", lambda: (index(), indexed.append(join.cache.entries)))
+    indexed, index = [], join.h_r.index
+    monkeypatch.setattr(join.h_r, "index", lambda: (index(), indexed.append(join.h_r.entries)))
     keys = np.random.default_rng(3).zipf(1.2, 60_000) % 20_000
     for first in range(0, len(keys), 1_000):
         list(join.process(chunk(first, *keys[first:first + 1_000])))
@@ -231,7 +232,7 @@ def test_sscj(master):
     assert joined == [[0, 2], [5, 9], [1, 4], [11], [3], [6], [7, 8, 10]] and not unmatched
     assert trace(join, "w_n", "w_s", "waiting", "cached") == [
         (0, 2, 2, 1), (2, 2, 2, 1), (1, 1, 3, 1), (0, 1, 3, 1), (0, 3, 0, 2)]
-    assert sorted(join.front.cache.ekey[:2]) == [20, 30] and join.front.threshold == 1
+    assert sorted(join.h_r.cache.keys) == [20, 30] and join.h_r.threshold == 1
 
 
 def test_ssij(master):
@@ -290,25 +291,26 @@ def test_a_join_that_adds_no_column(algorithm, master):
     assert sum(o.joined.num_rows for o in out) == 600 and sum(o.unmatched.num_rows for o in out) == 200
 
 
-def test_tuples_leave_a_key_room_by_key_and_its_heap_is_compacted():
-    room = KeyRoom(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())]), 20_000, 30)
+def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():
+    h_s = ByKey(StreamLayout(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())])))
+    h_s.open(30, 20_000)
     rng, waiting, n = np.random.default_rng(2), {}, 0
     for _ in range(300):
         keys = rng.integers(0, 40, 20)
         rows = [{"s": "é" * int(k), "n": int(n + i), "t": f"t{n + i}"} for i, k in enumerate(keys)]
-        batch = pa.RecordBatch.from_pylist(rows, schema=room.store.schema)
-        sizes = np.array([len(r["s"].encode()) + len(r["t"]) for r in rows])
-        count = room.fits(sizes)
-        room.append(batch, keys, np.arange(count), np.tile(np.int32([0, 1]), (20, 1)), int(sizes[:count].sum()))
+        batch = pa.RecordBatch.from_pylist(rows, schema=h_s.layout.held)
+        buffer = StreamBuffer(h_s.layout, batch, keys)
+        assert buffer.sizes.tolist() == [len(r["s"].encode()) + len(r["t"]) for r in rows]
+        buffer.spans = np.tile(np.int32([0, 1]), (20, 1))
+        count = h_s.admit(buffer)
         waiting |= {n + i: (int(keys[i]), *rows[i].values()) for i in range(count)}
         n += 20
-        slots = room.in_age_order()
-        held = zip(room.key[slots].tolist(), *(c.to_pylist() for c in room.store.get(slots)), strict=True)
+        slots = h_s.in_age_order()
+        held = zip(h_s.key[slots].tolist(), *(c.to_pylist() for c in h_s.get(slots)), strict=True)
         assert list(held) == list(waiting.values())
         if count < 20:
-            gone = np.unique(np.r_[room.key[room.oldest], rng.integers(0, 40, 12)])
-            _, _, leaders = room.find(gone, 0, 1)
-            removed, _ = room.remove(leaders)
-            assert sorted(room.key[removed]) == sorted(w[0] for w in waiting.values() if w[0] in gone)
+            gone = np.unique(np.r_[h_s.key[h_s.oldest], rng.integers(0, 40, 12)])
+            removed = h_s.remove(h_s.find(gone, (0, 1)).met).slots
+            assert sorted(h_s.key[removed]) == sorted(w[0] for w in waiting.values() if w[0] in gone)
             waiting = {i: w for i, w in waiting.items() if w[0] not in gone}
     assert n == 6000

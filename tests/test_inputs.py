@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import shlex
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -296,12 +298,41 @@ def test_the_app_infers_no_type_that_alters_a_value(spark, sqlite_load, caplog):
     lines = "".join(f"{i},c{i},{i:05},2026-01-01 00:00:00.123456789,{i}e3,{i},{i}\n" for i in range(1, 40))
     (directory / "a.csv").write_text(f"id,k,zip,at,scale,day,n\n{lines}4.0128e+10,c1,00001,2026-01-01 00:00:00,5,40,x\n")
     summary = sqlite_load.run(spark, job)
-    assert (summary["matched"], summary["rejected"]) == (39, {"unparsable": 1})
+    assert (summary["matched"], summary["rejected"]) == (40, {})
     found = sqlite_load.query("SELECT id, zip, at, scale, day FROM fact_sales ORDER BY id")
-    assert found == [(i, f"{i:05}", "2026-01-01 00:00:00.123456789", i * 1000.0, i) for i in range(1, 40)]
+    assert found.pop() == (40_128_000_000, "00001", "2026-01-01 00:00:00", 5, 40)
+    assert found == [(i, f"{i:05}", "2026-01-01 00:00:00.123456789", i * 1000, i) for i in range(1, 40)]
     assert {type(v) for v, *_ in found} == {int}
-    assert "stream column id is read as int64; its few numbers with an exponent are unparsable" in caplog.text
+    assert "stream column id is read as int64; numbers with an exponent are integers there, too" in caplog.text
     assert "stream column n is read as string, for 1 of 40 cells that are no int64, the first 'x'" in caplog.text
+
+
+def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_the_app(spark, sqlite_load):
+    """As to ``semistream join``: types were found from the first file."""
+    sqlite_load.publish()
+    directory, job = app_job(sqlite_load, "csv")
+    (directory / "a.csv").write_text("id,k,price,rate,n\n1,c1,9007199254740993.5,0.5,2e3\n2,c2,1.5,1.25,7\n")
+    os.utime(directory / "a.csv", (1, 1))
+    good = {3: ("7.5", "-1.25e-3", "3e2"), 4: ("-0.0", "-0.0", "-0"), 5: ("", "", ""), 6: ("1e1", "1E+5", "4.0128e+10"),
+            7: ("12345678901234567890.5", "0.6180339887498949", "9007199254740993")}
+    bad = {10: ("0.25", "1", "1"), 11: ("1", "9007199254740993.5", "1"), 12: ("1", "1e400", "1"), 13: ("1", "1", "1.5"),
+           14: ("1", "1e-400", "1"), 15: ("1", "1", "1e30"), 16: ("x", "1", "1"), 17: ("1", "1f", "1"), 18: ("1", "0x1p3", "1")}
+    lines = [f"{i},c{i},{','.join(cells)}\n" for i, cells in (good | bad).items()]
+    (directory / "b.csv").write_text("id,k,price,rate,n\n" + "".join(lines))
+    assert sqlite_load.run(spark, job)["rejected"] == {"unparsable": len(bad)}
+    found = sqlite_load.query("SELECT id, price, rate, n FROM fact_sales WHERE id > 2 ORDER BY id")
+    assert [i for i, *_ in found] == list(good)
+    assert [[rate, n] for _, _, rate, n in found] == [
+        [-0.00125, 300], [0.0, 0], [None, None], [1e5, 40_128_000_000], [0.6180339887498949, 9007199254740993]]
+    assert [price if price is None else Decimal(str(price)) for _, price, *_ in found] == [
+        Decimal("7.5"), 0, None, 10, Decimal("12345678901234567890.5")]
+    kept = [json.loads(t) for t, in sqlite_load.query("SELECT tuple FROM unmatched ORDER BY stream_id, tuple")]
+    assert sorted(k["_corrupt_record"] + "\n" for k in kept) == sorted(lines[len(good):])
+    why = {int(k["_corrupt_record"].split(",")[0]): k["why"] for k in kept}
+    assert (why[10], why[12]) == ("price: '0.25' is not decimal128(38, 1)", "rate: '1e400' is not double")
+    assert all(w.split(":")[0] in ("price", "rate", "n") for w in why.values()), why
+    assert all(k["line"] == 1 + len(good) + n for n, k in enumerate(sorted(kept, key=lambda k: k["_corrupt_record"]), 1))
+    assert verify(sqlite_load, job.model_copy(update={"stream": job.stream.model_copy(update={"max_unparsable": 1})})).success
 
 
 def test_ids_of_json_texts_are_as_they_are_written(spark, sqlite_load):

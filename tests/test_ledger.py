@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,11 +17,24 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
 from semistream.sizing.plan import Plan
-from semistream.streaming import sinks, task
-from semistream.streaming.sinks import DeltaSink, SqlSink
+from semistream.streaming import task
+from semistream.streaming.sinks import delta as delta_sink
+from semistream.streaming.sinks import sql as sql_sink
+from semistream.streaming.sinks.delta import DataFile, DeltaSink
+from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
 from semistream.warehouse.schema import load_batches
+
+
+@contextmanager
+def no_cached_operator():
+    """Before and after, so that the state is read."""
+    task.operators.clear()
+    try:
+        yield
+    finally:
+        task.operators.clear()
 
 
 class Tasks:
@@ -57,7 +70,8 @@ class Tasks:
         drain = rows is None
         self.batch += not drain
         chunks = [None, None] if drain else self.chunks(rows)
-        entries = [self.work(self.batch, int(drain)).load(p, iter([c] if c is not None else [])) for p, c in enumerate(chunks)]
+        work = self.work(self.batch, int(drain))
+        entries = [work.join_partition(p, iter([c] if c is not None else [])) for p, c in enumerate(chunks)]
         self.committed(entries)
         return entries
 
@@ -71,7 +85,7 @@ class Tasks:
 
 @pytest.fixture
 def tasks(tmp_path, warehouse_url):
-    with task.forgetting():
+    with no_cached_operator():
         yield Tasks(tmp_path, warehouse_url)
 
 
@@ -82,7 +96,7 @@ def test_waiting_tuples_go_from_batch_to_batch(tasks):
     tasks.check()
 
 
-def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeypatch):
+def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monkeypatch):
     """Another process runs the first micro-batch of a partition, this one the next."""
     tasks = Tasks(tmp_path, f"sqlite:///{tmp_path / 'w.db'}")
     chunks, (reading, writing) = tasks.chunks(900), os.pipe()
@@ -90,7 +104,7 @@ def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeyp
     if not pid:
         try:
             task.prepare()
-            entries = [tasks.work(0).load(p, iter([c])) for p, c in reversed(list(enumerate(chunks)))]
+            entries = [tasks.work(0).join_partition(p, iter([c])) for p, c in reversed(list(enumerate(chunks)))]
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
         finally:
@@ -103,11 +117,11 @@ def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeyp
         tasks.batch = 0
         with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
             patch.setattr(task.JoinState, "read", lambda path: pytest.fail("the state was read"))
-            tasks.work(1).load(0, iter([chunks[0].slice(0, 0)]))
+            tasks.work(1).join_partition(0, iter([chunks[0].slice(0, 0)]))
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        task.holder.forget()
+        task.operators.clear()
     tasks.run()
     tasks.check()
 
@@ -115,7 +129,7 @@ def test_a_neighbours_operator_is_taken_and_its_state_not_read(tmp_path, monkeyp
 def test_a_batch_without_tuples_keeps_the_state(tasks):
     before = [e["state_file"] for e in tasks.run(900)]
     assert [e["state_file"] for e in tasks.run(0)] == before
-    with task.forgetting():
+    with no_cached_operator():
         after = [e["state_file"] for e in tasks.run(600)]
     assert not set(after) & set(before)
     tasks.run()
@@ -125,8 +139,8 @@ def test_a_batch_without_tuples_keeps_the_state(tasks):
 def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
     tasks.run(500)
     chunks = tasks.chunks(600)
-    first = [tasks.work(1).load(p, iter([c])) for p, c in enumerate(chunks)]
-    again = [tasks.work(1).load(p, iter([c])) for p, c in enumerate(chunks)]
+    first = [tasks.work(1).join_partition(p, iter([c])) for p, c in enumerate(chunks)]
+    again = [tasks.work(1).join_partition(p, iter([c])) for p, c in enumerate(chunks)]
     assert [e["state_file"] for e in again] == [e["state_file"] for e in first]
     tasks.committed(again)
     tasks.batch = 1
@@ -138,16 +152,16 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     """Both ask, find nothing, and join; the one that commits later finds the other's row and leaves nothing behind."""
     tasks.run(500)
     (chunk, other), barrier = tasks.chunks(800), threading.Barrier(2)
-    original = SqlSink.load
+    original = SqlSink.write
 
     def together(self, entry, spool):
         if (entry["partition"], entry["batch"], entry["drain"]) == (0, 1, 0):
             barrier.wait(30)
         return original(self, entry, spool)
 
-    monkeypatch.setattr(SqlSink, "load", together)
+    monkeypatch.setattr(SqlSink, "write", together)
     entries = []
-    threads = [threading.Thread(target=lambda: entries.append(tasks.work(1).load(0, iter([chunk])))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: entries.append(tasks.work(1).join_partition(0, iter([chunk])))) for _ in range(2)]
     for t in threads:
         t.start()
     for t in threads:
@@ -155,7 +169,7 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     assert len(entries) == 2 and entries[0]["state_file"] == entries[1]["state_file"]
     files = [f.name for f in (tasks.checkpoint / "state").iterdir() if f.name.startswith("000000001")]
     assert files == [entries[0]["state_file"]]
-    tasks.committed([entries[0], tasks.work(1).load(1, iter([other]))])
+    tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([other]))])
     tasks.batch = 1
     tasks.run()
     tasks.check()
@@ -168,7 +182,7 @@ def test_operator_at_hand_and_operator_from_state_give_the_same(tmp_path, algori
     for name, fresh in (("held", False), ("restored", True)):
         tasks = Tasks(tmp_path / name, f"sqlite:///{tmp_path / name}.db", algorithm)
         for rows in (500, 800, 900, None):
-            with task.forgetting() if fresh else nullcontext():
+            with no_cached_operator() if fresh else nullcontext():
                 tasks.run(rows)
         tasks.check()
         found.append(tasks.load.facts())
@@ -176,7 +190,7 @@ def test_operator_at_hand_and_operator_from_state_give_the_same(tmp_path, algori
 
 
 def test_failed_transaction_leaves_neither_rows_nor_ledger_and_is_tried_again(tasks, monkeypatch):
-    original, calls = sinks.bulk_insert, []
+    original, calls = sql_sink.bulk_insert, []
 
     def lost(connection, table, rows):
         original(connection, table, rows)
@@ -185,7 +199,7 @@ def test_failed_transaction_leaves_neither_rows_nor_ledger_and_is_tried_again(ta
             connection.invalidate()
             raise OperationalError("INSERT", {}, Exception(2013, "Lost connection"), connection_invalidated=True)
 
-    monkeypatch.setattr(sinks, "bulk_insert", lost)
+    monkeypatch.setattr(sql_sink, "bulk_insert", lost)
     tasks.run(3000)
     tasks.run()
     assert calls[:2] == ["fact_sales", "fact_sales"]  # the first attempt's rows were rolled back
@@ -226,7 +240,7 @@ def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(d
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(Ledger, "commit", lambda self, *rows: (flushed.append("ledger"), commit(self, *rows)))
-    monkeypatch.setattr(sinks, "GROUP_ROWS", 50)
+    monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     entries = delta.run(3000)
     delta.sink.commit({"app": "sales", "batch": 0, "drain": 0, "job": "", "fact_table": "fact_sales", "sink": "", "partitions": 2,
                        "source_offsets": "{}", "rows_read": 3000}, entries)
@@ -238,7 +252,7 @@ def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(d
 
 @pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
 def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, tmp_path, monkeypatch):
-    monkeypatch.setattr(sinks, "GROUP_ROWS", 50)
+    monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     delta.run(3000)
     files = list((tmp_path / "delta").glob("*.parquet"))
     assert len(files) == 2 and all(pq.ParquetFile(f).num_row_groups > 3 for f in files)
@@ -247,8 +261,8 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, t
         raise StateError("does not add up")
 
     monkeypatch.setattr(task.Work, "_entry", failing)
-    discard, written = sinks.DataFile.discard, []
-    monkeypatch.setattr(sinks.DataFile, "discard", lambda self: (written.append(self._rows), discard(self)))
+    discard, written = DataFile.discard, []
+    monkeypatch.setattr(DataFile, "discard", lambda self: (written.append(self._rows), discard(self)))
     with pytest.raises(StateError, match="does not add up"):
         delta.run(3000)
     assert written[0] > 0 and sorted((tmp_path / "delta").glob("*.parquet")) == sorted(files)
@@ -256,9 +270,9 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, t
 
 @pytest.mark.parametrize(("limit", "groups"), [("GROUP_ROWS", [100, 100, 30]), ("GROUP_BYTES", [13, 13, 4])])
 def test_small_outputs_share_a_group(limit, groups, tmp_path, monkeypatch):
-    monkeypatch.setattr(sinks, limit, 100)
+    monkeypatch.setattr(delta_sink, limit, 100)
     load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
-    file = sinks.DataFile(str(tmp_path), pa.schema([("id", pa.int64())]), load)
+    file = DataFile(str(tmp_path), pa.schema([("id", pa.int64())]), load)
     for i in range(sum(groups)):
         file.write(pa.record_batch({"id": [i]}))
     written = pq.ParquetFile(tmp_path / file.close()["path"])

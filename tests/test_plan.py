@@ -16,7 +16,7 @@ from semistream.keys_spark import partition_expression
 from semistream.master import SnapshotRelation
 from semistream.partitioning import DEALT, Placement, share_out
 from semistream.sizing.plan import EVEN, Plan
-from semistream.streaming import app
+from semistream.streaming import micro_batch
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
 
 @pytest.mark.parametrize("by_spark", [False, True])
 def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, by_spark):
-    monkeypatch.setattr(app, "can_read", lambda *_: not by_spark)
+    monkeypatch.setattr(micro_batch, "can_read", lambda *_: not by_spark)
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     tuples = pa.Table.from_batches([sample(load, 3000, hottest=0.6)])

@@ -1,4 +1,4 @@
-"""What the README says is so."""
+"""What the README and the pages in docs/ say is so."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,8 @@ from semistream.streaming.settings import LoadSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+ALL = "\n".join(PAGES.values())
 
 
 def test_every_algorithm_has_its_row():
@@ -25,12 +27,18 @@ def yes(value):
 
 def test_every_setting_of_a_load_is_explained():
     for name, field in LoadSettings.model_fields.items():
-        assert f"| `{name}` |" in README and field.description in README, name
+        assert f"| `{name}` |" in ALL and field.description in ALL, name
 
 
 def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_page_is_linked_from_the_readme():
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name})" in README, page.name
 
 
 def test_the_job_of_the_readme_is_one(tmp_path):
@@ -41,7 +49,7 @@ def test_the_job_of_the_readme_is_one(tmp_path):
 
 def test_every_make_target_named_exists():
     targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"(?:^|`)make ([a-z-]+)\b", README, re.M)) <= targets
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)\b", ALL, re.M)) <= targets
 
 
 def test_the_license_is_the_one_that_is_named():

@@ -113,7 +113,7 @@ def test_the_readme_s_queries_run(spark, load):
     load.add_file(300)
     load.run(spark)
     assert verify(load).success and inspect(connect(load.places.warehouse_url)).has_table("dim_part")
-    text = (Path(__file__).parents[1] / "README.md").read_text()
+    text = (Path(__file__).parents[1] / "docs" / "loading.md").read_text()
     queries = re.search(r"```sql\n(.*?)```", text, re.DOTALL)[1].strip().splitlines()
     assert len(queries) == 3
     for query in queries:

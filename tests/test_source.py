@@ -16,8 +16,9 @@ from semistream import quality
 from semistream.errors import StateError
 from semistream.quality.verification import VerificationResult
 from semistream.source_files import list_files
-from semistream.streaming.app import Load
-from semistream.streaming.sinks import SqlSink
+from semistream.streaming.commit import Commits
+from semistream.streaming.micro_batch import MicroBatch
+from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
 from test_streaming import provision_beside
@@ -145,8 +146,8 @@ def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are
 def test_a_file_that_is_gone_before_it_is_read_stops_the_load(spark, sqlite_load, monkeypatch):
     sqlite_load.add_file(50)
     file, aside = next(sqlite_load.stream_directory.iterdir()), sqlite_load.places.home / "aside"
-    rested = Load._rested
-    monkeypatch.setattr(Load, "_rested", lambda self, paths: (shutil.move(file, aside), rested(self, paths))[1])
+    rested = MicroBatch._rested
+    monkeypatch.setattr(MicroBatch, "_rested", lambda *args: (shutil.move(file, aside), rested(*args))[1])
     with pytest.raises(StateError, match=f"{file} is gone"):
         sqlite_load.run(spark)
     monkeypatch.undo()
@@ -163,7 +164,7 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(spark, load, kind, mo
     else:
         load.add_file(100)
     file = next(load.stream_directory.iterdir())
-    begin = Load._begin
+    begin = Commits.begin
 
     def write_on(self, progress):
         begin(self, progress)
@@ -173,7 +174,7 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(spark, load, kind, mo
         else:
             os.utime(file)
 
-    monkeypatch.setattr(Load, "_begin", write_on)
+    monkeypatch.setattr(Commits, "begin", write_on)
     with pytest.raises(Exception, match=r"has changed.*while it was being loaded"):
         load.run(spark, job)
     assert load.query("SELECT count(*) FROM load_commits") == [(0,)]
@@ -244,10 +245,10 @@ def test_a_batch_that_spark_has_forgotten_is_loaded_as_spark_gives_it_next(spark
 
 def test_spark_s_own_notes_are_on_disk_before_a_batch_begins(spark, sqlite_load, monkeypatch):
     sqlite_load.add_file(50)
-    flushed, begin = [], Load._begin
+    flushed, begin = [], Commits.begin
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda f: (flushed.append(os.readlink(f"/proc/self/fd/{f}")), fsync(f))[1])
-    monkeypatch.setattr(Load, "_begin", lambda self, progress: (flushed.append("begin"), begin(self, progress))[1])
+    monkeypatch.setattr(Commits, "begin", lambda self, progress: (flushed.append("begin"), begin(self, progress))[1])
     sqlite_load.run(spark)
     query = sqlite_load.settings().directory(sqlite_load.places) / "query"
     assert {str(query / "offsets/0"), str(query / "sources/0/0")} <= set(flushed[:flushed.index("begin")])

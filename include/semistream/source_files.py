@@ -11,10 +11,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from semistream.errors import StateError
 
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+PARQUET_BUFFER = 1_000_000  # bytes of a column that are read at a time
 RAW = "_corrupt_record"  # of text files' tuples: what tells of one that could not be parsed, else null
 
 
@@ -42,6 +46,14 @@ class SourceFile(NamedTuple):
 
 def is_remote(path: str) -> bool:
     return "://" in path
+
+
+def open_parquet(path: str | Path) -> ParquetFile:
+    """A Parquet file that is read a little at a time, whatever the size of its row groups. By default PyArrow reads whole row
+    groups ahead, and keeps them until the file is closed."""
+    from pyarrow.parquet import ParquetFile
+
+    return ParquetFile(path, buffer_size=PARQUET_BUFFER, pre_buffer=False)
 
 
 def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:

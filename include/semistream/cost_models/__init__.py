@@ -1,12 +1,32 @@
-"""The papers' cost models: one module an algorithm, one function an equation. ``MODELS`` lists them by the joins' names."""
+"""The papers' cost models: one module an algorithm, one function an equation. ``MODELS`` lists them
+by the joins' names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from semistream.cost_models import cmeshjoin, elevatorjoin, hybridjoin, meshjoin, rmeshjoin, ssbj, sscj, ssij, ssj, xhybridjoin
-from semistream.cost_models.costs import TYPICAL, Costs, Cut, PhaseCosts, Prediction, Symbols, Workload
+from semistream.cost_models import (
+    cmeshjoin,
+    elevatorjoin,
+    hybridjoin,
+    meshjoin,
+    r_meshjoin,
+    ssbj,
+    sscj,
+    ssij,
+    ssj,
+    x_hybridjoin,
+)
+from semistream.cost_models.costs import (
+    TYPICAL,
+    Costs,
+    Cut,
+    PhaseCosts,
+    Prediction,
+    Symbols,
+    Workload,
+)
 from semistream.cost_models.frequencies import Frequencies
 
 
@@ -18,16 +38,17 @@ class Model:
 
 MODELS: dict[str, Model] = {
     "meshjoin": Model(meshjoin.predict, ("disk_tuples",)),
-    "rmeshjoin": Model(rmeshjoin.predict, ("disk_tuples", "slices")),
+    "r-meshjoin": Model(r_meshjoin.predict, ("disk_tuples", "slices")),
     "cmeshjoin": Model(cmeshjoin.predict, ("disk_tuples", "cache_tuples")),
     "ssj": Model(ssj.predict, ("disk_tuples", "cache_tuples")),
     "ssbj": Model(ssbj.predict, ("disk_tuples",)),
     "hybridjoin": Model(hybridjoin.predict, ("disk_tuples",)),
-    "x-hybridjoin": Model(xhybridjoin.predict, ("disk_tuples",)),
-    "tuned-x-hybridjoin": Model(xhybridjoin.predict, ("disk_tuples", "resident_tuples")),
+    "x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples",)),
+    "tuned-x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples", "resident_tuples")),
     "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples")),
     "ssij": Model(ssij.predict, ("disk_tuples", "cache_share")),
     "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",)),
 }
 
-__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction", "Symbols", "Workload"]
+__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction",
+           "Symbols", "Workload"]

@@ -1,7 +1,8 @@
 """CMESHJOIN's cost model.
 
-Named in Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which gives none. It has SSJ's phases, so it
-has SSJ's equations and corrections (``ssj.py``), without the partial chunk.
+Named in Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which gives
+none. It has SSJ's phases, so it has SSJ's equations and corrections (``ssj.py``), without the
+partial chunk.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from semistream.cost_models import ssj
 from semistream.cost_models.costs import Costs, Prediction, Workload
 
 
-def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cache_tuples: float) -> Prediction:
-    """disk_tuples: b; cache_tuples: h_R."""
-    return ssj.predict(work, memory, costs, disk_tuples, cache_tuples, "cmeshjoin")
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            cache_tuples: float) -> Prediction:
+    """m: M, bytes; disk_tuples: b; cache_tuples: h_R."""
+    return ssj.predict(work, m, costs, disk_tuples, cache_tuples, "cmeshjoin")

@@ -1,4 +1,5 @@
-"""What the operations cost on a machine, as `tuning.calibrate` measured them, and a workload that is costed with them."""
+"""What the operations cost on a machine, as `tuning.calibrate` measured them, and a workload that
+is costed with them."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from semistream.errors import ConfigError
 
 
 class Symbols(NamedTuple):
-    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_w, c_x, c_r, c_n, c_i, c_m, c_d and c_2 are
-    ours."""
+    """The papers' cost symbols at one size of the hash tables, in seconds; c_p, c_w, c_x, c_r, c_n,
+    c_i, c_m, c_d and c_2 are ours."""
 
     c_io: float  # c_IO(b): read one disk buffer, all of it
-    c_p: float  # the part of it that is read only where something matched: all columns but the key codes
+    c_p: float  # the part of it that is read only where something matched: all but the key codes
     c_w: float  # the part of it that the processor waits for the disk
     c_x: float  # the part of that which is left where the next partition is read ahead
     c_h: float  # look one disk tuple up in H_S
@@ -42,8 +43,8 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseCosts:
-    """What a disk phase costs, seconds. Those of H_S grow with it, as the processor's caches overflow: a value for each of
-    ``tables``."""
+    """What a disk phase costs, seconds. Those of H_S grow with it, as the processor's caches
+    overflow: a value for each of ``tables``."""
 
     tables: tuple[float, ...]  # tuples in H_S
     look_up: tuple[float, ...]  # c_H, per disk tuple
@@ -51,12 +52,13 @@ class PhaseCosts:
     remove: tuple[float, ...]  # c_E
     append: tuple[float, ...]  # c_A
     read_stream: float  # c_S
-    read_partition: float  # c_IO(b) = read_partition + b (read_code + read_payload) + wait_partition + b wait_tuple
+    # c_IO(b) = read_partition + b (read_code + read_payload) + wait_partition + b wait_tuple
+    read_partition: float
     read_code: float
     payload: float  # the part of read_partition that the payload takes
     read_payload: float
     iteration: float  # c_I
-    probe: float  # the part of it that finding and removal take; that of output is for pages read from the disk
+    probe: float  # of it, for finding and removal; output takes its part where pages come from disk
     wait_partition: float = 0.0
     wait_tuple: float = 0.0
     left_partition: float = 0.0  # c_X(b) = left_partition + b left_tuple
@@ -68,7 +70,8 @@ PHASES = ("scan", "index", "elevator")
 
 @dataclass(frozen=True)
 class Costs:
-    """A machine's costs, seconds. Between two table sizes they are interpolated over the size's logarithm."""
+    """A machine's costs, seconds. Between two table sizes they are interpolated over the size's
+    logarithm."""
 
     machine: str
     scan: PhaseCosts  # of the joins that scan R
@@ -81,33 +84,42 @@ class Costs:
     compare_match: float  # c_M
     detection: float  # c_D
     switch: float  # c_B
-    measured: dict[str, Any] = field(default_factory=dict)  # when, with what sizes, how well it fitted
+    # when, with what sizes, how well it fitted
+    measured: dict[str, Any] = field(default_factory=dict)
 
-    def at(self, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan") -> Symbols:
-        """The papers' symbols for an H_S of so many tuples, a disk buffer of so many, an H_R of so many; one match a tuple."""
+    def at(self, tuples: float, disk_tuples: float, cached: float = 1.0,
+           phase: str = "scan") -> Symbols:
+        """The papers' symbols for an H_S of so many tuples, a disk buffer of so many, an H_R of so
+        many; one match a tuple."""
         p: PhaseCosts = getattr(self, phase)
-        c_h, c_o, c_e, c_a = (_interpolate(tuples, p.tables, v) for v in (p.look_up, p.output, p.remove, p.append))
-        c_r, c_n = (_interpolate(cached, self.tables, v) for v in (self.look_up_cache, self.output_cache))
+        c_h, c_o, c_e, c_a = (_interpolate(tuples, p.tables, v)
+                              for v in (p.look_up, p.output, p.remove, p.append))
+        c_r, c_n = (_interpolate(cached, self.tables, v)
+                    for v in (self.look_up_cache, self.output_cache))
         c_p = p.payload + disk_tuples * p.read_payload
         c_w = p.wait_partition + disk_tuples * p.wait_tuple
         c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p + c_w
         c_x = min(p.left_partition + disk_tuples * p.left_tuple, c_w)
-        return Symbols(c_io, c_p, c_w, c_x, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a, self.compare, self.switch, p.iteration,
+        return Symbols(c_io, c_p, c_w, c_x, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a,
+                       self.compare, self.switch, p.iteration,
                        self.compare_match, self.detection, p.probe)
 
     @classmethod
-    def constant(cls, *, c_io_fixed: float, c_io_tuple: float, c_h: float, c_o: float, c_e: float, c_s: float, c_a: float,
+    def constant(cls, *, c_io_fixed: float, c_io_tuple: float, c_h: float, c_o: float, c_e: float,
+                 c_s: float, c_a: float,
                  c_f: float = 0.0, c_b: float = 0.0, c_i: float = 0.0, machine: str = "") -> Costs:
         """Costs as a paper gives them: in nanoseconds, the same for every table size."""
         ns = NANOSECOND
-        phase = PhaseCosts((1.0,), (c_h * ns,), (c_o * ns,), (c_e * ns,), (c_a * ns,), c_s * ns, c_io_fixed * ns,
-                           c_io_tuple * ns, 0.0, 0.0, c_i * ns, 0.0)
-        return cls(machine, phase, phase, phase, (1.0,), (c_h * ns,), (c_o * ns,), c_f * ns, 0.0, 0.0, c_b * ns)
+        phase = PhaseCosts((1.0,), (c_h * ns,), (c_o * ns,), (c_e * ns,), (c_a * ns,), c_s * ns,
+                           c_io_fixed * ns, c_io_tuple * ns, 0.0, 0.0, c_i * ns, 0.0)
+        return cls(machine, phase, phase, phase, (1.0,), (c_h * ns,), (c_o * ns,), c_f * ns, 0.0,
+                   0.0, c_b * ns)
 
     def save(self, path: str | Path) -> None:
         """YAML, or JSON where the name ends so."""
         values = json.loads(json.dumps(asdict(self)))
-        text = json.dumps(values, indent=1) if str(path).endswith(".json") else yaml.safe_dump(values, sort_keys=False)
+        as_json = str(path).endswith(".json")
+        text = json.dumps(values, indent=1) if as_json else yaml.safe_dump(values, sort_keys=False)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
 
@@ -115,11 +127,13 @@ class Costs:
     def load(cls, path: str | Path) -> Costs:
         """Raises ConfigError when the file is missing or is none of these."""
         try:
-            read = json.loads if str(path).endswith(".json") else yaml.safe_load  # YAML takes JSON's 1e-9 for a word
+            as_json = str(path).endswith(".json")
+            read = json.loads if as_json else yaml.safe_load  # YAML takes JSON's 1e-9 for a word
             values = _tuples(read(Path(path).read_text()))
             return cls(**values | {p: PhaseCosts(**values[p]) for p in PHASES})
         except (OSError, TypeError, ValueError, KeyError, AttributeError, yaml.YAMLError) as e:
-            raise ConfigError("costs", "must be a file that `calibrate` wrote", str(path), f"Calibrate anew: {e}") from None
+            raise ConfigError("costs", "must be a file that `calibrate` wrote", str(path),
+                              f"Calibrate anew: {e}") from None
 
 
 def _tuples(values: Any) -> Any:
@@ -146,10 +160,21 @@ class Cut(NamedTuple):
     most_bytes: int  # of the largest one, which the disk buffer must hold
     most_tuples: int
 
+    @property
+    def tuple_bytes(self) -> float:
+        """v_R in the disk buffer, of the largest partition."""
+        return self.most_bytes / max(self.most_tuples, 1)
+
+    def fits(self, memory: float) -> bool:
+        """Whether the disk buffer takes no more than half of M, as ``JoinSpec.with_disk_buffer``
+        asks."""
+        return 2 * self.most_bytes <= memory
+
 
 @dataclass(frozen=True)
 class Workload:
-    """What is joined: sizes in bytes as the operator really holds them, and how often each join value comes."""
+    """What is joined: sizes in bytes as the operator really holds them, and how often each join
+    value comes."""
 
     master_tuples: int  # R_t
     disk_tuple_bytes: float  # v_R in the disk buffer
@@ -177,9 +202,11 @@ class Workload:
         if self.cut is not None:
             return self.cut(max(int(disk_tuples), 1))
         d = min(max(disk_tuples, self.page_tuples, 1.0), max(self.master_tuples, 1))
-        return Cut(max(math.ceil(self.master_tuples / d), 1), d, math.ceil(d * self.disk_tuple_bytes), int(d))
+        return Cut(max(math.ceil(self.master_tuples / d), 1), d,
+                   math.ceil(d * self.disk_tuple_bytes), int(d))
 
-    def symbols(self, costs: Costs, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan") -> Symbols:
+    def symbols(self, costs: Costs, tuples: float, disk_tuples: float, cached: float = 1.0,
+                phase: str = "scan") -> Symbols:
         """``Costs.at``, where a stream tuple finds as many as here."""
         s = costs.at(tuples, disk_tuples, cached, phase)
         return s._replace(c_o=s.c_o * self.matches, c_n=s.c_n * self.matches)
@@ -189,9 +216,15 @@ class Workload:
         return replace(self, cut=None)
 
     def beside(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
-        """c_loop where the disk works while the processor does: the longer of both (*reading ahead*). Of the shorter one, waiting
-        for the disk, c_x is left all the same: the reader needs the processor too, and the disk is not always in time."""
+        """c_loop where the disk works while the processor does: the longer of both (*reading
+        ahead*). Of the shorter one, waiting for the disk, c_x is left all the same: the reader
+        needs the processor too, and the disk is not always in time."""
         return max(c_loop - reads * (s.c_w - s.c_x), reads * s.c_w) if self.reads_ahead else c_loop
+
+
+def service_rate(*, w_n: float, w_s: float, c_loop: float) -> float:
+    """mu = (w_N + w_S) / c_loop, tuples/s: Eq. 3 of all the papers."""
+    return (w_n + w_s) / c_loop if c_loop > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -216,17 +249,18 @@ class Prediction:
     @property
     def mu(self) -> float:
         """Service rate, tuples/s."""
-        return self.w / self.c_loop if self.c_loop > 0 else 0.0
+        return service_rate(w_n=self.w_n, w_s=self.w_s, c_loop=self.c_loop)
 
     @property
     def mu_printed(self) -> float:
         """Service rate by the paper's own c_loop, tuples/s."""
-        return self.w / self.c_loop_printed if self.c_loop_printed > 0 else 0.0
+        return service_rate(w_n=self.w_n, w_s=self.w_s, c_loop=self.c_loop_printed)
 
     @property
     def parameters(self) -> dict[str, float]:
         """For ``open_join``."""
-        return {name: round(size, 3) if name.endswith("share") else int(size) for name, size in self.sizes.items()}
+        return {name: round(size, 3) if name.endswith("share") else int(size)
+                for name, size in self.sizes.items()}
 
 
 def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:
@@ -239,15 +273,16 @@ TYPICAL = Costs(
     "a typical machine",
     PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(50e-9, 73e-9, 120e-9, 120e-9),
                output=(100e-9, 100e-9, 150e-9, 180e-9), remove=(17e-9, 17e-9, 17e-9, 17e-9),
-               append=(150e-9, 150e-9, 280e-9, 300e-9), read_stream=18e-9, read_partition=110e-6, read_code=3.9e-9, payload=73e-6,
-               read_payload=36e-9, iteration=360e-6, probe=260e-6),
+               append=(150e-9, 150e-9, 280e-9, 300e-9), read_stream=18e-9, read_partition=110e-6,
+               read_code=3.9e-9, payload=73e-6, read_payload=36e-9, iteration=360e-6, probe=260e-6),
     PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(52e-9, 72e-9, 110e-9, 110e-9),
                output=(140e-9, 140e-9, 140e-9, 160e-9), remove=(60e-9, 60e-9, 67e-9, 100e-9),
-               append=(120e-9, 130e-9, 190e-9, 230e-9), read_stream=76e-9, read_partition=99e-6, read_code=5.4e-9, payload=57e-6,
-               read_payload=49e-9, iteration=260e-6, probe=190e-6),
+               append=(120e-9, 130e-9, 190e-9, 230e-9), read_stream=76e-9, read_partition=99e-6,
+               read_code=5.4e-9, payload=57e-6, read_payload=49e-9, iteration=260e-6, probe=190e-6),
     PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(42e-9, 42e-9, 42e-9, 42e-9),
                output=(90e-9, 90e-9, 110e-9, 110e-9), remove=(5e-9, 5e-9, 5e-9, 7e-9),
-               append=(53e-9, 53e-9, 63e-9, 79e-9), read_stream=80e-9, read_partition=110e-6, read_code=4.1e-9, payload=67e-6,
-               read_payload=40e-9, iteration=430e-6, probe=360e-6),
-    tables=(5_000, 50_000, 400_000), look_up_cache=(28e-9, 30e-9, 97e-9), output_cache=(39e-9, 49e-9, 79e-9), compare=1e-9,
+               append=(53e-9, 53e-9, 63e-9, 79e-9), read_stream=80e-9, read_partition=110e-6,
+               read_code=4.1e-9, payload=67e-6, read_payload=40e-9, iteration=430e-6, probe=360e-6),
+    tables=(5_000, 50_000, 400_000), look_up_cache=(28e-9, 30e-9, 97e-9),
+    output_cache=(39e-9, 49e-9, 79e-9), compare=1e-9,
     compare_match=210e-9, detection=49e-6, switch=6.7e-9)

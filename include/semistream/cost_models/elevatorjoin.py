@@ -4,14 +4,15 @@
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 
-One iteration is one stop. c_S looks up in the index where a miss belongs, a hit's c_S' does not. H_S is full, and its tuples
-are spread over the way that the elevator still has to go: a partition that comes next has the tuples of a whole sweep, one just
-left has none, and 2 h_S / N leave at a stop.
+One iteration is one stop. c_S looks up in the index where a miss belongs, a hit's c_S' does not.
+H_S is full, and its tuples are spread over the way that the elevator still has to go: a partition
+that comes next has the tuples of a whole sweep, one just left has none, and 2 h_S / N leave at a
+stop.
 
-The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and the values with
-(n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without master tuples; phi is the share that reading R
-has in the cost of a miss, sqrt(n) what chance may add to a sweep's count. One equation in T, solved by bisection. *Reading ahead*
-is that of MESHJOIN.
+The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and
+the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without
+master tuples; phi is the share that reading R has in the cost of a miss, sqrt(n) what chance may
+add to a sweep's count. One equation in T. *Reading ahead* is that of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -20,32 +21,37 @@ import math
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
-from semistream.cost_models.meshjoin import largest_chunk, unread
+from semistream.cost_models.meshjoin import unread
+from semistream.cost_models.solve import crossing
+from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
+from semistream.joins.scan_phase import largest_chunk
+from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
 
-PARTITION_BYTES = 32  # head, tuples, saved ones, reach, arrivals
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share
-SWITCH_SHARE = 16  # the switching buffer is this part of the same
-
-
-def memory(d: float, v_r: float, h_r: float, v_cached: float, v_e: float, n: float, h_s: float, v_s: float) -> dict[str, float]:
-    """The terms of M, bytes."""
-    return {"disk buffer": d * v_r, "H_R": h_r * (v_cached + v_e), "H_S": h_s * v_s + n * PARTITION_BYTES}
+ROUNDS, SETTLED = 6, 1e-3  # of finding phi: at most so many; a relative change this small is none
 
 
-def c_loop(c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float, c_a: float, c_r: float, w_n: float,
-           c_n: float, c_s_hit: float) -> float:
-    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds; c_R, c_N: c_H and c_O of H_R."""
+def memory(*, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float) -> dict[str, float]:
+    """The terms of M, bytes; H_R gets what the others leave."""
+    taken = {"disk buffer": d * v_r, "H_S": h_s * v_s + n * PARTITION_BYTES}
+    return taken | {"H_R": m - sum(taken.values())}
+
+
+def c_loop(*, c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float,
+           c_a: float, c_r: float, w_n: float, c_n: float, c_s_hit: float) -> float:
+    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds; c_R,
+    c_N: c_H and c_O of H_R."""
     return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s_hit)
 
 
-def is_cached(n: float, v_s: float, m: float, v_r: float, v_e: float, phi: float) -> bool:
-    """The cost-balanced inequality n v_S > 2 phi (m v_R + v_E): n stream tuples of the value in a sweep, m master tuples."""
-    return n * v_s > 2 * phi * (m * v_r + v_e)
+def w_s(*, h_s: float, n: float) -> float:
+    """w_S = 2 h_S / N."""
+    return 2 * h_s / n
 
 
-def surely(a: float) -> float:
-    """The n with n - sqrt(n) = a: more than so many stream tuples in a sweep, and chance alone does not make a value worth a."""
-    return (0.5 + math.sqrt(0.25 + a)) ** 2
+def worth_caching(*, m: float, v_r: float, v_e: float, v_s: float, phi: float) -> float:
+    """The n from which a value is cached: n - sqrt(n) stream tuples in a sweep are more than 2 phi
+    (m v_R + v_E) / v_S, the cost-balanced inequality, so that chance alone does not cache it."""
+    return (0.5 + math.sqrt(0.25 + 2 * phi * (m * v_r + v_e) / v_s)) ** 2
 
 
 class Balance(NamedTuple):
@@ -55,68 +61,95 @@ class Balance(NamedTuple):
     h_r: float  # master tuples in H_R
     hit: float  # p_N, absent values too
     lost: float  # of it, those
-    h_r_bytes: float
     h_s: float  # tuples in H_S
     phi: float
 
 
-def balance(work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs, cut_tuples: float,
-            disk_share: float = 0.0) -> Balance:
-    """The T in which H_S, with what H_R and the switching buffer leave of `pool` bytes, is turned over twice."""
-    v_s, each = work.elevator_tuple_bytes, work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes
-    useful = largest_chunk(disk_tuples) * number / 2
-    most = max(pool - max(pool * LEAST_H_S, v_s), 0.0)
-    width = min(max(pool / v_s / (8 * number), 1.0), 32.0)
-    if work.cut is not None:
-        width = 2.0 ** math.floor(math.log2(width))
-    empty = number * (width - 1) / 2  # half a block of each partition
+class _Sweep:
+    """What is cached where T tuples come in a sweep."""
 
-    def at(t: float) -> Balance:
-        phi = 1.0
-        for _ in range(6):
-            c = work.frequencies.worth(surely(2 * phi * each / v_s) / t, surely(2 * phi * work.cached_key_bytes / v_s) / t,
-                                       each, work.cached_key_bytes, most)
-            misses = max(t * (1 - c.hit), 1e-9)
-            s = work.symbols(costs, misses / 2, cut_tuples, c.keys * work.fan_out, "elevator")
-            others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
-            disk = work.beside(number * (s.c_io + cut_tuples * s.c_h) + others, s, number) - others
-            phi = disk_share or disk / (disk + others)
-        left = pool - c.bytes - pool / SWITCH_SHARE
+    def __init__(self, work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs,
+                 cut_tuples: float, disk_share: float):
+        self.work, self.pool, self.number, self.costs = work, pool, number, costs
+        self.cut_tuples, self.disk_share = cut_tuples, disk_share
+        self.v_s, self.v_e = work.elevator_tuple_bytes, work.cached_key_bytes
+        self.value_bytes = work.fan_out * work.cached_tuple_bytes + self.v_e
+        self.useful = largest_chunk(disk_tuples) * number / 2  # tuples; a larger H_S saves nothing
+        self.most = max(pool - max(pool * LEAST_H_S, self.v_s), 0.0)  # bytes of H_R
+        width = min(max(pool / self.v_s / (BLOCKS * number), WIDTHS[-1]), WIDTHS[0])
+        if work.cut is not None:
+            width = 2.0 ** math.floor(math.log2(width))
+        self.empty = number * (width - 1) / 2  # half a block of each partition
+        self.phi = 1.0
+
+    def at(self, log_t: float) -> Balance:
+        work, t = self.work, math.exp(log_t)
+        for _ in range(ROUNDS):
+            before, v_r = self.phi, work.cached_tuple_bytes
+            n, n_absent = (worth_caching(m=m, v_r=v_r, v_e=self.v_e, v_s=self.v_s, phi=before)
+                           for m in (work.fan_out, 0))
+            c = work.frequencies.worth(n / t, n_absent / t, self.value_bytes, self.v_e, self.most)
+            self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
+            if abs(self.phi - before) < SETTLED * before:
+                break
+        left = (self.pool - c.bytes - self.pool / SWITCH_SHARE) / self.v_s
         keys, hit = c.keys, c.hit
-        if min(left / v_s, useful) == useful:  # what H_S has no use for goes to H_R
-            absent = c.bytes - c.keys * each
-            keys = min(max(keys, (pool - useful * v_s - absent) / each), (most - absent) / each, work.frequencies.count)
+        if left >= self.useful:  # what H_S has no use for goes to H_R
+            absent = c.absent * self.v_e
+            keys = min(max(keys, (self.pool - self.useful * self.v_s - absent) / self.value_bytes),
+                       (self.most - absent) / self.value_bytes, work.frequencies.count)
             hit = work.frequencies.top(keys) + c.lost
-        return Balance(t, keys * work.fan_out, hit, c.lost, c.bytes + (keys - c.keys) * each,
-                       min(max(left / v_s - empty, 1.0), useful), phi)
+        h_s = min(max(left - self.empty, 1.0), self.useful)
+        return Balance(t, keys * work.fan_out, hit, c.lost, h_s, self.phi)
 
-    low, high = 0.0, math.log(max(pool / v_s, 2.0)) + 30.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        here = at(math.exp(middle))
-        low, high = (middle, high) if here.tuples * (1 - here.hit) < 2 * here.h_s else (low, middle)
-    return at(math.exp(low))
+    def _share_of_the_disk(self, misses: float, h_r: float) -> float:
+        """phi, where so many tuples miss H_R in a sweep."""
+        if self.disk_share:
+            return self.disk_share
+        work, number = self.work, self.number
+        s = work.symbols(self.costs, misses / 2, self.cut_tuples, h_r, "elevator")
+        others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
+        disk = work.beside(number * (s.c_io + self.cut_tuples * s.c_h) + others, s, number) - others
+        return disk / (disk + others)
+
+    def surplus(self, log_t: float) -> float:
+        """ln of the tuples that miss H_R in a sweep, over those that leave H_S."""
+        b = self.at(log_t)
+        return math.log(max(b.tuples * (1 - b.hit), 1e-300) / (2 * b.h_s))
 
 
-def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, disk_share: float = 0.0) -> Prediction:
-    """disk_tuples: d; disk_share: phi, 0: as the costs have it."""
+def balance(work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs,
+            cut_tuples: float, disk_share: float = 0.0) -> Balance:
+    """The T in which H_S, with what H_R and the switching buffer leave of `pool` bytes, is turned
+    over twice."""
+    sweep = _Sweep(work, pool, number, disk_tuples, costs, cut_tuples, disk_share)
+    return sweep.at(crossing(sweep.surplus, 0.0, math.log(max(pool / sweep.v_s, 2.0)) + 30.0))
+
+
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            disk_share: float = 0.0) -> Prediction:
+    """m: M, bytes; disk_tuples: d; disk_share: phi, 0: as the costs have it."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    pool = memory - cut.most_bytes - cut.number * PARTITION_BYTES
-    if 2 * cut.most_bytes > memory or pool < work.elevator_tuple_bytes:
+    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes,
+              "v_s": work.elevator_tuple_bytes, "n": cut.number}
+    parts = memory(h_s=0, **layout)
+    pool = parts["H_R"]  # H_S and H_R share it
+    if not cut.fits(m) or pool < work.elevator_tuple_bytes:
         return infeasible("elevatorjoin", sizes)
+    c_s_hit = work.symbols(costs, 1, 1).c_s
     all_of_r = work.values * (work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes)
     if all_of_r <= pool * (1 - LEAST_H_S):
         s = work.symbols(costs, 1, 1, work.master_tuples, "elevator")
-        each = s.c_r + s.c_n + work.symbols(costs, 1, 1).c_s
-        return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each,
-                          {"disk buffer": cut.most_bytes, "H_R": all_of_r, "H_S": pool - all_of_r}, 0.0, work.master_tuples)
+        each = s.c_r + s.c_n + c_s_hit
+        return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0,
+                          work.master_tuples)
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
-    w_s = 2 * x.h_s / cut.number
-    w_n = w_s * x.hit / max(1 - x.hit, 1e-9)
+    disk = w_s(h_s=x.h_s, n=cut.number)
+    front = disk * x.hit / max(1 - x.hit, 1e-9)
     s = work.symbols(costs, x.h_s, cut.tuples, x.h_r, "elevator")
-    matches = w_s * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
-    plain = c_loop(s.c_io - s.c_p * unread(matches), cut.tuples, s.c_h, w_s, s.c_o, s.c_e, s.c_s, s.c_a, s.c_r, w_n, s.c_n,
-                   work.symbols(costs, 1, 1).c_s)
-    h_s = x.h_s * work.elevator_tuple_bytes + cut.number * PARTITION_BYTES
-    return Prediction("elevatorjoin", sizes, w_n, w_s, work.beside(plain + s.c_i, s), plain,
-                      {"disk buffer": cut.most_bytes, "H_R": memory - cut.most_bytes - h_s, "H_S": h_s}, x.h_s, x.h_r)
+    matches = disk * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
+    plain = c_loop(c_io=s.c_io - s.c_p * unread(matches), d=cut.tuples, c_h=s.c_h, w_s=disk,
+                   c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_r=s.c_r, w_n=front, c_n=s.c_n,
+                   c_s_hit=c_s_hit)
+    return Prediction("elevatorjoin", sizes, front, disk, work.beside(plain + s.c_i, s), plain,
+                      memory(h_s=x.h_s, **layout), x.h_s, x.h_r)

@@ -1,7 +1,9 @@
-"""How often each join value comes in the stream: Zipf's law with any exponent, or an observed histogram.
+"""How often each join value comes in the stream: Zipf's law with any exponent, or an observed
+histogram.
 
-Every model asks the same few questions of either, so both are one class: join values in groups of equal probability, most
-frequent first. A group of Zipf's law is a run of neighbouring ranks; its mass is exact.
+Every model asks the same few questions of either, so both are one class: join values in groups of
+equal probability, most frequent first. A group of Zipf's law is a run of neighbouring ranks; its
+mass is exact.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ class Cached(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Frequencies:
-    """p: probability of each value of a group, float64[g], falling; keys: values in the group, float64[g].
+    """p: probability of each value of a group, float64[g], falling; keys: values in the group,
+    float64[g].
 
-    Their sum is 1, or less where some of the stream has no master tuple (``absent``); lost: of those values, where it is known.
+    Their sum is 1, or less where some of the stream has no master tuple (``absent``); lost: of
+    those values, where it is known.
     """
 
     p: np.ndarray
@@ -45,50 +49,58 @@ class Frequencies:
 
     @classmethod
     def zipf(cls, keys: int, exponent: float) -> Frequencies:
-        """The value of rank x has probability x**-exponent / H(keys, exponent). Raises ConfigError for what cannot be."""
+        """The value of rank x has probability x**-exponent / H(keys, exponent). Raises ConfigError
+        for what cannot be."""
         if keys < 1:
-            raise ConfigError("keys", "must be at least 1", keys, "It is R_t, the number of different join values.")
+            raise ConfigError("keys", "must be at least 1", keys,
+                              "It is R_t, the number of different join values.")
         if not 0 <= exponent < 100:
-            raise ConfigError("skew", "must be in [0, 100)", exponent, "0 is uniform, 1 is Zipf's law.")
+            raise ConfigError("skew", "must be in [0, 100)", exponent,
+                              "0 is uniform, 1 is Zipf's law.")
         if exponent == 0:
             return cls(np.array([1.0 / keys]), np.array([float(keys)]), "uniform")
         many = max(int(np.log(max(keys / _SINGLE, 1)) / np.log(_RATIO)), 0)
-        edges = np.unique(np.floor(np.concatenate([np.arange(min(keys, _SINGLE) + 1),
-                                                   np.geomspace(min(keys, _SINGLE), keys, many + 2)])))
+        single = min(keys, _SINGLE)
+        edges = np.unique(np.floor(np.concatenate([np.arange(single + 1),
+                                                   np.geomspace(single, keys, many + 2)])))
         mass = np.diff(harmonic(edges, exponent))
         count = np.diff(edges)
         return cls(mass / count / mass.sum(), count, f"Zipf {exponent:g}")
 
     @classmethod
     def observed(cls, counts: np.ndarray, keys: int, absent: int = 0) -> Frequencies:
-        """From a sample: how often each of its values came, int[n], of R's `keys` different values; `absent` tuples had none in
-        R.
+        """From a sample: how often each of its values came, int[n], of R's `keys` different values;
+        `absent` tuples had none in R.
 
-        A sample overrates the rare values that it has and knows nothing of the others. Good's and Turing's estimate corrects
-        both: a value seen r times is expected (r + 1) N_{r+1} / N_r times, where N_r values were seen r times; unseen ones share
-        what is left, by a power law that goes on from the rarest seen.
+        A sample overrates the rare values that it has and knows nothing of the others. Good's and
+        Turing's estimate corrects both: a value seen r times is expected (r + 1) N_{r+1} / N_r
+        times, where N_r values were seen r times; unseen ones share what is left, by a power law
+        that goes on from the rarest seen.
         """
         counts = np.asarray(counts, np.int64)
         counts = counts[counts > 0]
         if not len(counts):
-            return cls(np.array([1.0 / max(keys, 1)]), np.array([float(max(keys, 1))]), "nothing observed, taken as uniform")
+            return cls(np.array([1.0 / max(keys, 1)]), np.array([float(max(keys, 1))]),
+                       "nothing observed, taken as uniform")
         seen, n_r = np.unique(counts, return_counts=True)
         total, unseen = float(counts.sum()), max(keys - len(counts), 0)
         p, many = _good_turing(seen, n_r.astype(np.float64)), n_r.astype(np.float64)
-        missing = min(max(total - float(p @ many), float(n_r[0]) if seen[0] == 1 else 0.0), 0.99 * total) if unseen else 0.0
+        missing = min(max(total - float(p @ many), float(n_r[0]) if seen[0] == 1 else 0.0),
+                      0.99 * total) if unseen else 0.0
         p = p * (total - missing) / float(p @ many)
         if missing:
             tail = _tail(float(p[0]), float(len(counts)), float(unseen), missing)
             p, many = np.append(p, tail[0]), np.append(many, tail[1])
         order = np.argsort(-p, kind="stable")
-        return cls(p[order] / (total + absent), many[order], f"observed in {int(total) + absent:,} tuples")
+        return cls(p[order] / (total + absent), many[order],
+                   f"observed in {int(total) + absent:,} tuples")
 
-    @property
+    @cached_property
     def absent(self) -> float:
         """Share of the stream that has no master tuple."""
         return max(1.0 - float(self.p @ self.keys), 0.0)
 
-    @property
+    @cached_property
     def count(self) -> float:
         """Different values that can come."""
         return float(self.keys.sum())
@@ -97,6 +109,16 @@ class Frequencies:
     def _ends(self) -> np.ndarray:
         """Values in the groups before each, and in all, float64[g + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.keys)])
+
+    @cached_property
+    def _rarity(self) -> np.ndarray:
+        """-ln p of each group, float64[g], growing."""
+        return -np.log(np.maximum(self.p, 1e-300))
+
+    @cached_property
+    def _log_ends(self) -> np.ndarray:
+        """ln of the values up to the end of each group, float64[g]."""
+        return np.log(self._ends[1:])
 
     @cached_property
     def _mass(self) -> np.ndarray:
@@ -110,18 +132,19 @@ class Frequencies:
     def above(self, probability: float) -> tuple[float, float]:
         """(values, their share of the stream) that are more probable than this.
 
-        Between two groups log h is linear in log p, as in a Zipf distribution: a group of values that were never seen is large,
-        and far from the next in p. Where all are as probable it is none or all.
+        Between two groups log h is linear in log p, as in a Zipf distribution: a group of values
+        that were never seen is large, and far from the next in p. Where all are as probable it is
+        none or all.
         """
         if probability >= self.p[0]:
             return 0.0, 0.0
-        p = -np.log(np.maximum(self.p, 1e-300))
-        h = math.exp(np.interp(-math.log(max(probability, 1e-300)), p, np.log(self._ends[1:])))
+        h = math.exp(np.interp(-math.log(max(probability, 1e-300)), self._rarity, self._log_ends))
         return h, self.top(h)
 
-    def worth(self, least: float, least_absent: float, each: float, v_e: float, room: float) -> Cached:
-        """The values that are more probable than `least`, without master tuples than `least_absent`, in at most `room` bytes, of
-        which they take `each` and v_e."""
+    def worth(self, least: float, least_absent: float, each: float, v_e: float,
+              room: float) -> Cached:
+        """The values that are more probable than `least`, without master tuples than
+        `least_absent`, in at most `room` bytes, of which they take `each` and v_e."""
         keys, hit = self.above(least)
         absent, lost = self.lost.above(least_absent) if self.lost else (0.0, 0.0)
         taken = keys * each + absent * v_e
@@ -140,18 +163,33 @@ class Frequencies:
         return Frequencies(self.p[which] / rest, left[which], self.name)
 
     def split(self, h: float, draws: float) -> tuple[float, Frequencies]:
-        """(share of the stream, the rest as in `without`) of the h values that are most frequent among so many stream tuples.
+        """(share of the stream, the rest as in `without`) of the h values that are most frequent
+        among so many stream tuples.
 
-        Chance lets some of the tail in, and keeps more probable values out: a value of probability p comes Poisson(p draws)
-        times.
+        Chance lets some of the tail in, and keeps more probable values out: a value of probability
+        p comes Poisson(p draws) times.
         """
         from scipy.special import pdtrc
 
         draws = max(draws, 1.0)
-        low, high = 0, int(draws * self.p[0] + 10 * math.sqrt(draws * self.p[0]) + 10)
-        while low < high:  # the least count of which no more than h values are expected
+        rarity = -draws * self.p
+
+        def few(count: int) -> bool:
+            """Whether no more than h values are expected to come more often."""
+            spread = 8 * math.sqrt(count + 1) + 8  # beyond it, they do or they do not
+            a, b = np.searchsorted(rarity, [-(count + spread), -(count - spread)])
+            return self._ends[a] + float(self.keys[a:b] @ pdtrc(count, -rarity[a:b])) <= h
+
+        expected = int(draws * float(np.interp(h, self._ends[1:], self.p)))
+        low = high = expected
+        step = int(math.sqrt(expected)) + 1
+        while low and few(low):
+            low, high, step = max(low - step, 0), low, 2 * step
+        while not few(high):
+            low, high, step = high + 1, high + step, 2 * step
+        while low < high:  # the least of these counts
             middle = (low + high) // 2
-            low, high = (low, middle) if float(self.keys @ pdtrc(middle, draws * self.p)) <= h else (middle + 1, high)
+            low, high = (low, middle) if few(middle) else (middle + 1, high)
         above = pdtrc(low, draws * self.p)
         here = (pdtrc(low - 1, draws * self.p) if low else 1.0) - above
         room, many = h - float(self.keys @ above), float(self.keys @ here)
@@ -163,15 +201,13 @@ class Frequencies:
             return min(hit, 1.0), Frequencies(np.array([0.0]), np.array([1.0]), self.name)
         return hit, Frequencies(self.p[which] / (1 - hit), left[which], self.name)
 
-    def distinct(self, draws: float) -> float:
-        """Expected different values among so many stream tuples."""
-        return float(self.keys @ -np.expm1(draws * np.log1p(-np.minimum(self.p, 1 - 1e-12))))
-
     def partitions(self, count: float) -> Frequencies:
-        """The same question one level up: how probable each of `count` disk partitions is, where keys are spread by their hash.
+        """The same question one level up: how probable each of `count` disk partitions is, where
+        keys are spread by their hash.
 
-        The most frequent values fall where chance puts them (always the same chance); the others are spread evenly. With very
-        many partitions, each value more frequent than an average one has a partition for itself.
+        The most frequent values fall where chance puts them (always the same chance); the others
+        are spread evenly. With very many partitions, each value more frequent than an average one
+        has a partition for itself.
         """
         count = max(count, 1.0)
         if count <= _DRAWN:
@@ -180,7 +216,8 @@ class Frequencies:
         rest = (1.0 - self.absent - self.top(heads)) / count
         own = np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0))
         which = own > 0
-        return Frequencies(np.append(self.p[which] + rest, rest), np.append(own[which], max(count - heads, 0.0)), self.name)
+        return Frequencies(np.append(self.p[which] + rest, rest),
+                           np.append(own[which], max(count - heads, 0.0)), self.name)
 
     def _drawn_partitions(self, count: float) -> Frequencies:
         heads = int(min(4 * count, self.count))
@@ -188,14 +225,15 @@ class Frequencies:
                          + 1e-9).astype(np.int64)
         p = np.repeat(self.p, whole)
         rest = (1.0 - self.absent - float(p.sum())) / count
-        mass = np.bincount((_CHANCE[:len(p)] * count).astype(np.int64), p, minlength=math.ceil(count)) + max(rest, 0.0)
+        mass = np.bincount((_CHANCE[:len(p)] * count).astype(np.int64), p,
+                           minlength=math.ceil(count)) + max(rest, 0.0)
         mass[-1] -= rest * (len(mass) - count)  # the last one may be a part of one
         return Frequencies(np.sort(mass)[::-1], np.ones(len(mass)), self.name)
 
 
-
 def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
-    """Expected count of a value seen r times, float64[n]: Turing's where enough values stand behind it, r itself beyond."""
+    """Expected count of a value seen r times, float64[n]: Turing's where enough values stand behind
+    it, r itself beyond."""
     following = np.interp(seen + 1, seen, n_r, right=0.0)
     enough = (following >= 20) & (n_r >= 20) & np.isin(seen + 1, seen)
     first_lack = int(np.argmin(enough)) if not enough.all() else len(seen)
@@ -205,12 +243,13 @@ def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
 
 
 def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndarray, np.ndarray]:
-    """Groups of the unseen values, (p, keys): p (seen / rank)^s for the s at which they have `missing` together; one group where
-    they are no rarer than those seen once."""
+    """Groups of the unseen values, (p, keys): p (seen / rank)^s for the s at which they have
+    `missing` together; one group where they are no rarer than those seen once."""
     from scipy.optimize import brentq
     from scipy.special import boxcox
 
-    ranks = np.geomspace(seen, seen + unseen, max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1)
+    ranks = np.geomspace(seen, seen + unseen,
+                         max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1)
 
     def mass(s: float) -> np.ndarray:
         return p * seen * np.diff(boxcox(ranks / seen, 1 - s))
@@ -218,5 +257,6 @@ def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndar
     if len(ranks) == 2 or p * unseen <= missing:
         return np.array([missing / unseen]), np.array([unseen])
     steep = 20.0
-    s = brentq(lambda s: mass(s).sum() - missing, 0.0, steep) if mass(steep).sum() < missing else steep
+    s = brentq(lambda s: mass(s).sum() - missing, 0.0,
+               steep) if mass(steep).sum() < missing else steep
     return mass(s) * missing / mass(s).sum() / np.diff(ranks), np.diff(ranks)

@@ -1,4 +1,5 @@
-"""Harmonic numbers H(n, s) = sum of x**-s over x = 1..n, any real s >= 0 and any n: 10**12 costs what 10**3 does."""
+"""Harmonic numbers H(n, s) = sum of x**-s over x = 1..n, any real s >= 0 and any n: 10**12 costs
+what 10**3 does."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _EXACT = 256  # terms summed one by one; behind them, Euler-Maclaurin is exact t
 def harmonic(n: float | np.ndarray, exponent: float = 1.0) -> np.ndarray:
     """H(n, s), the generalised harmonic number; elementwise, n >= 0 rounded down."""
     n = np.floor(np.asarray(n, np.float64))
-    head = np.concatenate([[0.0], np.cumsum(np.arange(1, _EXACT + 1, dtype=np.float64) ** -exponent)])
+    head = np.concatenate([[0.0],
+                           np.cumsum(np.arange(1, _EXACT + 1, dtype=np.float64) ** -exponent)])
     small = head[np.minimum(n, _EXACT).astype(np.int64)]
     tail = np.maximum(n, _EXACT)
     grown = lambda x: _integral(x, exponent) + _boundary(x, exponent)  # noqa: E731
@@ -23,7 +25,8 @@ def harmonic_approximation(n: float | np.ndarray) -> np.ndarray:
     return np.log(n) + EULER_GAMMA
 
 
-def power_sum(first: float | np.ndarray, last: float | np.ndarray, exponent: float = 1.0) -> np.ndarray:
+def power_sum(first: float | np.ndarray, last: float | np.ndarray,
+              exponent: float = 1.0) -> np.ndarray:
     """Sum of x**-s over x = first..last; 0 where last < first."""
     return np.maximum(harmonic(last, exponent) - harmonic(np.asarray(first) - 1, exponent), 0.0)
 

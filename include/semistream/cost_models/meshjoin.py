@@ -1,91 +1,73 @@
 """MESHJOIN's cost model.
 
-Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: *Meshing Streaming Updates with Persistent Data in an Active Data
-Warehouse* (2008); in the notation of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]" below.
+Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: *Meshing Streaming Updates with
+Persistent Data in an Active Data Warehouse* (2008); in the notation of Naeem, Weber, Lutteroth: *A
+Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]" below.
 
 Corrections, beside the printed equations:
 
+- *real bytes*: v_R and v_S are the bytes that a tuple takes in the disk buffer and in H_S, links
+  and table included, so that v_ptr is 0 and f is 1.
 - *iteration*: an iteration has a cost c_I of its own; the papers' costs are all per tuple.
-- *reading ahead*: where R is read past the page cache, the next partition is read while one is probed. c_w, what the processor
-  waits for the disk in c_IO, is then not added to the rest, but for c_x, what is measured to be left of it; or it alone counts,
-  where it is longer than all the rest.
+- *reading ahead*: where R is read past the page cache, the next partition is read while one is
+  probed. c_w, what the processor waits for the disk in c_IO, is then not added to the rest, but for
+  c_x, what is measured to be left of it; or it alone counts, where it is longer than all the rest.
 - *late materialisation*: all columns but the key codes are read only where something matches.
-- *largest chunk*: w stays below what makes c_I a fifth of an iteration, so that no tuple waits for nothing.
+- *largest chunk*: w stays below what makes c_I a fifth of an iteration, so that no tuple waits for
+  nothing.
 """
 
 from __future__ import annotations
 
 import math
 
-from semistream.cost_models.costs import TYPICAL, Costs, Prediction, Workload, infeasible
-
-# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
-ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
+from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.joins.scan_phase import largest_chunk
 
 
-def memory(b: float, v_r: float, w: float, n: float, v_ptr: float, f: float, v_s: float) -> float:
-    """M = b v_R + w N (v_ptr + f v_S), bytes; [1] Eq. 1 without H_R."""
-    return b * v_r + w * n * (v_ptr + f * v_s)
+def memory(*, b: float, v_r: float, w: float, n: float, v_s: float, v_ptr: float = 0.0,
+           f: float = 1.0) -> dict[str, float]:
+    """The terms of M = b v_R + w N (v_ptr + f v_S), bytes; [1] Eq. 1 without H_R."""
+    return {"disk buffer": b * v_r, "H_S": w * n * (v_ptr + f * v_s)}
 
 
-def chunk(m: float, b: float, v_r: float, n: float, v_ptr: float, f: float, v_s: float) -> float:
-    """w, the stream tuples per iteration that M bytes give: the memory equation solved for w."""
+def chunk(*, m: float, b: float, v_r: float, n: float, v_s: float, v_ptr: float = 0.0,
+          f: float = 1.0) -> float:
+    """w, the stream tuples per iteration that M bytes give: Eq. 1 solved for w."""
     return (m - b * v_r) / (n * (v_ptr + f * v_s))
 
 
-def c_loop(c_io: float, b: float, c_h: float, w: float, c_o: float, c_e: float, c_s: float, c_a: float) -> float:
+def c_loop(*, c_io: float, b: float, c_h: float, w: float, c_o: float, c_e: float, c_s: float,
+           c_a: float) -> float:
     """c_IO(b) + b c_H + w (c_O + c_E + c_S + c_A), seconds; [1] Eq. 2 without H_R."""
     return c_io + b * c_h + w * (c_o + c_e + c_s + c_a)
 
 
-def service_rate(w: float, c_loop: float) -> float:
-    """mu = w / c_loop, tuples/s; [1] Eq. 3."""
-    return w / c_loop
-
-
 def unread(matches: float) -> float:
-    """Probability that none of a partition's tuples matches, so that its payload is not read (*late materialisation*)."""
+    """Probability that none of a partition's tuples matches, so that its payload is not read
+    (*late materialisation*)."""
     return math.exp(-min(max(matches, 0.0), 700.0))
 
 
-def largest_chunk(disk_tuples: float) -> float:
-    """The most stream tuples that an iteration over so many disk tuples waits for (*largest chunk*)."""
-    return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
-
-
-def seconds_per_tuple(b: float, m: float, v_r: float) -> float:
-    """c_loop / w but for a factor and a term that b does not change: (c_0 + b c_1) / (b (M - b v_R)), at typical costs."""
-    c_0, c_1 = _typical()
-    return (c_0 + b * c_1) / (b * max(m - b * v_r, 1e-9))
-
-
-def best_disk_tuples(m: float, v_r: float) -> float:
-    """The b of the highest mu: where c_1 v_R b^2 + 2 c_0 v_R b - c_0 M = 0, the derivative of `seconds_per_tuple`."""
-    c_0, c_1 = _typical()
-    return (-c_0 * v_r + math.sqrt((c_0 * v_r) ** 2 + c_1 * v_r * c_0 * m)) / (c_1 * v_r)
-
-
-def _typical() -> tuple[float, float]:
-    """Seconds of an iteration whatever its size, and of a disk tuple in it."""
-    p = TYPICAL.scan
-    return p.iteration + p.read_partition, p.read_code + p.read_payload + p.look_up[len(p.look_up) // 2]
-
-
-def chunk_of(work: Workload, h_s: float, chunks: float, disk_tuples: float) -> float:
-    """w, as the operator rounds it, for an H_S of so many tuples in so many chunks."""
-    w = min(h_s / chunks, largest_chunk(disk_tuples))
+def admitted(work: Workload, w: float, disk_tuples: float) -> float:
+    """w as the operator takes it: no more than the *largest chunk*, and whole tuples."""
+    w = min(w, largest_chunk(disk_tuples))
     return max(math.floor(w), 1) if work.cut is not None else w
 
 
-def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float) -> Prediction:
-    """disk_tuples: b."""
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Prediction:
+    """m: M, bytes; disk_tuples: b."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    h_s = (memory - cut.most_bytes) / work.stream_tuple_bytes
-    if 2 * cut.most_bytes > memory or h_s < cut.number:
+    layout = {"b": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
+              "v_s": work.stream_tuple_bytes}
+    most = chunk(m=m, **layout)
+    if not cut.fits(m) or most < 1:
         return infeasible("meshjoin", sizes)
-    w = chunk_of(work, h_s, cut.number, cut.most_tuples)
+    w = admitted(work, most, cut.most_tuples)
     s = work.symbols(costs, w * cut.number, cut.tuples)
-    printed = c_loop(s.c_io, cut.tuples, s.c_h, w, s.c_o, s.c_e, s.c_s, s.c_a)
+    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
+                     c_a=s.c_a)
     matches = w * (1 - work.frequencies.absent)
-    return Prediction("meshjoin", sizes, 0.0, w, work.beside(printed + s.c_i - s.c_p * unread(matches), s), printed,
-                      {"disk buffer": cut.most_bytes, "H_S": memory - cut.most_bytes}, w * cut.number)
+    corrected = work.beside(printed + s.c_i - s.c_p * unread(matches), s)
+    return Prediction("meshjoin", sizes, 0.0, w, corrected, printed, memory(w=most, **layout),
+                      w * cut.number)

@@ -4,15 +4,20 @@ Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]"
 
 Corrections, beside the printed equations:
 
-- *steady state*: the paper measures w_N and w_S; here they follow from the cache inequality. With T stream tuples per R-cycle,
-  the values with p T v_S > sf m v_R are in H_R, H_S has the rest of M, and T is what fills it: one equation, solved by
-  bisection.
-- *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table included; a cached value takes v_E
-  beside its tuples; candidates for switching take a fiftieth of M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
-- *absent values*: a value that has no master tuple is in H_R for the v_E that it takes, where p T v_S > sf v_E.
+- *steady state*: the paper measures w_N and w_S; here they follow from the cache inequality. With T
+  stream tuples per R-cycle, the values with p T v_S > sf m v_R are in H_R, H_S has the rest of M,
+  and T is what fills it: one equation in T.
+- *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table
+  included; a cached value takes v_E beside its tuples, and the candidates for switching a share of
+  M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
+- *absent values*: a value that has no master tuple is in H_R for the v_E that it takes, where p T
+  v_S > sf v_E.
 - *look-up of the misses*: Eq. 2 lacks w_S c_H, as SSJ's does.
-- *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in the switching cycle only.
+- *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in
+  the switching cycle only.
 - *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
+- Eq. 5, lambda at a stable rate, is Eq. 3. Eq. 6 puts the bytes of Eq. 1 in the place of Eq. 5's
+  tuples, so that it is no rate of tuples; it is left out.
 """
 
 from __future__ import annotations
@@ -21,40 +26,37 @@ import math
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
-from semistream.cost_models.meshjoin import largest_chunk, unread
-
-CANDIDATE_BYTES, CANDIDATE_SHARE, LEAST_CANDIDATES = 26, 50, 64
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share
-
-
-def memory(b: float, h_r: float, f: float, v_r: float, w_s: float, r_t: float, v_p: float, v_s: float) -> float:
-    """M = (b + h_R f) v_R + w_S (R_t / b)(v_P + f v_S), bytes; [1] Eq. 1."""
-    return (b + h_r * f) * v_r + w_s * (r_t / b) * (v_p + f * v_s)
+from semistream.cost_models.meshjoin import unread
+from semistream.cost_models.solve import crossing
+from semistream.joins.scan_phase import largest_chunk
+from semistream.joins.ssbj import CANDIDATE_BYTES, LEAST_H_S, most_candidates
 
 
-def c_loop(c_io: float, b: float, c_h: float, c_b: float, w_n: float, c_s: float, c_o: float, w_s: float, c_e: float,
-           c_a: float) -> float:
-    """c_IO(b) + b (c_H + c_B) + w_N (c_S + c_H + c_O) + w_S (c_E + c_S + c_A + c_O), seconds; [1] Eq. 2."""
-    return c_io + b * (c_h + c_b) + w_n * (c_s + c_h + c_o) + w_s * (c_e + c_s + c_a + c_o)
+def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h: float, e_r: float,
+           v_e: float) -> dict[str, float]:
+    """The terms of M = b v_R + h_R v_H + e_R v_E + candidates + w_S (R_t / b) v_S, bytes; [1] Eq. 1
+    with *real bytes*, where the last one, H_S, gets what the others leave.
 
-
-def service_rate(w_n: float, w_s: float, c_loop: float) -> float:
-    """mu = (w_N + w_S) / c_loop, tuples/s; [1] Eq. 3, and lambda at a stable rate, Eq. 5."""
-    return (w_n + w_s) / c_loop
-
-
-def arrival_rate(c_loop: float, h_r: float, f: float, v_r: float, b: float, w_s: float, r_t: float, v_p: float,
-                 v_s: float) -> float:
-    """lambda = 1 / c_loop [h_R v_R f + b v_R + w_S (R_t / b)(v_P + f v_S)]; [1] Eq. 6, as printed.
-
-    It puts bytes in the place of the tuples of Eq. 5, so that it is a rate of memory, not of tuples: for a rate use Eq. 5.
+    h_r: tuples in H_R, of v_h bytes each; e_r: join values there; candidates: bytes.
     """
-    return (h_r * v_r * f + b * v_r + w_s * (r_t / b) * (v_p + f * v_s)) / c_loop
+    taken = {"disk buffer": b * v_r, "candidates": candidates, "H_R": h_r * v_h + e_r * v_e}
+    return taken | {"H_S": m - sum(taken.values())}
 
 
-def is_cached(m: float, v_r: float, n: float, v_s: float, sf: float = 1.0) -> bool:
-    """The cache inequality: sf m v_R < n v_S, with m master tuples, n stream tuples of the value per R-cycle; [1] Theorem 2."""
-    return sf * m * v_r < n * v_s
+def c_loop(*, c_io: float, b: float, c_h: float, c_b: float, w_n: float, c_r: float, c_n: float,
+           w_s: float, c_e: float, c_s: float, c_a: float, c_o: float) -> float:
+    """c_IO(b) + b (c_H + c_B) + w_N (c_S + c_R + c_N) + w_S (c_E + c_S + c_A + c_O), seconds; [1]
+    Eq. 2.
+
+    c_r, c_n: c_H and c_O of H_R, which [1] does not tell from those of H_S.
+    """
+    return c_io + b * (c_h + c_b) + w_n * (c_s + c_r + c_n) + w_s * (c_e + c_s + c_a + c_o)
+
+
+def worth_caching(*, m: float, v_r: float, v_s: float, v_e: float = 0.0, sf: float = 1.0) -> float:
+    """The n from which a value is cached: more stream tuples per R-cycle than sf (m v_R + v_E) /
+    v_S, with m master tuples. [1] Theorem 2, the cache inequality sf m v_R < n v_S, has no v_E."""
+    return sf * (m * v_r + v_e) / v_s
 
 
 class Balance(NamedTuple):
@@ -62,49 +64,57 @@ class Balance(NamedTuple):
 
     tuples: float  # T, stream tuples per R-cycle
     h_r: float  # master tuples in H_R
+    e_r: float  # join values there
     hit: float  # p_N, absent values too
     lost: float  # of it, those
-    h_r_bytes: float
     h_s: float  # tuples in H_S
 
 
-def balance(work: Workload, pool: float, partitions: float, disk_tuples: float, sf: float = 1.0) -> Balance:
-    """The T at which H_S, with what H_R leaves of `pool` bytes, holds just the tuples of an R-cycle that miss H_R (*steady
-    state*)."""
-    v_s, each = work.stream_tuple_bytes, work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes
+def balance(work: Workload, pool: float, partitions: float, disk_tuples: float,
+            sf: float = 1.0) -> Balance:
+    """The T at which H_S, with what H_R leaves of `pool` bytes, holds just the tuples of an R-cycle
+    that miss H_R (*steady state*)."""
+    v_s, v_e = work.stream_tuple_bytes, work.cached_key_bytes
+    value_bytes = work.fan_out * work.cached_tuple_bytes + v_e
     most = partitions * largest_chunk(disk_tuples)
-    least = max(pool * LEAST_H_S, v_s * partitions)
+    room = pool - max(pool * LEAST_H_S, v_s * partitions)
+    n = worth_caching(m=work.fan_out, v_r=work.cached_tuple_bytes, v_s=v_s, v_e=v_e, sf=sf)
+    n_absent = worth_caching(m=0, v_r=0, v_s=v_s, v_e=v_e, sf=sf)
 
-    def at(t: float) -> Balance:
-        c = work.frequencies.worth(sf * each / (t * v_s), sf * work.cached_key_bytes / (t * v_s), each, work.cached_key_bytes,
-                                   pool - least)
-        return Balance(t, c.keys * work.fan_out, c.hit, c.lost, c.bytes, min((pool - c.bytes) / v_s, most))
+    def at(log_t: float) -> Balance:
+        t = math.exp(log_t)
+        c = work.frequencies.worth(n / t, n_absent / t, value_bytes, v_e, room)
+        h_s = min((pool - c.bytes) / v_s, most)
+        return Balance(t, c.keys * work.fan_out, c.keys + c.absent, c.hit, c.lost, h_s)
 
-    low, high = math.log(partitions), math.log(max(pool / v_s, 2.0)) + 30.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        here = at(math.exp(middle))
-        low, high = (middle, high) if here.tuples * (1 - here.hit) < here.h_s else (low, middle)
-    return at(math.exp(low))
+    def surplus(log_t: float) -> float:
+        """ln of the tuples that miss H_R, over those that H_S holds."""
+        b = at(log_t)
+        return math.log(max(b.tuples * (1 - b.hit), 1e-300) / b.h_s)
+
+    return at(crossing(surplus, math.log(partitions), math.log(max(pool / v_s, 2.0)) + 30.0))
 
 
-def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, switching_factor: float = 1.0) -> Prediction:
-    """disk_tuples: b. The form with fixed M."""
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            switching_factor: float = 1.0) -> Prediction:
+    """m: M, bytes; disk_tuples: b. The form with fixed M."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    candidates = max(int(memory) // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES) * CANDIDATE_BYTES
-    pool = memory - cut.most_bytes - candidates
+    layout = {"m": m, "b": cut.most_tuples, "v_r": cut.tuple_bytes, "v_h": work.cached_tuple_bytes,
+              "v_e": work.cached_key_bytes, "candidates": most_candidates(int(m)) * CANDIDATE_BYTES}
+    pool = memory(h_r=0, e_r=0, **layout)["H_S"]  # H_R and H_S share it
     least = max(pool * LEAST_H_S, work.stream_tuple_bytes * cut.number)
-    if 2 * cut.most_bytes > memory or pool < 2 * least:
+    if not cut.fits(m) or pool < 2 * least:
         return infeasible("ssbj", sizes)
     x = balance(work, pool, cut.number, cut.most_tuples, switching_factor)
-    parts = {"disk buffer": cut.most_bytes, "candidates": candidates, "H_R": x.h_r_bytes, "H_S": pool - x.h_r_bytes}
-    w = x.tuples / cut.number
-    w_n, w_s = w * x.hit, w * (1 - x.hit)
+    parts = memory(h_r=x.h_r, e_r=x.e_r, **layout)
+    w_n, w_s = x.tuples / cut.number * x.hit, x.tuples / cut.number * (1 - x.hit)
     s = work.symbols(costs, w_s * cut.number, cut.tuples, x.h_r)
     if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r)
-    printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_b, 0.0, s.c_s, s.c_o, w_s, s.c_e, s.c_a) + w_n * (s.c_s + s.c_r + s.c_n)
+    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, c_b=s.c_b, w_n=w_n, c_r=s.c_r, c_n=s.c_n,
+                     w_s=w_s, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
     matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
-    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts, w_s * cut.number, x.h_r)
+    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts,
+                      w_s * cut.number, x.h_r)

@@ -1,9 +1,11 @@
 """SSCJ's cost model.
 
-Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module* (2013), "[1]" below.
+Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module*
+(2013), "[1]" below. Its Eq. 1 and Eq. 2 are SSJ's.
 
-Corrections: *look-up of the misses*, *key bytes* and *detection* as in SSJ, *w in the steady state*, *iteration* and *reading
-ahead* as in HYBRIDJOIN, over what the stream looks like behind the cache.
+Corrections: *look-up of the misses*, *key bytes*, *one hash table* and *detection* as in SSJ; *w in
+the steady state*, *iteration* and *reading ahead* as in HYBRIDJOIN, over what the stream looks like
+behind the cache.
 """
 
 from __future__ import annotations
@@ -13,35 +15,28 @@ from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.hybridjoin import reads
 
 
-def memory(m: float, d: float, v_r: float, h_r: float, alpha: float) -> dict[str, float]:
-    """The terms of M = d v_R + h_R v_R + 8 h_R + alpha (..) + (1 - alpha)(..), bytes; [1] Eq. 1, (..) = M - d v_R - h_R v_R - 8
-    h_R."""
-    rest = m - d * v_r - h_r * v_r - ssj.RECORDER_BYTES * h_r
-    return {"disk buffer": d * v_r, "H_R": h_r * v_r, "frequency recorder": ssj.RECORDER_BYTES * h_r, "H_S": alpha * rest,
-            "queue": (1 - alpha) * rest}
-
-
-c_loop = ssj.c_loop  # [1] Eq. 2 is SSJ's Eq. 2 with c_IO(d)
-service_rate = ssj.service_rate  # [1] Eq. 3
-
-
-def predict(work: Workload, memory: float, costs: Costs, disk_tuples: float, cache_tuples: float) -> Prediction:
-    """disk_tuples: d; cache_tuples: h_R."""
-    sizes, cut = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}, work.partitions(disk_tuples)
-    cache = ssj.h_r_bytes(work, cache_tuples)
-    left = memory - cut.most_bytes - cache
-    h_s, hit = left / work.indexed_tuple_bytes, ssj.front(work, cache_tuples)
-    parts = {"disk buffer": cut.most_bytes, "H_R": cache, "H_S": left}
-    if 2 * cut.most_bytes > memory or h_s < 1:
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            cache_tuples: float) -> Prediction:
+    """m: M, bytes; disk_tuples: d; cache_tuples: h_R."""
+    sizes = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}
+    cut, hit = work.partitions(disk_tuples), work.frequencies.top(cache_tuples / work.fan_out)
+    parts = ssj.memory(m=m, d=cut.most_tuples, v_r=cut.tuple_bytes,
+                       h_r=ssj.held(work, cache_tuples),
+                       v_h=work.cached_tuple_bytes, v_f=work.cached_key_bytes)
+    h_s = parts["H_S"] / work.indexed_tuple_bytes
+    if not cut.fits(m) or h_s < 1:
         return infeasible("sscj", sizes)
     if hit > 1 - 1e-9:
-        return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples, parts)
+        return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
+                             parts)
     missed = work.frequencies.without(cache_tuples / work.fan_out)
     present = 1 - missed.absent
-    w = reads(missed.partitions(cut.number), h_s).w if present > 1e-9 else 1.0
-    w_s = w / max(present, 1e-9)
-    w_n = w_s * hit / (1 - hit)
+    found = reads(missed.partitions(cut.number), h_s).w if present > 1e-9 else 1.0
+    disk = found / max(present, 1e-9)
+    front = ssj.w_n(p_n=hit, s_n=disk / (1 - hit), n=1)
     s = work.symbols(costs, h_s, cut.tuples, cache_tuples, "index")
-    printed = c_loop(s.c_io, cut.tuples, s.c_h, s.c_f, w, s.c_o, s.c_e, s.c_s, s.c_a, 0.0) + w_n * (s.c_r + s.c_n + s.c_s)
-    corrected = printed + w_s * s.c_r + (w_s - w) * s.c_s + s.c_i + s.c_d + w * s.c_m
-    return Prediction("sscj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts, h_s, cache_tuples)
+    printed = ssj.c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=found, c_o=s.c_o,
+                         c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
+    corrected = printed + disk * s.c_r + (disk - found) * s.c_s + s.c_i + s.c_d + found * s.c_m
+    return Prediction("sscj", sizes, front, disk, work.beside(corrected, s), printed, parts, h_s,
+                      cache_tuples)

@@ -1,7 +1,9 @@
-"""Units, defined once: sizes are bytes or tuples, costs and times are seconds, rates are tuples a second.
+"""Units, defined once: sizes are bytes or tuples, costs and times are seconds, rates are tuples a
+second.
 
-The papers give costs in nanoseconds and multiply each c_loop by 10^-9. Here costs are seconds from the beginning, so that the
-factor does not appear in the equations; ``NANOSECOND`` turns a paper's number into ours.
+The papers give costs in nanoseconds and multiply each c_loop by 10^-9. Here costs are seconds from
+the beginning, so that the factor does not appear in the equations; ``NANOSECOND`` turns a paper's
+number into ours.
 """
 
 NANOSECOND = 1e-9  # seconds

@@ -1,11 +1,11 @@
-"""The experiments of the papers on semi-stream joins, by name. Adding one is an entry in its paper's module."""
+"""The experiments of the papers, by name. Adding one is an entry in its paper's module."""
 
 from __future__ import annotations
 
-from semistream.experiments import cost_models, ssbj, sscj, ssj, xhybridjoin
+from semistream.experiments import cost_models, sketches, ssbj, sscj, ssj, x_hybridjoin
 from semistream.experiments.model import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for module in (ssj, ssbj, sscj, xhybridjoin, cost_models) for e in module.EXPERIMENTS}
+    e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, sketches, cost_models) for e in module.EXPERIMENTS}
 
 __all__ = ["EXPERIMENTS", "Experiment"]

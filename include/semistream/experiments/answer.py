@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semistream.joins.base import JoinOutput
+from semistream.joins.output import JoinOutput
 from semistream.warehouse.checksum import checksum
 
 

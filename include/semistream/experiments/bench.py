@@ -54,6 +54,11 @@ class Bench:
         known = Costs.load(self.given).measured.get("pace") if self.given and self.given.exists() else None
         return Pace(self.clock, known) if self.paced else lambda: 1.0
 
+    @property
+    def costs_used(self) -> dict[str, Any]:
+        """When and where they were measured, by kind of data."""
+        return {k: {"machine": c.machine, **c.measured} for k, c in self._costs.items()}
+
     def data(self, point: Point) -> Data:
         key = (point.data, point.tuples, point.skew)
         if key not in self._data:

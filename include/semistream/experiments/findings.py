@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from semistream.experiments.bench import Bench
 from semistream.experiments.explain import Setting, explain
-from semistream.experiments.model import FAILED, Claim, Experiment, Number, Point, Row
+from semistream.experiments.model import FAILED, Claim, Experiment, Number, Row
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,11 @@ class Finding:
     why: list[Setting]
 
 
-def key(point: Point) -> str:
+def key(point: Any) -> str:
     return json.dumps(asdict(point), sort_keys=True)
 
 
-def judge(experiment: Experiment, bench: Bench, points: Sequence[Point], rows: Sequence[dict[str, Any]]) -> list[Finding]:
+def judge(experiment: Experiment, bench: Any, points: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[Finding]:
     of = {key(p): p for p in points}
     findings = []
     for claim in experiment.claims:

@@ -16,7 +16,7 @@ from semistream.errors import SemistreamError
 from semistream.experiments.answer import Answer
 from semistream.experiments.data import Stream
 from semistream.joins import REGISTRY, SemiStreamJoin
-from semistream.joins.base import JoinOutput
+from semistream.joins.output import JoinOutput
 
 BATCHES = 10  # means that an interval is taken over
 T_95 = 2.262  # of Student's distribution with 9 degrees of freedom

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from semistream.config import Places
 from semistream.cost_models import Prediction, Workload
 from semistream.joins import REGISTRY
 
@@ -153,13 +154,36 @@ class Plot:
     caption: str = ""
 
 
+class Runner(Protocol):
+    """What measures the points of a study."""
+
+    scale: float
+    costs_used: Mapping[str, Any]  # of this machine, where they were measured
+
+    def run(self, point: Any, further: Figures | None = None) -> dict[str, Any]:
+        """A point's row: whatever its plots, claims and page show, and series, data, master_tuples, skew, state, error and
+        answer, which is the same for all points of the same data; where it cannot run, with the error."""
+        ...
+
+
+@dataclass(frozen=True)
+class Study:
+    """How experiments are run whose points are not settings of a semi-stream join."""
+
+    open: Callable[[float, Places, Callable[[str], None]], Runner]  # takes the scale
+    told: Callable[[Row], str]  # a line on a point that was measured
+    page: str  # the report's template
+    note: str  # on how it was measured
+    answers: str  # what is the same for all, by the answers
+
+
 @dataclass(frozen=True)
 class Experiment:
     name: str
     paper: str  # the authors' short title of it
     figure: str
     about: str  # one line
-    points: Callable[[Asked, Sequence[str]], list[Point]]  # of these algorithms
+    points: Callable[[Any, Sequence[str]], Sequence[Any]]  # takes what may be asked, `Asked`; of these algorithms, `Point`s
     algorithms: tuple[str, ...]
     claims: tuple[Claim, ...]
     plots: tuple[Plot, ...]
@@ -167,6 +191,7 @@ class Experiment:
     least: float = 0.005  # scale at which every M still holds two disk buffers
     beside: bool = True  # whether our own algorithm may be shown too
     figures: Figures | None = None  # more columns
+    study: Study | None = None  # none: of semi-stream joins
 
 
 TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk phase, tuples/s", "c_loop": "c_loop, s",
@@ -174,4 +199,6 @@ TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk p
           "through_cache": "share of the stream through the cache", "processing_time": "mean processing time, s",
           "waiting_time": "mean waiting time, s", "rate": "arrival rate, tuples/s", "needed": "memory needed, bytes",
           "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples", "cache_tuples": "h_R, tuples",
-          "resident_tuples": "non-swappable part, tuples", "w": "w, stream tuples per iteration"}
+          "resident_tuples": "non-swappable part, tuples", "w": "w, stream tuples per iteration",
+          "w_n": "w_N, stream tuples per iteration through H_R", "w_s": "w_S, stream tuples per iteration through H_S",
+          "estimate_error": "mean error, |J - estimate| / min(J, estimate)", "update_ns": "ns a key"}

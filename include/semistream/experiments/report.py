@@ -21,10 +21,11 @@ from semistream.experiments.model import FAILED, TITLES, Experiment, Plot, Row, 
 from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
 
-DASHES = {"model": "--", "printed": ":", "expected": "-."}
+DASHES = {"model": "--", "printed": ":", "expected": "-.", "logarithm": "-.", "power": (0, (1, 3))}
 SYMBOLS = {"disk_tuples": "d", "cache_tuples": "h_R", "resident_tuples": "d_N", "slices": "q", "switching_factor": "sf",
            "cache_share": "cache share"}
-NAMES = {"model": "model", "printed": "as printed", "expected": "expected count"}
+NAMES = {"model": "model", "printed": "as printed", "expected": "expected count", "logarithm": "by logarithms",
+         "power": "by fitted powers"}
 
 
 def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], rows: Sequence[Row],
@@ -37,7 +38,7 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
         "sizes": _sizes, "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
     with rc_context(STYLE):
         plots = [{"title": p.title, "caption": p.caption, "svg": drawn} for p in experiment.plots if (drawn := draw(p, rows))]
-    page = environment.get_template("experiment.html").render(
+    page = environment.get_template(experiment.study.page if experiment.study else "experiment.html").render(
         experiment=experiment, about=about, rows=rows, findings=findings, plots=plots, wrong=wrong_answers(rows),
         failed=[r for r in rows if r["state"] == FAILED], needed=any("needed" in r for r in rows),
         several=len({r["data"] for r in rows}) > 1, explained=[f for f in findings if f.why])
@@ -63,7 +64,7 @@ def claims_text(values: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in {"python": m["python"], **about["versions"]}.items())
     screen.print(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, {m['system']}\ncommit {about['commit']}, "
                  f"{versions}", soft_wrap=True)
-    answers = "; ".join(values["wrong_answers"]) or "of all joins equal, by checksum"
+    answers = "; ".join(values["wrong_answers"]) or about["answers"]
     screen.print(f"$ {about['command']}\nscale {about['scale']:g}; {about['page_cache']}; answers: {answers}\n", soft_wrap=True,
                  markup=False)
     screen.print(claims_table(about, values["claims"]))
@@ -98,10 +99,10 @@ def _lines(plot: Plot, rows: Sequence[Row]) -> str:
         for model in plot.models:
             known = [(r[plot.x], r[f"{plot.y}_{model}"]) for r in mine if r.get(f"{plot.y}_{model}") is not None]
             if known:
-                axes.plot(*zip(*known, strict=True), DASHES[model], color=colour, lw=1)
+                axes.plot(*zip(*known, strict=True), linestyle=DASHES[model], color=colour, lw=1)
     for model in plot.models:
         if any(f"{plot.y}_{model}" in r for r in rows):
-            axes.plot([], [], DASHES[model], color="#555", lw=1, label=NAMES[model])
+            axes.plot([], [], linestyle=DASHES[model], color="#555", lw=1, label=NAMES[model])
     _name(plot, axes, plot.y)
     return svg(figure)
 

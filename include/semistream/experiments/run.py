@@ -53,7 +53,7 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     return list(found.values())
 
 
-PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin")
+PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "sketch")
 
 
 def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str, tell: Tell) -> Outcome:
@@ -74,7 +74,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
             row = known.get(key(point))
             if row is None:
                 row = bench.run(point, experiment.figures) | {"point": key(point), "measured_at": _now()}
-                tell(f"[{i + 1}/{len(points)}] {told(row)}")
+                tell(f"[{i + 1}/{len(points)}] {told(row, experiment)}")
             rows.append(row)
             _write(output, about, rows)
     finally:
@@ -88,18 +88,23 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     return Outcome(about, output / REPORT, findings, wrong_answers(rows), sum(r["state"] != FAILED for r in rows))
 
 
-def told(row: dict[str, Any]) -> str:
+def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
     """A line on a point."""
     where = f"{row['series']:<20} |R| {row['master_tuples']:>11,}  skew {row['skew']:g}"
     if row["state"] == FAILED:
         return f"{where}  failed: {row['error']}"
+    if experiment and experiment.study:
+        return experiment.study.told(row)
     sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in row["parameters"].items())
     return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} ± {row['mu_interval']:,.0f} tuples/s (model "
             f"{row['mu_model']:,.0f})  {row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s")
 
 
-def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Bench:
+def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Any:
+    """A `Bench`, or a study's `Runner`."""
     wanted = settings.scale or experiment.scale
+    if experiment.study:
+        return experiment.study.open(wanted, places, tell)
     scale = max(wanted, experiment.least)
     if scale > wanted:
         tell(f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which every M holds its disk buffers")
@@ -119,22 +124,29 @@ def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
 
 
 def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[str]:
+    if experiment.study:
+        for name in settings.algorithms:
+            if name not in experiment.algorithms:
+                raise ConfigError("algorithms", f"must be of {', '.join(experiment.algorithms)}", name, "Leave it out.")
+        return list(settings.algorithms or experiment.algorithms)
     if settings.algorithms:
         return [find_algorithm(a).name for a in settings.algorithms]
     beside = [a for a, entry in REGISTRY.items() if entry.own and experiment.beside and a in MODELS]
     return list(dict.fromkeys([*experiment.algorithms, *beside]))
 
 
-def _about(experiment: Experiment, settings: ExperimentSettings, bench: Bench, command: str) -> dict[str, Any]:
+def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any, command: str) -> dict[str, Any]:
     here = Path(__file__).parent
     told = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     changed = subprocess.run(["git", "-C", here, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
-    costs = {k: {"machine": c.machine, **c.measured} for k, c in bench._costs.items()}
+    study = experiment.study
     return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure, "about": experiment.about,
             "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock, "pace": settings.pace,
             "command": command, "commit": told.stdout.strip() + ("-changed" if changed.stdout.strip() else ""),
             "machine": machine(), "versions": {p: version(p) for p in ("semistream", "numpy", "numba", "pyarrow")},
-            "date": _now(), "costs": costs, "page_cache": "R is read with O_DIRECT, past the page cache"}
+            "date": _now(), "costs": bench.costs_used,
+            "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
+            "answers": study.answers if study else "of all joins equal, by checksum"}
 
 
 def machine() -> dict[str, Any]:

@@ -9,12 +9,12 @@ from semistream.experiments.layouts import over_memory, over_relation, over_skew
 from semistream.experiments.model import Claim, Experiment, Plot, times
 
 PAPER = "SSCJ (2013)"
-FOUR = ("sscj", "hybridjoin", "rmeshjoin", "meshjoin")
+FOUR = ("sscj", "hybridjoin", "r-meshjoin", "meshjoin")
 
 
 def _than_meshjoin(**where: Any) -> tuple[Claim, ...]:
     return tuple(times(f"SSCJ is significantly faster than {title}", "sscj", other, None, **where)
-                 for other, title in (("rmeshjoin", "R-MESHJOIN"), ("meshjoin", "MESHJOIN")))
+                 for other, title in (("r-meshjoin", "R-MESHJOIN"), ("meshjoin", "MESHJOIN")))
 
 
 EXPERIMENTS = (
@@ -37,6 +37,6 @@ EXPERIMENTS = (
         Claim(f"The {what} of SSCJ is significantly smaller than {title}'s",
               times("", other, "sscj", None, y=y, rate=when).find, "more than 1", 1.0)
         for y, what, when in (("processing_time", "processing time", 0.0), ("waiting_time", "waiting time", lambda r: r > 0))
-        for other, title in (("hybridjoin", "HYBRIDJOIN"), ("rmeshjoin", "R-MESHJOIN"), ("meshjoin", "MESHJOIN")))),
+        for other, title in (("hybridjoin", "HYBRIDJOIN"), ("r-meshjoin", "R-MESHJOIN"), ("meshjoin", "MESHJOIN")))),
     cost("sscj", PAPER, "Fig. 6", FOUR),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from semistream.experiments.common import cost, data_sets, time_points
-from semistream.experiments.layouts import R, around, lost, over_memory, over_relation, over_skew
+from semistream.cost_models import Prediction, ssj
+from semistream.experiments.common import cost, data_sets, error, time_points
+from semistream.experiments.layouts import FACTORS, R, around, lost, over_memory, over_relation, over_skew
 from semistream.experiments.model import Asked, Claim, Experiment, Plot, Point, times
 
 PAPER = "SSJ (2014)"
@@ -16,6 +18,28 @@ def _tuning(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     return [p for a in algorithms for p in around(asked, Point(a, round(R * asked.scale), 0.05))]
 
 
+def _phases(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
+    """h_R varied, with M and d as they are."""
+    return [p for a in algorithms for p in around(asked, Point(a, round(R * asked.scale), 0.05), FACTORS)
+            if dict(p.place)["at_disk_tuples"] == 1.0]
+
+
+def _calculated(asked: Asked, point: Point, prediction: Prediction) -> Mapping[str, float]:
+    """w_N and w_S by the printed equations, with the S_n / n and the h_S of the model."""
+    at = {"h_r": prediction.h_r, "r_t": asked.work(point).master_tuples}
+    d = asked.work(point).partitions(prediction.sizes["disk_tuples"]).tuples
+    phi, psi = ssj.factors_n(**at)
+    p_n = {"printed": ssj.p_n(exponent=point.skew, **at), "logarithm": ssj.p_n_logarithm(**at),
+           "power": ssj.p_n_power(phi_n=phi, psi_n=psi, **at)}
+    theta, psi, phi = ssj.factors_s(d=d, **at)
+    p_s = {"printed": ssj.p_s(d=d, **at), "power": ssj.p_s_power(d=d, theta_s=theta, psi_s=psi, phi_s=phi, **at)}
+    return ({f"w_n_{form}": ssj.w_n(p_n=p, s_n=prediction.w, n=1) for form, p in p_n.items()}
+            | {f"w_s_{form}": ssj.w_s(p_s=p, h_s=prediction.h_s) for form, p in p_s.items()})
+
+
+FORMS = {"w_n_printed": "w_N by Eq. 4 and 7", "w_n_logarithm": "w_N by Eq. 5 and 7", "w_n_power": "w_N by Eq. 6 and 7",
+         "w_n_model": "w_N by the stream's frequencies", "w_s_printed": "w_S by Eq. 8, with h_S",
+         "w_s_power": "w_S by Eq. 9 and 10", "w_s_model": "w_S by what misses H_R"}
 SLOWER = Claim("SSJ is slightly slower than MESHJOIN where the stream is uniform",
                times("", "ssj", "meshjoin", 1.0, skew=0.0).find, "≤ 1", 0.7, 1.0, explain=True)
 
@@ -42,6 +66,13 @@ EXPERIMENTS = (
         (Plot("Service rate over d and h_R", "disk_tuples", second="cache_tuples"),
          Plot("Tuning of the disk buffer", "disk_tuples", log="x", only={"at_cache_tuples": 1.0}),
          Plot("Tuning of H_R", "cache_tuples", log="x", only={"at_disk_tuples": 1.0})), beside=False),
+    Experiment("ssj-phases", PAPER, "Fig. 4", "w_N and w_S calculated and measured over h_R, M = 5% of R", _phases,
+               ("ssj",), tuple(
+        Claim(f"{what} is as measured", partial(error, y=by[:3], by=by), "good correspondence", 0, 0.1, unit="%",
+              note="median error; up to 10% is taken as good") for by, what in FORMS.items()),
+        (Plot("w_N over h_R", "cache_tuples", "w_n", models=("printed", "logarithm", "power", "model"), log="x"),
+         Plot("w_S over h_R", "cache_tuples", "w_s", models=("printed", "power", "model"), log="x")),
+        beside=False, figures=_calculated),
     *time_points("ssj", PAPER, "Fig. 7", BOTH, (
         Claim("The processing time of SSJ is significantly smaller than MESHJOIN's",
               times("", "meshjoin", "ssj", None, y="processing_time", rate=0.0).find, "more than 1", 1.0),

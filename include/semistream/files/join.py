@@ -21,7 +21,8 @@ from semistream.config import JoinSettings, Names, Pairs, Places, Types
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.sink import OutputFile, check_output
 from semistream.files.source import Chunk, FileSource, Rejected, open_source
-from semistream.joins.base import NULL_KEY, UNPARSABLE, JoinOutput, SemiStreamJoin
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.output import NULL_KEY, UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm
 from semistream.keys import resolve_keys
 from semistream.master.publish import publish_snapshot
@@ -96,20 +97,15 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     _check_places(settings)
     stream = open_source("stream", settings.stream, kind=settings.stream_format or "", types=settings.types,
                          null_values=settings.null_values, delimiter=settings.delimiter)
-    summary, parameters = Summary(settings.algorithm, memory_budget=int(settings.memory)), settings.parameters
+    summary = Summary(settings.algorithm, memory_budget=int(settings.memory))
     with ExitStack() as stack:
         relation = open_master(settings, stream, summary, stack, progress)
         summary.notes += stream.notes
         chunks = stream.chunks()
-        if settings.auto:
-            first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
-            parameters = _choose(settings, first.rows, relation, summary)
-            chunks = chain([first], chunks)
-        operator = open_join(
-            summary.algorithm, memory=int(settings.memory), stream=stream.schema, master=relation, on=list(settings.on.items()),
-            columns=settings.columns or None, join_type=settings.join_type, parameters=parameters)
+        first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
+        operator = _open(settings, first.rows, relation, summary)
         outputs = _Outputs(settings, operator, stack)
-        for chunk in chunks:
+        for chunk in chain([first], chunks):
             outputs.reject(chunk.rejected, summary)
             for step in operator.process(chunk.rows):
                 outputs.write(step)
@@ -122,12 +118,16 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     return summary
 
 
-def _choose(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation, summary: Summary) -> dict[str, Any]:
-    """The parameters of the algorithm that the cost models choose by a sample; the summary gets its name and the reason."""
-    choice = choose(sample, relation, int(settings.memory), list(settings.on.items()), settings.columns or None,
-                    costs=known_costs(Places.from_environment().home))
-    summary.algorithm, summary.reason = choice.algorithm, choice.reason
-    return choice.parameters
+def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation, summary: Summary) -> SemiStreamJoin:
+    """The operator. What is open, the algorithm or its sizes, the cost models choose by a sample of the stream; the summary gets
+    the algorithm's name, and the reason for it."""
+    memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
+    costs, parameters = known_costs(Places.from_environment().home), settings.parameters
+    if settings.auto:
+        choice = choose(sample, relation, memory, on, columns, costs=costs)
+        summary.algorithm, summary.reason, parameters = choice.algorithm, choice.reason, choice.parameters
+    return open_join(summary.algorithm, memory=memory, stream=sample.schema, master=relation, on=on, columns=columns,
+                     join_type=settings.join_type, parameters=parameters, costs=costs, sample=sample)
 
 
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource, progress: Progress = silent,

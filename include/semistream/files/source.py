@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, cast_rows, deciding_cells, exponents, infer_time, infer_type, parse_type
 from semistream.files.records import count_lines, split_records
+from semistream.source_files import open_parquet
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes of text that types are found from
@@ -95,6 +96,10 @@ class FileSource(ABC):
         for name in names:
             self.schema = self.schema.append(pa.field(name, pa.null()))
 
+    def only(self, columns: Sequence[str]) -> None:
+        """Give these columns, and no others; a row need not fit the types of others."""
+        self.schema = pa.schema([self.schema.field(c) for c in columns])
+
     def read_as(self, schema: pa.Schema) -> None:
         """Types by name, in place of those found."""
         self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names else f for f in self.schema])
@@ -118,7 +123,7 @@ class FileSource(ABC):
         """Rows in the file's own types, and the rows that are not rows."""
 
     def _typed(self, path: Path, raw: _Raw) -> Chunk:
-        rows, wrong = cast_rows(raw.rows, self.schema, self._exact)
+        rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, self._exact)
         text = raw.text or (lambda i: row_text(raw.rows, i))
         return Chunk(rows, raw.rejected + [Rejected(text(i), why, str(path), raw.line(i)) for i, why in wrong.items()])
 
@@ -403,8 +408,8 @@ class ParquetSource(FileSource):
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
         size, read = path.stat().st_size, 0
         try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(ROWS):
+            with open_parquet(path) as file:
+                for batch in file.iter_batches(ROWS, columns=self.schema.names):
                     read += batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
                     before = read - batch.num_rows

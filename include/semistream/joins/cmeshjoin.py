@@ -8,25 +8,30 @@ Memory-Optimal Many-To-Many Semi-Stream Join*, which cites it as their former wo
                               until w_S have come
         disk-probing phase:   one iteration of MESHJOIN; a disk tuple with f >= threshold matches in H_S is SWITCHED into H_R
 
-Deviations: those of MESHJOIN, and of the frequency detection (``front.py``). The paper assumes that a stream tuple has one match;
-here duplicate master keys are joined exactly too.
+Deviations: those of MESHJOIN, and of the frequency detection (`joins/frequency_detection.py`). The paper assumes that a stream
+tuple has one match; here duplicate master keys are joined exactly too.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import FrequentTuples, cache_phase
-from semistream.joins.sequential import MeshPhase
+from semistream.joins.admission import fill
+from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.frequency_detection import FrequentTuples
+from semistream.joins.output import JoinOutput
+from semistream.joins.scan_phase import Scan
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_probing import probe, steps
+from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class CmeshjoinParameters(Settings):
@@ -38,42 +43,55 @@ class CmeshjoinParameters(Settings):
 class Cmeshjoin(SemiStreamJoin):
     """Needs no index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f v_S)."""
 
+    h_s: ByChunk
+
     def __init__(self, spec: JoinSpec, parameters: CmeshjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.front = FrequentTuples(self, parameters.cache_tuples, parameters.threshold)
-        self.mesh = MeshPhase(self, self._detect)
-        self.mesh.require(self.arena.free)
+        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples, parameters.threshold)
+        self.scan = Scan(self.spec)
+        self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
+        self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
     def cached(self) -> int:
         """Master tuples in H_R."""
-        return self.front.cache.tuples
+        return self.h_r.cache.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)
-        if not self.mesh.started:
-            self.mesh.fill(held)
-        for first, block, keys in cache_phase(batch, codes, self.mesh.room.capacity):
-            misses = yield from self.front.probe(block, keys)
-            yield from self.mesh.take(held, codes, first + misses, arrived)
+        arrived, h_s = time.perf_counter(), self.h_s
+        for tuples, keys in steps(batch, codes, h_s.capacity):  # the stream-probing phase
+            misses = yield from probe(self.h_r.cache, tuples, keys, self.output)
+            buffer = StreamBuffer(self.layout, tuples, keys, misses, arrived)
+            while (yield from fill(h_s, buffer, self.output, h_s.missing)):  # ADD them to H_S and Q, until w_S have come
+                yield from self.iterate()
 
-    def _detect(self, partition: Partition, f: np.ndarray) -> None:
-        self.front.detect(partition, f)
-        if partition.number == self.master.partition_count - 1:
-            self.front.end_period()
+    def iterate(self) -> Iterator[JoinOutput]:
+        """The disk-probing phase."""
+        begun, h_s = self._begin(), self.h_s
+        h_s.close_chunk()
+        partition, read = self.scan.read()  # READ the next b tuples of R, cyclically
+        found = h_s.find(partition.codes)
+        yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
+        self.h_r.detect(partition, found.counts)  # SWITCH the frequent ones into H_R
+        if self.scan.ended_cycle:
+            self.h_r.end_period()
+        removed = h_s.remove()  # DELETE the oldest chunk
+        yield from self.output.finish(h_s, removed)
+        self._end(begun, len(removed.slots), read, self.scan.cycles)
 
     def _drain(self) -> Iterator[JoinOutput]:
-        return self.mesh.drain()
+        yield from super()._drain()
+        self.h_s.queue.clear()
 
-    def _waiting(self) -> int:
-        return self.mesh.live
+    def _state(self) -> State:
+        tables = self.h_s.tables() | {"cache": self.h_r.table()}
+        return tables, {"mesh": self.scan.values() | self.h_s.values(), "front": self.h_r.values()}
 
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        table, mesh = self.mesh.state()
-        cache, front = self.front.state()
-        return {"cache": cache} | ({"waiting": table} if table else {}), {"mesh": mesh, "front": front}
-
-    def _go_on(self, state: JoinState) -> None:
-        self.front.go_on(state.tables["cache"], state.values["front"])
-        self.mesh.resume(state)
+    def _restore(self, state: JoinState) -> None:
+        values = state.values["mesh"]
+        self.h_r.restore(state.tables["cache"], state.values["front"])
+        self.scan.restore(values)
+        if "waiting" in state.tables:
+            self._open(values["variable"])
+            self.h_s.restore(state.tables["waiting"], values, self.spec)

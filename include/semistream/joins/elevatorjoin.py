@@ -44,14 +44,18 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.errors import ConfigError
-from semistream.joins import kernels
-from semistream.joins.base import NO_MATCH, JoinOutput, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import PROBE_ROWS, cache_phase, cached_bytes, has_strings, join_long, probe_front, tuples_of
-from semistream.joins.partitionroom import PARTITION_BYTES, PartitionRoom, Visit
-from semistream.joins.parts import OUTPUT_ROWS, Cache, TupleStore, is_variable, variable_bytes
-from semistream.joins.sequential import StreamTuples, largest_chunk
+from semistream.joins.admission import fill
+from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.master_cache import MasterCache, cached_bytes
+from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.stored_types import has_strings, variable_bytes
+from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_probing import PROBE_ROWS, probe, steps
+from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
@@ -69,216 +73,112 @@ class ElevatorjoinParameters(Settings):
     disk_share: float = Field(0.0, ge=0, le=1, description="phi, the disk's share of what a miss costs; 0: measured")
 
 
-class Staged:
-    """The switching buffer: join values whose tuples are loaded and not findable yet."""
+class MissCosts:
+    """phi, the disk's share of what a miss costs: given, or measured sweep by sweep."""
 
-    def __init__(self) -> None:
-        self.keys: list[np.ndarray] = []
-        self.n: list[np.ndarray] = []
-        self.count = self.waited = 0  # values, and the stream tuples that waited for them
+    def __init__(self, given: float):
+        self.phi, self._measure = given or 1.0, not given
+        self.disk = self.other = 0.0  # seconds of this sweep: reading R; everything else that misses cost
 
-    def add(self, keys: np.ndarray, n: np.ndarray) -> None:
-        self.keys.append(keys)
-        self.n.append(n.astype(np.int64))
-        self.count += len(keys)
-        self.waited += int(n.sum())
+    def end_sweep(self, sweeps: int) -> None:
+        """Take up what the sweep, the sweeps-th, has shown."""
+        spent = self.disk + self.other
+        if self._measure and spent > 0:
+            now = self.disk / spent
+            self.phi = (self.phi + now) / 2 if sweeps > 1 else now
+        self.disk = self.other = 0.0
 
 
 class Elevatorjoin(SemiStreamJoin):
     """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N."""
 
+    h_s: ByPartition
+    parameters: ElevatorjoinParameters
+
     def __init__(self, spec: JoinSpec, parameters: ElevatorjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.parameters: ElevatorjoinParameters
-        self.tuples = StreamTuples(self.spec)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.pool = self.arena.free  # for H_S and H_R
-        self.v_r = cached_bytes(self.spec)
-        schema = self.spec.fetched_schema
-        most = int(min(self.pool // (Cache.LINK + TupleStore.slot_bytes(schema)), self.master.tuple_count))
-        self.most_cached = min(self.parameters.cache_tuples or most, most)
-        self.cache = Cache(schema, most + 1, self.pool // Cache.ENTRY + 1, self.pool if has_strings(schema) else 0)
-        all_of_r = self.master.tuple_count * (self.v_r + Cache.ENTRY)
+        self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
+        most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count))
+        self.most_cached = min(parameters.cache_tuples or most, most)
+        self.h_r = MasterCache(schema, most + 1, self.pool // MasterCache.ENTRY + 1, self.pool if has_strings(schema) else 0)
+        all_of_r = self.master.tuple_count * (self.v_r + MasterCache.ENTRY)
         self.whole = all_of_r <= self.pool * (1 - LEAST_H_S) and self.most_cached >= self.master.tuple_count
-        self.staged = Staged()
         self.position = self.sweeps = 0
-        self.phi = self.parameters.disk_share or 1.0
-        self._disk_seconds = self._miss_seconds = 0.0
-        self._room: PartitionRoom | None = None
-        self.variable = 0.0  # bytes of strings of an average stream tuple
+        self.costs = MissCosts(parameters.disk_share)
+        self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self._saves = 0  # snapshots since and with the last whole one
         self._changed = 0  # tuples that they told, and join values cached, since then
         self.arena.reserve("H_R", 0)
-        partitions = max(self.master.partition_count, 1)
-        if PartitionRoom.least_bytes(self.tuples.held, partitions) > self.pool * (1 - LEAST_H_S):
-            raise ConfigError("memory", f"must hold the disk buffer and the heads of {partitions:,} partitions",
-                              self.spec.memory, "Give more memory.")
+        self._require(self.h_s.least_bytes, self.pool * (1 - LEAST_H_S))
 
     @property
     def cached(self) -> int:
         """Master tuples in H_R."""
-        return self.cache.tuples
-
-    @property
-    def room(self) -> PartitionRoom:
-        assert self._room is not None
-        return self._room
-
-    def _waiting(self) -> int:
-        return self._room.live if self._room else 0
-
-    # Memory: H_R has what it uses and the switching buffer, H_S the rest, as far as more tuples waiting save anything
-
-    def _build(self, sample: pa.RecordBatch | None, width: int = 0) -> None:
-        if any(is_variable(f.type) for f in self.tuples.held) and sample is not None and sample.num_rows:
-            self.variable = float(variable_bytes(sample).mean()) + 1
-        partitions, wanted = max(self.master.partition_count, 1), self.parameters.waiting_tuples
-        size = int(wanted * PartitionRoom.tuple_bytes(self.tuples.held, self.variable, 1)) + PARTITION_BYTES * partitions
-        self._room = PartitionRoom(self.tuples.held, min(size, self.pool) if wanted else self.pool, self.variable, partitions,
-                                   width)
-        self._divide()
-
-    @property
-    def v_s(self) -> float:
-        """Bytes of a waiting tuple."""
-        return PartitionRoom.tuple_bytes(self.tuples.held, self.variable, self.room.width)
-
-    @property
-    def _useful(self) -> int:
-        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples'."""
-        h_s = largest_chunk(self.master.partition_tuples) * max(self.master.partition_count, 1) / 2
-        h_s = self.parameters.waiting_tuples or h_s
-        return int(h_s * self.v_s) + PARTITION_BYTES * self.room.partitions
-
-    def _divide(self) -> None:
-        used = self.cache.used
-        single = PartitionRoom.least_bytes(self.tuples.held, self.room.partitions, self.room.width)
-        least = max(int(self.pool * LEAST_H_S), single)
-        switch = min(self.pool // SWITCH_SHARE, max(self.pool - used - least, 0))
-        if self.whole:
-            switch = max(self.pool - used - least, 0)
-        h_s = min(self.pool - used - switch, max(self._useful, single))
-        self.arena.reserve("H_S", 0)
-        self.arena.reserve("H_R", used)
-        self.arena.reserve("H_S", self.room.resize(h_s))
-        self.arena.reserve("H_R", max(min(self.pool - h_s, self.arena.free + used), used))
+        return self.h_r.tuples
 
     # The outer loop
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        held = self.tuples.batch(batch)
-        if not self._room:
-            self._build(held)
-        arrived, sizes = time.perf_counter(), variable_bytes(held)
-        for first, block, keys in cache_phase(batch, codes, int(self.room.size / self.v_s)):
-            misses = yield from probe_front(self, self.cache, block, keys)
+        arrived = time.perf_counter()
+        for tuples, keys in steps(batch, codes, self.h_s.size / self.h_s.tuple_bytes):  # the cache phase
+            misses = yield from probe(self.h_r, tuples, keys, self.output)
             if len(misses):
-                yield from self._wait(batch, held, codes, first + misses, sizes, arrived)
+                yield from self._add(tuples, keys, misses, arrived)
 
-    def _wait(self, batch: pa.RecordBatch, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, sizes: np.ndarray,
-              arrived: float) -> Iterator[JoinOutput]:
-        """Let the misses into H_S; stop at the next partition whenever it is full."""
-        started = time.perf_counter()
-        spans = self.master.partitions_of(codes[rows])
-        somewhere = spans[:, 0] < spans[:, 1]
-        if not somewhere.all():
-            yield self._unmatched(batch.take(pa.array(rows[~somewhere])).columns, NO_MATCH)
-            rows, spans = rows[somewhere], spans[somewhere]
-        sizes, at = sizes[rows], 0
+    def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray, arrived: float) -> Iterator[JoinOutput]:
+        """ADD the misses to H_S; stop at the next partition whenever it is full."""
+        begun = time.perf_counter()
+        buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
+        absent = buffer.look_up(self.master)
+        if len(absent):
+            yield self.output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
         while True:
-            now = time.perf_counter()
-            n = self._admit(held, codes, rows[at:], spans[at:], sizes[at:], now)
-            at += n
-            self.stats.waited_seconds += n * (now - arrived)
-            self._miss_seconds += time.perf_counter() - started
-            if at == len(rows):
+            full = yield from fill(self.h_s, buffer, self.output)
+            self.costs.other += time.perf_counter() - begun
+            if not full:
                 return
-            if self.room.live:
-                yield from self.iterate()
-            else:
-                left = yield from join_long(self, self.tuples.columns, held, codes, rows[at:], sizes[at:])
-                rows, spans, sizes, at = rows[at:][left], spans[at:][left], sizes[at:][left], 0
-            started = time.perf_counter()
-
-    def _admit(self, held: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray, spans: np.ndarray, sizes: np.ndarray,
-               now: float) -> int:
-        """As many of the tuples as H_S has room for; none, when it is empty: the first is too long. Returns how many."""
-        room = self.room
-        n = room.fits(sizes)
-        if n < len(rows) and not n and self._longer(sizes):
-            n = room.fits(sizes)
-        return room.append(held, codes, rows[:n], spans[:n], sizes[:n], now)
-
-    def _longer(self, sizes: np.ndarray) -> bool:
-        """Where strings are longer than assumed, divide H_S's bytes anew between tuples and strings. False: nothing changed."""
-        room = self.room
-        mean = max(float(sizes[:1000].mean()), room.heap_live / max(room.live, 1))
-        if mean <= 1.1 * room.variable and room.live:
-            return False
-        self.variable = room.variable = mean
-        room.resize(room.size)
-        return True
+            yield from self.iterate()
+            begun = time.perf_counter()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """One iteration: the elevator's next stop, where all tuples that wait for that partition leave."""
-        started, read_before = time.perf_counter(), self.master.bytes_read
-        at = self.room.next(self.position)
+        """The disk phase: the elevator's next stop, where all tuples that wait for that partition leave."""
+        begun, h_s, disk, read = self._begin(), self.h_s, 0.0, 0
+        at = h_s.next(self.position)
         if at < 0:
             self._end_sweep()
-            at = self.room.next(0)
-        visit, disk, inside = self.room.visit(at), 0.0, started
-        matched, disk_tuples = np.zeros(len(visit.slots), bool), 0
+            at = h_s.next(0)
+        visit = h_s.visit(at)
         for number in range(at, visit.reach):
-            begun = time.perf_counter()
+            reading = time.perf_counter()
             if number == at:
-                self.master.prefetch(self.room.upcoming(at, self.master.buffers), self.spec.fetched)
-            partition = Partition(self.spec, number)
-            found, counts, total = self.room.find(partition.codes, visit)
-            if total:
+                self.master.prefetch(h_s.upcoming(at, self.master.buffers), self.spec.fetched)
+            partition = DiskPartition(self.spec, number)  # READ
+            found = h_s.find(partition.codes, visit)
+            if found.total:
                 partition.read()
-            disk += time.perf_counter() - begun
-            disk_tuples += len(partition.codes)
-            yield from self._join(visit, partition, found, counts, matched)
-        yield from self.finish(visit, matched)
+            disk += time.perf_counter() - reading
+            read += len(partition.codes)
+            if found.total:
+                yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
+        removed = h_s.remove(visit)  # REMOVE them all
+        yield from self.output.finish(h_s, removed)
         if visit.reach == at + 1:  # after its tuples left: this may shrink H_S, and move what is in it
-            self._switch(visit, partition, counts)
+            self._switch(visit, partition, found.counts)
         self.position = at + 1
-        now = time.perf_counter()
-        self._disk_seconds += disk
-        self._miss_seconds += now - inside - disk
-        self._iterated(started, read_before, len(visit.slots), disk_tuples, self.sweeps)
+        self.costs.disk += disk
+        self.costs.other += time.perf_counter() - begun.at - disk
+        self._end(begun, len(removed.slots), read, self.sweeps)
         if self.position >= self.master.partition_count:
             self._end_sweep()
-
-    def _join(self, visit: Visit, partition: Partition, found: np.ndarray, counts: np.ndarray,
-              matched: np.ndarray) -> Iterator[JoinOutput]:
-        for rows, tuples in visit.pairs(found, counts):
-            master = partition.take(rows).columns
-            stream = self.tuples.columns(visit.keys[tuples], self.room.store.get(visit.slots[tuples]))
-            stream, master, tuples = self._equal(stream, master, tuples)
-            matched[tuples] = True
-            if len(tuples):
-                yield self._joined(stream, master)
-
-    def finish(self, visit: Visit, matched: np.ndarray) -> Iterator[JoinOutput]:
-        """Remove the partition's tuples: all of R that they can match was read."""
-        stats, now, n = self.stats, time.perf_counter(), len(visit.slots)
-        stats.processed_seconds += n * now - visit.arrived
-        stats.processed_seconds_max = max(stats.processed_seconds_max, now - visit.first)
-        stats.matched += int(matched.sum())
-        lost = np.flatnonzero(~matched)
-        for first in range(0, len(lost), OUTPUT_ROWS):
-            part = lost[first:first + OUTPUT_ROWS]
-            columns = self.tuples.columns(visit.keys[part], self.room.store.get(visit.slots[part]))
-            yield self._unmatched(columns, NO_MATCH)
-        self.room.remove(visit)
 
     # The cache
 
     def _worth(self, n: np.ndarray, m: np.ndarray | int) -> np.ndarray:
         """The cost-balanced inequality, as its left side over its right one: above 1 a value with n stream tuples a sweep and m
         master tuples is worth caching."""
-        return n * self.v_s / (2 * max(self._price, 1e-9) * (m * self.v_r + Cache.ENTRY))
+        return n * self.h_s.tuple_bytes / (2 * max(self._price, 1e-9) * (m * self.v_r + MasterCache.ENTRY))
 
     def _surely(self, n: np.ndarray) -> np.ndarray:
         """n less what chance may have added, one standard deviation, so that not every value that came once is taken for one that
@@ -288,13 +188,16 @@ class Elevatorjoin(SemiStreamJoin):
     @property
     def _price(self) -> float:
         """phi, or nothing while there is memory that H_S has no use for."""
-        spare = self.pool - self.cache.used - self.room.size > self.pool // SWITCH_SHARE
-        return 0.0 if spare and self.room.size > self._useful - self.room.block_bytes else self.phi
+        spare = self.pool - self.h_r.used - self.h_s.size > self.pool // SWITCH_SHARE
+        return 0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes else self.costs.phi
 
-    def _switch(self, visit: Visit, partition: Partition, counts: np.ndarray) -> None:
-        """Load the values that satisfy the inequality into the switching buffer, the best first, as far as it has room."""
-        budget = self.arena.components["H_R"]
-        least = 2 * self._price * (self.v_r + Cache.ENTRY) / self.v_s  # that a value with one master tuple needs
+    def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
+        """SWITCH the values that satisfy the inequality into the switching buffer, the best first, as far as it has room.
+
+        counts: int32[n], the tuples that each of the partition's met.
+        """
+        h_r, staged, budget = self.h_r, self.h_r.staged, self.arena.components["H_R"]
+        least = 2 * self._price * (self.v_r + h_r.ENTRY) / self.h_s.tuple_bytes  # that a value with one master tuple needs
         rows = np.arange(len(counts)) if self.whole else np.flatnonzero(counts > least)
         absent = np.flatnonzero((visit.number > 0) & ~visit.met)
         absent = absent[self._worth(self._surely(visit.number[absent]), 0) > 1]
@@ -312,144 +215,142 @@ class Elevatorjoin(SemiStreamJoin):
         if not (len(chosen) or len(absent)):
             return
         chosen = chosen[np.argsort(-worth[chosen], kind="stable")]
-        size = m * self.cache.slot + Cache.ENTRY
+        size = m * h_r.slot + h_r.ENTRY
         if len(chosen) and has_strings(self.spec.fetched_schema):
             size = size + np.bincount(group, variable_bytes(partition.payload)[rows], len(keys))
-        free = budget - self.cache.used - self.staged.count * Cache.ENTRY
-        places = self.most_cached - self.cache.tuples - self.cache.loaded
-        fit = min(np.searchsorted(np.cumsum(size[chosen]), free, side="right"),
+        places = self.most_cached - h_r.tuples - staged.tuples
+        fit = min(np.searchsorted(np.cumsum(size[chosen]), budget - h_r.used, side="right"),
                   np.searchsorted(np.cumsum(m[chosen]), places, side="right"))
         full, chosen = fit < len(chosen), chosen[:fit]
         if len(chosen):
             owner = np.full(len(keys), -1, np.int64)
-            owner[chosen] = self.staged.count + np.arange(len(chosen))
+            owner[chosen] = h_r.stage(keys[chosen], n[chosen]) + np.arange(len(chosen))
             mine = owner[group] >= 0
-            self.cache.load(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine], budget)
-            self.staged.add(keys[chosen], n[chosen])
-            free -= int(size[chosen].sum())
-        absent = absent[:max(int(free // Cache.ENTRY), 0)]
-        self.staged.add(visit.keys[absent], visit.number[absent])
-        soon = max(self.room.live // SOON, self.cache.entries // INDEXED)
-        if full or self.staged.count > max(self.cache.entries // 8, 256) or self.staged.waited > soon:
+            h_r.stage_tuples(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine], budget)
+        absent = absent[:max(int((budget - h_r.used) // h_r.ENTRY), 0)]
+        h_r.stage(visit.keys[absent], visit.number[absent])
+        soon = max(self.h_s.live // SOON, h_r.entries // INDEXED)
+        if full or len(staged) > max(h_r.entries // 8, 256) or staged.frequencies.sum() > soon:
             self._move()
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Which of the keys are not in H_R and have all their master tuples in one partition."""
-        cached = np.empty(len(keys), np.int32)
-        kernels.table_find(keys, self.cache.table, self.cache.ekey, cached)
-        new = cached < 0
+        new = self.h_r.lacks(keys)
         if not self.master.unique or not self.spec.keys.exact:
             spans = self.master.partitions_of(keys)
             new &= spans[:, 1] - spans[:, 0] <= 1
         return new
 
     def _move(self) -> None:
-        """The switching buffer becomes a part of H_R."""
-        if self.staged.count:
-            self.cache.publish(np.concatenate(self.staged.keys), np.minimum(np.concatenate(self.staged.n), 2**32 - 1))
-            self._changed += self.staged.count
-            self.staged = Staged()
+        """MOVE the switching buffer to H_R."""
+        if len(self.h_r.staged):
+            self._changed += len(self.h_r.staged)
+            self.h_r.switch()
         self._divide()
 
     def _end_sweep(self) -> None:
-        """Move what is staged, measure phi, drop what the sweep has shown to be not worth its place."""
+        """MOVE what is staged, measure phi, drop what the sweep has shown to be not worth its place."""
         self.position, self.sweeps = 0, self.sweeps + 1
         self.stats.r_cycles = self.sweeps
         self._move()
-        spent = self._disk_seconds + self._miss_seconds
-        if not self.parameters.disk_share and spent > 0:
-            self.phi = (self.phi + self._disk_seconds / spent) / 2 if self.sweeps > 1 else self._disk_seconds / spent
-        self._disk_seconds = self._miss_seconds = 0.0
-        n = self.cache.entries
-        if n and self._price and not self.whole:  # not while there is memory to spare
-            keep = 2 * self._worth(self.cache.efreq[:n], self.cache.ecount[:n]) > 1
-            gone = int((~keep).sum()) * Cache.ENTRY + int(self.cache.ecount[:n][~keep].sum()) * self.v_r
-            if gone * SLACK_SHARE > self.cache.used:
-                self.cache.keep(keep)
+        self.costs.end_sweep(self.sweeps)
+        h_r = self.h_r
+        if h_r.entries and self._price and not self.whole:  # not while there is memory to spare
+            keep = 2 * self._worth(h_r.frequencies, h_r.counts) > 1
+            gone = int((~keep).sum()) * h_r.ENTRY + int(h_r.counts[~keep].sum()) * self.v_r
+            if gone * SLACK_SHARE > h_r.used:
+                h_r.keep(keep)
                 self._divide()
-        self.cache.efreq[:self.cache.entries] = 0
+        h_r.frequencies[:] = 0
 
-    def _drain(self) -> Iterator[JoinOutput]:
-        while self._waiting():
-            yield from self.iterate()
+    # Memory: H_R has what it uses and the switching buffer, H_S the rest, as far as more tuples waiting save anything
+
+    def _open(self, strings: float, width: int = 0) -> None:
+        h_s, wanted = self.h_s, self.parameters.waiting_tuples
+        size = int(wanted * h_s.bytes_per_tuple(self.layout.held, strings, 1)) + PARTITION_BYTES * h_s.partitions
+        h_s.open(strings, min(size, self.pool) if wanted else self.pool, width)
+        self._divide()
+
+    @property
+    def _useful(self) -> int:
+        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples'."""
+        h_s = largest_chunk(self.master.partition_tuples) * self.h_s.partitions / 2
+        h_s = self.parameters.waiting_tuples or h_s
+        return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions
+
+    def _divide(self) -> None:
+        used, single = self.h_r.used, self.h_s.least_bytes
+        least = max(int(self.pool * LEAST_H_S), single)
+        switch = min(self.pool // SWITCH_SHARE, max(self.pool - used - least, 0))
+        if self.whole:
+            switch = max(self.pool - used - least, 0)
+        h_s = min(self.pool - used - switch, max(self._useful, single))
+        self.arena.reserve("H_S", 0)
+        self.arena.reserve("H_R", used)
+        self.arena.reserve("H_S", self.h_s.resize(h_s))
+        self.arena.reserve("H_R", max(min(self.pool - h_s, self.arena.free + used), used))
 
     # State
 
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    def _state(self) -> State:
         """The waiting tuples by partition; of H_R and the switching buffer the join values: their tuples are in R."""
         self._changed = 0
-        if not self._room:
+        if not self.h_s.opened:
             return {}, self._values()
         self._saves = 1
-        n, s = self.cache.entries, self.staged
-        cache = {"key": np.concatenate([self.cache.ekey[:n], *s.keys]),
-                 "frequency": np.concatenate([self.cache.efreq[:n], *s.n]).astype(np.int64)}
-        return {"waiting": self._newest(self.room.waiting), "cache": pa.table(cache)}, self._values()
+        h_r, staged = self.h_r, self.h_r.staged
+        cache = {"key": np.append(h_r.keys, staged.keys),
+                 "frequency": np.append(h_r.frequencies.astype(np.int64), staged.frequencies)}
+        return {"waiting": self._newest(self.h_s.waiting), "cache": pa.table(cache)}, self._values()
 
-    def _changes(self) -> tuple[dict[str, pa.Table], dict[str, Any]] | None:
+    def _changes(self) -> State | None:
         """The tuples that came since the last snapshot and still wait, and the partitions that were visited. The whole once it is
         less than the changes since the last one: so a tuple is kept twice, however many others wait. H_R is in the whole only."""
         if not self._saves or self._saves > MOST_CHANGES:
             return None
-        unsaved = self.room.unsaved
-        changed = self._changed + int(unsaved.sum())
-        if changed > self.room.live + self.cache.entries:
+        came = self.h_s.not_snapped
+        changed = self._changed + int(came.sum())
+        if changed > self.h_s.live + self.h_r.entries:
             return None
         self._saves, self._changed = self._saves + 1, changed
-        left = pa.table({"partition": np.flatnonzero(self.room.saved < 0)})
-        return {"left": left, "waiting": self._newest(unsaved)}, self._values()
+        left = pa.table({"partition": np.flatnonzero(self.h_s.snapped < 0)})
+        return {"left": left, "waiting": self._newest(came)}, self._values()
 
     def _values(self) -> dict[str, Any]:
-        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.phi, "variable": self.variable,
+        h_s = self.h_s
+        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.costs.phi, "variable": h_s.strings,
                   "changed": self._changed}
-        if self._room:
-            values |= {"width": self.room.width, "blocks": self.room.blocks, "heap": self.room.heap_capacity}
+        if h_s.opened:
+            values |= {"width": h_s.width, "blocks": h_s.blocks, "heap": h_s.heap_capacity}
         return values
 
     def _newest(self, number: np.ndarray) -> pa.Table:
-        """The newest number[p] tuples of each partition p, which the snapshot has from now on."""
-        slots = self.room.slots(0, number)
-        columns = self.tuples.columns(self.room.key[slots], self.room.store.get(slots))
-        self.room.save()
-        return pa.Table.from_arrays(columns, [f"s{i}" for i in range(len(columns))])
+        """The newest number[p] tuples of each partition p, int32[N], which the snapshot has from now on."""
+        table = self.h_s.saved(self.h_s.slots(0, number))
+        self.h_s.snap()
+        return table
 
-    def _go_on(self, state: JoinState, *changes: JoinState) -> None:
+    def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
             return
         values = (state, *changes)[-1].values
-        self.position, self.sweeps, self.phi, self.variable = (values[n] for n in ("position", "sweeps", "phi", "variable"))
+        self.position, self.sweeps, self.costs.phi = (values[n] for n in ("position", "sweeps", "phi"))
         self._saves, self._changed = 1 + len(changes), values["changed"]
-        self._build(None, values["width"])
+        self._open(values["variable"], values["width"])
         self.arena.reserve("H_R", 0)
         for part in (state, *changes):
-            self._wait_again(part)
-        self._fetch(*(state.tables["cache"][c].to_numpy() for c in ("key", "frequency")))
-
-    def _wait_again(self, state: JoinState) -> None:
-        """Do to H_S what a snapshot tells."""
-        room, waiting = self.room, state.tables["waiting"]
-        for partition in state.tables["left"]["partition"].to_pylist() if not state.whole else ():
-            room.remove(room.visit(partition))
-        self.arena.reserve("H_S", room.divide(state.values["blocks"], state.values["heap"]))
-        for part in waiting.to_batches(max_chunksize=PROBE_ROWS):
-            batch = pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream)
-            codes, _ = self.spec.keys.stream_codes(batch)
-            held, spans, rows = self.tuples.batch(batch), self.master.partitions_of(codes), np.arange(batch.num_rows)
-            sizes = variable_bytes(held)
-            if room.fits(sizes) < len(rows):
-                room.compact()
-            if self._admit(held, codes, rows, spans, sizes, time.perf_counter()) < len(rows):
-                raise ConfigError("memory", f"must hold the {waiting.num_rows:,} tuples that wait", self.spec.memory,
-                                  "Give as much memory as before, or drain first.")
-        room.save()
-
-    def _fetch(self, keys: np.ndarray, frequencies: np.ndarray) -> None:
-        """Load the master tuples of these join values again, through the index, as far as there is room."""
-        budget, complete = self.arena.free, np.ones(len(keys), bool)
+            self._repeat(part)
+        budget, cache = self.arena.free, state.tables["cache"]
         self.arena.reserve("H_R", budget)
-        for partition, rows, index in tuples_of(self.spec, keys):
-            if not self.cache.load(partition.take(rows), np.arange(len(rows)), index, budget - len(keys) * Cache.ENTRY):
-                complete[index] = False
-        self.cache.publish(keys, frequencies)
-        if not complete.all():
-            self.cache.keep(complete)
+        keys, frequencies = (cache[c].to_numpy() for c in ("key", "frequency"))
+        self.h_r.switch(self.h_r.stage_from(self.spec, keys, frequencies, budget))
+
+    def _repeat(self, state: JoinState) -> None:
+        """Do to H_S what a snapshot tells."""
+        h_s = self.h_s
+        for partition in state.tables["left"]["partition"].to_pylist() if not state.whole else ():
+            h_s.remove(h_s.visit(partition))
+        self.arena.reserve("H_S", h_s.divide(state.values["blocks"], state.values["heap"]))
+        for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
+            h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream), self.spec)
+        h_s.snap()

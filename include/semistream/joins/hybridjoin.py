@@ -13,7 +13,7 @@ Deviations, and why:
 
 - The paper's Q is a list of join values, a node for each stream tuple, to which H_S points; here a tuple's links to its
   neighbours in age are part of its H_S slot, so that alpha, the share of H_S, is fixed by the layout.
-- Many-to-many, by the rule of `joins/indexed.py`; the paper assumes unique master keys.
+- Many-to-many, by the rule of `joins/stream_table/by_key.py`; the paper assumes unique master keys.
 - A key for which the index knows no partition is unmatched without entering H_S. When the oldest key is not in its partition, all
   waiting keys that would have been there too leave with it; and so they do in the next iterations while such keys are found.
 - While H_S is not full it only fills, without an iteration, until more tuples come or the join is drained.
@@ -22,18 +22,21 @@ Deviations, and why:
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinState, SemiStreamJoin
-from semistream.joins.indexed import IndexedPhase
+from semistream.joins.admission import fill
+from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.index_phase import IndexReader
+from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_table.by_key import APPEND_ROWS, ByKey
 
 
 class HybridjoinParameters(Settings):
@@ -43,28 +46,47 @@ class HybridjoinParameters(Settings):
 class Hybridjoin(SemiStreamJoin):
     """Many-to-many, needs an index. M = d v_R + alpha (M - d v_R) + (1 - alpha)(M - d v_R)."""
 
+    h_s: ByKey
+
     def __init__(self, spec: JoinSpec, parameters: HybridjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.indexed = IndexedPhase(self, self._iterate)
+        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.indexed.require()
+        self._require(self.h_s.least_bytes, self.arena.free)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        return self.indexed.take(batch, codes, np.arange(len(codes)), time.perf_counter())
+        for first in range(0, len(codes), APPEND_ROWS):
+            tuples = batch.slice(first, APPEND_ROWS)
+            buffer = StreamBuffer(self.layout, tuples, codes[first:first + APPEND_ROWS])
+            absent = buffer.look_up(self.master)
+            if len(absent):
+                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            while (yield from fill(self.h_s, buffer, self.output)):  # READ stream tuples until H_S is full
+                yield from self.iterate()
 
-    def _iterate(self) -> Iterator[JoinOutput]:
-        return self.indexed.iterate()
+    def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
+        """expected: tuples; if fewer leave, keys that are absent are looked for."""
+        begun, h_s = self._begin(), self.h_s
+        span, met, read = h_s.span(h_s.oldest), [], 0  # the oldest key in Q
+        for partition in self.index.read(span, h_s.following(span)):  # READ the partition that the index gives for it
+            found = h_s.find(partition.codes, span)
+            yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
+            met.append(found.met)
+            read += len(partition.codes)
+        removed = h_s.remove(h_s.through(span, met, expected))  # DELETE these from H_S and Q
+        yield from self.output.finish(h_s, removed)
+        self._end(begun, len(removed.slots), read, self.index.cycles)
 
     def _drain(self) -> Iterator[JoinOutput]:
-        while self.indexed.live:
-            yield from self.indexed.iterate(expected=math.inf)
+        while self.h_s.live:
+            yield from self.iterate(expected=math.inf)
 
-    def _waiting(self) -> int:
-        return self.indexed.live
+    def _state(self) -> State:
+        return self.h_s.tables(), {"indexed": self.h_s.values() | {"read": self.index.partitions}}
 
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        tables, values = self.indexed.state()
-        return tables, {"indexed": values}
-
-    def _go_on(self, state: JoinState) -> None:
-        self.indexed.go_on(state, self.arena.free)
+    def _restore(self, state: JoinState) -> None:
+        values = state.values["indexed"]
+        self.index.partitions = values["read"]
+        if "waiting" in state.tables:
+            self._open(values["variable"])
+            self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -17,18 +17,21 @@ that leaves without a match is reported.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinState, SemiStreamJoin
-from semistream.joins.sequential import MeshPhase
+from semistream.joins.admission import fill
+from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.output import JoinOutput
+from semistream.joins.scan_phase import Scan
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class MeshjoinParameters(Settings):
@@ -38,27 +41,40 @@ class MeshjoinParameters(Settings):
 class Meshjoin(SemiStreamJoin):
     """Many-to-many, needs no index. M = b v_R + w N (v_ptr + f v_S)."""
 
-    def __init__(self, spec: JoinSpec, parameters: MeshjoinParameters, slices: int = 1):
+    h_s: ByChunk
+
+    def __init__(self, spec: JoinSpec, parameters: MeshjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.mesh = MeshPhase(self, slices=slices)
+        self.scan = Scan(self.spec)
+        self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.mesh.require(self.arena.free)
+        self._require(self.h_s.least_bytes, self.arena.free)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        arrived, held = time.perf_counter(), self.mesh.tuples.batch(batch)
-        if not self.mesh.started:
-            self.mesh.fill(held)
-        yield from self.mesh.take(held, codes, np.arange(len(codes)), arrived)
+        buffer = StreamBuffer(self.layout, batch, codes)
+        while (yield from fill(self.h_s, buffer, self.output, self.h_s.missing)):  # READ w stream tuples
+            yield from self.iterate()
+
+    def iterate(self) -> Iterator[JoinOutput]:
+        begun, h_s = self._begin(), self.h_s
+        h_s.close_chunk()
+        partition, read = self.scan.read()  # READ the next partition of R, cyclically
+        found = h_s.find(partition.codes)
+        yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
+        removed = h_s.remove()  # REMOVE the oldest chunk
+        yield from self.output.finish(h_s, removed)
+        self._end(begun, len(removed.slots), read, self.scan.cycles)
 
     def _drain(self) -> Iterator[JoinOutput]:
-        return self.mesh.drain()
+        yield from super()._drain()
+        self.h_s.queue.clear()
 
-    def _waiting(self) -> int:
-        return self.mesh.live
+    def _state(self) -> State:
+        return self.h_s.tables(), {"mesh": self.scan.values() | self.h_s.values()}
 
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        table, values = self.mesh.state()
-        return ({"waiting": table} if table else {}), {"mesh": values}
-
-    def _go_on(self, state: JoinState) -> None:
-        self.mesh.resume(state)
+    def _restore(self, state: JoinState) -> None:
+        values = state.values["mesh"]
+        self.scan.restore(values)
+        if "waiting" in state.tables:
+            self._open(values["variable"])
+            self.h_s.restore(state.tables["waiting"], values, self.spec)

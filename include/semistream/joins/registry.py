@@ -11,7 +11,7 @@ from semistream.config import Settings
 from semistream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from semistream.joins.base import SemiStreamJoin
+    from semistream.joins.contract import SemiStreamJoin
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,21 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "meshjoin.MeshjoinParameters",
               "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming Updates with Persistent Data in an "
               "Active Data Warehouse (2008)"),
-    Algorithm("rmeshjoin", "R-MESHJOIN", "rmeshjoin.Rmeshjoin", "rmeshjoin.RmeshjoinParameters",
+    Algorithm("r-meshjoin", "R-MESHJOIN", "r_meshjoin.RMeshjoin", "r_meshjoin.RMeshjoinParameters",
               "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
     Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section 2.2"),
-    Algorithm("ssj", "SSJ", "ssj.Ssj", "cmeshjoin.CmeshjoinParameters",
+    Algorithm("ssj", "SSJ", "ssj.Ssj", "ssj.SsjParameters",
               "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in Real-Time Data Warehousing "
               "(2014)"),
     Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
     Algorithm("hybridjoin", "HYBRIDJOIN", "hybridjoin.Hybridjoin", "hybridjoin.HybridjoinParameters",
               "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)", needs_index=True),
-    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", "xhybridjoin.XHybridjoin", "xhybridjoin.XHybridjoinParameters",
+    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", "x_hybridjoin.XHybridjoin", "x_hybridjoin.XHybridjoinParameters",
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3", needs_index=True),
-    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", "xhybridjoin.XHybridjoin", "xhybridjoin.TunedXHybridjoinParameters",
+    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", "x_hybridjoin.TunedXHybridjoin",
+              "x_hybridjoin.TunedXHybridjoinParameters",
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)", needs_index=True),
     Algorithm("sscj", "SSCJ", "sscj.Sscj", "sscj.SscjParameters",
               "Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)",

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.errors import ConfigError
-from semistream.joins.parts import stored_schema
+from semistream.joins.stored_types import stored_schema
 from semistream.keys import JoinKeys, resolve_keys
 from semistream.master import MasterRelation
 

@@ -12,8 +12,8 @@ Module*, 2013, section 4.1.
                 OUTPUT r with each of its f matches in H_S, and DELETE these from H_S and Q
                 if f >= threshold SWITCH r into H_R, in the place of the least frequent tuple if H_R is full
 
-The front stage and its frequency recorder are those of CMESHJOIN and SSJ (`joins/front.py`), the disk phase that of HYBRIDJOIN
-(`joins/indexed.py`); so are the deviations. A period of the frequency recorder is N partitions read. The paper assumes unique
+The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the disk-probing phase that of HYBRIDJOIN
+(`joins/hybridjoin.py`); so are the deviations. A period of the frequency recorder is N partitions read. The paper assumes unique
 master keys: here H_R has all tuples of a key or none.
 """
 
@@ -22,17 +22,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import JoinOutput, JoinState, SemiStreamJoin
-from semistream.joins.front import FrequentTuples, cache_phase
-from semistream.joins.indexed import IndexedPhase
+from semistream.joins.admission import fill
+from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.frequency_detection import FrequentTuples
+from semistream.joins.index_phase import IndexReader
+from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_probing import probe, steps
+from semistream.joins.stream_table.by_key import ByKey
 
 
 class SscjParameters(Settings):
@@ -44,42 +49,59 @@ class SscjParameters(Settings):
 class Sscj(SemiStreamJoin):
     """Many-to-many, needs an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] + (1 - alpha) [..], [..] = what is left, Eq. 1."""
 
+    h_s: ByKey
+
     def __init__(self, spec: JoinSpec, parameters: SscjParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.front = FrequentTuples(self, parameters.cache_tuples, parameters.threshold)
-        self.indexed = IndexedPhase(self, self._iterate, self.front.detect)
-        self.indexed.require()
+        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples, parameters.threshold)
+        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
+        self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
     def cached(self) -> int:
         """Master tuples in H_R."""
-        return self.front.cache.tuples
+        return self.h_r.cache.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        arrived = time.perf_counter()
-        for _, block, keys in cache_phase(batch, codes, self.indexed.room_for(batch).capacity):
-            misses = yield from self.front.probe(block, keys)
-            yield from self.indexed.take(block, keys, misses, arrived)
+        arrived, h_s = time.perf_counter(), self.h_s
+        for tuples, keys in steps(batch, codes, h_s.capacity):  # the stream-probing phase
+            misses = yield from probe(self.h_r.cache, tuples, keys, self.output)
+            buffer = StreamBuffer(self.layout, tuples, keys, misses, arrived)
+            absent = buffer.look_up(self.master)
+            if len(absent):
+                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            while (yield from fill(h_s, buffer, self.output)):  # ADD them to H_S and Q, until H_S is full
+                yield from self.iterate()
 
-    def _iterate(self, expected: float = 0) -> Iterator[JoinOutput]:
-        cycles = self.stats.r_cycles
-        yield from self.indexed.iterate(expected=expected)
-        if self.stats.r_cycles > cycles:
-            self.front.end_period()
+    def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
+        """The disk-probing phase. expected: tuples; if fewer leave, keys that are absent are looked for."""
+        begun, h_s, cycles = self._begin(), self.h_s, self.index.cycles
+        span, met, read = h_s.span(h_s.oldest), [], 0  # the oldest key in Q
+        for partition in self.index.read(span, h_s.following(span)):  # READ the partition that the index gives for it
+            found = h_s.find(partition.codes, span)
+            yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
+            self.h_r.detect(partition, found.counts)  # SWITCH the frequent ones into H_R
+            met.append(found.met)
+            read += len(partition.codes)
+        removed = h_s.remove(h_s.through(span, met, expected))  # DELETE these from H_S and Q
+        yield from self.output.finish(h_s, removed)
+        self._end(begun, len(removed.slots), read, self.index.cycles)
+        if self.index.cycles > cycles:
+            self.h_r.end_period()
 
     def _drain(self) -> Iterator[JoinOutput]:
-        while self.indexed.live:
-            yield from self._iterate(expected=math.inf)
+        while self.h_s.live:
+            yield from self.iterate(expected=math.inf)
 
-    def _waiting(self) -> int:
-        return self.indexed.live
+    def _state(self) -> State:
+        indexed = self.h_s.values() | {"read": self.index.partitions}
+        return self.h_s.tables() | {"cache": self.h_r.table()}, {"indexed": indexed, "front": self.h_r.values()}
 
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        tables, values = self.indexed.state()
-        cache, front = self.front.state()
-        return tables | {"cache": cache}, {"indexed": values, "front": front}
-
-    def _go_on(self, state: JoinState) -> None:
-        self.front.go_on(state.tables["cache"], state.values["front"])
-        self.indexed.go_on(state, self.arena.free)
+    def _restore(self, state: JoinState) -> None:
+        values = state.values["indexed"]
+        self.h_r.restore(state.tables["cache"], state.values["front"])
+        self.index.partitions = values["read"]
+        if "waiting" in state.tables:
+            self._open(values["variable"])
+            self.h_s.restore(state.tables["waiting"], values, self.spec)

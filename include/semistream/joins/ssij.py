@@ -23,7 +23,8 @@ leave open, and deviations:
 - Utility counts the stream tuples that need the block and fades by a tenth with each join phase. Cached blocks change once per
   join phase: one compaction of the cache.
 - A key with tuples in several blocks is never taken from the cache; its tuples wait until all its blocks are read at once.
-- The stream buffer is H_S and Q of HYBRIDJOIN (`joins/indexed.py`); the tuples that wait for a block are found through its keys.
+- The stream buffer is H_S and Q of HYBRIDJOIN (`joins/stream_table/by_key.py`); the tuples that wait for a block are found
+  through its keys.
 """
 
 from __future__ import annotations
@@ -31,18 +32,25 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Generator, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from semistream.config import Settings
-from semistream.joins.base import NO_MATCH, JoinOutput, JoinState, Partition, SemiStreamJoin
-from semistream.joins.front import cache_phase, cached_bytes, has_strings, probe_front
-from semistream.joins.indexed import IndexedPhase
-from semistream.joins.parts import Cache, mapped
+from semistream.joins.admission import fill
+from semistream.joins.arena import Arena, mapped
+from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.index_phase import IndexReader
+from semistream.joins.master_cache import MasterCache, cached_bytes
+from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.stored_types import has_strings
+from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_probing import probe, steps
+from semistream.joins.stream_table.by_key import ByKey, Span
 
 FREED, FADE = 1 / 8, 0.9  # of the stream buffer, by one plan; of a block's utility, what a join phase leaves of it
 
@@ -53,28 +61,30 @@ class SsijParameters(Settings):
 
 
 class BlockCache:
-    """Whole blocks of R, found by key; which ones are cached is decided by utility, for a plan at a time."""
+    """Whole blocks of R, found by key; which ones are cached is decided by utility, for a plan at a time.
 
-    ENTRY, BLOCK = 4, 4 + 1  # bytes beside Cache's: of a key, its block; of a block of R, its utility and whether it is cached
+    utility: float32[N]; cached: bool[N], which blocks are.
+    """
 
-    def __init__(self, join: SemiStreamJoin, share: float):
-        spec = join.spec
-        self.master, d, n = spec.master, spec.master.partition_tuples, max(spec.master.partition_count, 1)
+    ENTRY, BLOCK = 4, 4 + 1  # bytes beside MasterCache's: of a key, its block; of a block of R, its utility and whether cached
+
+    def __init__(self, spec: JoinSpec, arena: Arena, share: float):
+        self.spec, self.master = spec, spec.master
+        d, n = spec.master.partition_tuples, max(spec.master.partition_count, 1)
         self.utility, self.cached = np.zeros(n, np.float32), np.zeros(n, bool)
-        join.arena.reserve("utility counters", n * self.BLOCK)
-        block_bytes = int(d * (cached_bytes(spec) + Cache.ENTRY + self.ENTRY)) + 1
-        self.places = min(int(share * join.arena.free / block_bytes), n)
+        arena.reserve("utility counters", n * self.BLOCK)
+        block_bytes = int(d * (cached_bytes(spec) + MasterCache.ENTRY + self.ENTRY)) + 1
+        self.places = min(int(share * arena.free / block_bytes), n)
         self.size = self.places * block_bytes
-        join.arena.reserve("block cache", self.size)
+        arena.reserve("block cache", self.size)
         tuples, strings = max(self.places, 1) * d, has_strings(spec.fetched_schema)
-        self.cache = Cache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
-        self.block_of = mapped(tuples, np.int32)
+        self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
+        self.block_of = mapped(tuples, np.int32)  # of each entry of the cache
         self._entering: set[int] = set()
-        self._keys: list[np.ndarray] = []
-        self._blocks: list[int] = []
+        self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
 
-    def make_room(self, plan: np.ndarray) -> None:
-        """Evict what the more useful blocks of the plan will replace; ``see`` then takes these in."""
+    def replace(self, plan: np.ndarray) -> None:
+        """Evict what the more useful blocks of the plan, int64[n], will replace; ``see`` then takes these in."""
         held = np.flatnonzero(self.cached)
         either = np.concatenate([held, plan[~self.cached[plan]]])
         best = either[np.argsort(-self.utility[either], kind="stable")[:self.places]]
@@ -88,8 +98,8 @@ class BlockCache:
             self.block_of[:self.cache.entries] = self.block_of[:n][keep]
             self.cached &= stays
 
-    def see(self, partition: Partition, _: np.ndarray | None = None) -> None:
-        """Load a block that was read, if it is to be cached and fits: all tuples whose keys are in no other block."""
+    def see(self, partition: DiskPartition) -> None:
+        """Stage a block that was read, if it is to be cached and fits: all tuples whose keys are in no other block."""
         if partition.number not in self._entering:
             return
         self._entering.remove(partition.number)
@@ -98,38 +108,45 @@ class BlockCache:
             spans = self.master.partitions_of(keys)
             own = spans[:, 1] - spans[:, 0] == 1
             owner, keys = np.where(own, np.cumsum(own) - 1, -1)[owner], keys[own]
-        rows, before = np.flatnonzero(owner >= 0), sum(map(len, self._keys))
-        budget = self.size - (before + len(keys)) * Cache.ENTRY - (self.cache.entries + before + len(keys)) * self.ENTRY
-        if self.cache.load(partition.payload, rows, before + owner[rows], budget):
-            self._keys.append(keys)
-            self._blocks.append(partition.number)
+        rows, cache, payload = np.flatnonzero(owner >= 0), self.cache, partition.payload
+        entries = cache.entries + len(cache.staged) + len(keys)
+        budget = self.size - entries * self.ENTRY
+        if cache.fits(payload, rows, budget - len(keys) * MasterCache.ENTRY):
+            first = cache.stage(keys, np.zeros(len(keys)))
+            cache.stage_tuples(payload, rows, first + owner[rows], budget)
+            self._staged.append((partition.number, len(keys)))
 
-    def publish(self) -> None:
-        """Make the loaded blocks findable."""
-        if self._blocks:
+    def switch(self) -> None:
+        """Make the staged blocks findable."""
+        if self._staged:
             first = self.cache.entries
-            self.cache.publish(np.concatenate(self._keys))
-            self.block_of[first:self.cache.entries] = np.repeat(self._blocks, [len(k) for k in self._keys])
-            self.cached[self._blocks] = True
-        self._entering, self._keys, self._blocks = set(), [], []
+            self.cache.switch()
+            blocks, keys = map(list, zip(*self._staged, strict=True))
+            self.block_of[first:self.cache.entries] = np.repeat(blocks, keys)
+            self.cached[blocks] = True
+        self._entering, self._staged = set(), []
 
-    def go_on(self, spec: JoinSpec, blocks: np.ndarray) -> None:
-        """Read these blocks anew."""
+    def restore(self, utility: np.ndarray, cached: np.ndarray) -> None:
+        """Take up the utility of blocks, and read the cached ones anew."""
+        self.utility[:] = utility
+        blocks = np.flatnonzero(cached)
         self._entering = set(blocks.tolist())
         for number in blocks.tolist():
-            self.see(Partition(spec, number))
-        self.publish()
+            self.see(DiskPartition(self.spec, number))
+        self.switch()
 
 
 class Ssij(SemiStreamJoin):
     """Many-to-many, needs an index. M = disk buffer + block cache and counters + stream buffer."""
 
+    h_s: ByKey
+
     def __init__(self, spec: JoinSpec, parameters: SsijParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.blocks = BlockCache(self, parameters.cache_share)
-        self.indexed = IndexedPhase(self, self._iterate, self.blocks.see)
-        self.indexed.require()
+        self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
+        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
+        self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
     def cached(self) -> int:
@@ -138,56 +155,69 @@ class Ssij(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        for _, block, keys in cache_phase(batch, codes, self.indexed.room_for(batch).capacity):
-            waiting = yield from self._online(block, keys)
-            yield from self.indexed.take(block, keys, waiting, arrived)
+        for tuples, keys in steps(batch, codes, self.h_s.capacity):
+            waiting = yield from self._online(tuples, keys)
+            buffer = StreamBuffer(self.layout, tuples, keys, waiting, arrived)
+            absent = buffer.look_up(self.master)
+            if len(absent):
+                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            while (yield from fill(self.h_s, buffer, self.output)):  # ADD to the stream buffer
+                yield from self.iterate()
 
-    def _online(self, block: pa.RecordBatch, codes: np.ndarray) -> Generator[JoinOutput, None, np.ndarray]:
+    def _online(self, batch: pa.RecordBatch, codes: np.ndarray) -> Generator[JoinOutput, None, np.ndarray]:
         """The online phase. Returns the rows whose blocks are not cached, int64[n]."""
         blocks, spans = self.blocks, self.master.partitions_of(codes)
         home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
         blocks.utility += np.bincount(home[home >= 0], minlength=len(blocks.utility)).astype(np.float32)
-        misses = yield from probe_front(self, blocks.cache, block, codes)
+        misses = yield from probe(blocks.cache, batch, codes, self.output)
         here = (home[misses] >= 0) & blocks.cached[home[misses]]
         absent = misses[here]  # not in the only block that could have it
         if len(absent):
             self.stats.cache_hits += len(absent)
-            yield self._unmatched(block.take(pa.array(absent)).columns, NO_MATCH)
+            yield self.output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
         return misses[~here]
 
-    def _iterate(self) -> Iterator[JoinOutput]:
+    def iterate(self) -> Iterator[JoinOutput]:
         """The join phase; each block read is an iteration."""
-        room, blocks = self.indexed.room, self.blocks
-        waiting = room.waiting(len(blocks.cached))
+        h_s, blocks = self.h_s, self.blocks
+        waiting = h_s.waiting(len(blocks.cached))
         plan = self._plan(waiting)
-        blocks.make_room(plan)
-        oldest = room.span(room.oldest)
+        blocks.replace(plan)
+        oldest = h_s.span(h_s.oldest)
         spans = [oldest, *((n, n + 1) for n in plan.tolist() if not oldest[0] <= n < oldest[1])]
         for span, following in itertools.zip_longest(spans, spans[1:]):
-            yield from self.indexed.iterate(span, following, expected=waiting[slice(*span)].sum())
-        blocks.publish()
+            yield from self._read(span, following or h_s.following(span), float(waiting[slice(*span)].sum()))
+        blocks.switch()
         blocks.utility *= FADE
 
+    def _read(self, span: Span, following: Span, expected: float) -> Iterator[JoinOutput]:
+        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE them. expected: tuples that wait."""
+        begun, h_s, met, read = self._begin(), self.h_s, [], 0
+        for block in self.index.read(span, following):
+            found = h_s.find(block.codes, span)
+            yield from self.output.matches(block, h_s, h_s.pairs(found))
+            self.blocks.see(block)
+            met.append(found.met)
+            read += len(block.codes)
+        removed = h_s.remove(h_s.through(span, met, expected))
+        yield from self.output.finish(h_s, removed)
+        self._end(begun, len(removed.slots), read, self.index.cycles)
+
     def _plan(self, waiting: np.ndarray) -> np.ndarray:
-        """The blocks to read, in the order of R."""
+        """The blocks to read, in the order of R, int64[n]; waiting: int64[N], tuples for each."""
         order = np.argsort(-waiting, kind="stable")
-        count = int(np.searchsorted(np.cumsum(waiting[order]), FREED * self.indexed.live)) + 1
+        count = int(np.searchsorted(np.cumsum(waiting[order]), FREED * self.h_s.live)) + 1
         return np.sort(order[:count][waiting[order[:count]] > 0])
 
-    def _drain(self) -> Iterator[JoinOutput]:
-        while self.indexed.live:
-            yield from self._iterate()
-
-    def _waiting(self) -> int:
-        return self.indexed.live
-
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    def _state(self) -> State:
         """Of the cache only the blocks' numbers: their tuples are in R."""
-        tables, values = self.indexed.state()
-        return tables | {"blocks": pa.table({"utility": self.blocks.utility, "cached": self.blocks.cached})}, {"indexed": values}
+        blocks = pa.table({"utility": self.blocks.utility, "cached": self.blocks.cached})
+        return self.h_s.tables() | {"blocks": blocks}, {"indexed": self.h_s.values() | {"read": self.index.partitions}}
 
-    def _go_on(self, state: JoinState) -> None:
-        table = state.tables["blocks"]
-        self.blocks.utility[:] = table["utility"].to_numpy()
-        self.blocks.go_on(self.spec, np.flatnonzero(table["cached"].to_numpy()))
-        self.indexed.go_on(state, self.arena.free)
+    def _restore(self, state: JoinState) -> None:
+        values, blocks = state.values["indexed"], state.tables["blocks"]
+        self.blocks.restore(blocks["utility"].to_numpy(), blocks["cached"].to_numpy())
+        self.index.partitions = values["read"]
+        if "waiting" in state.tables:
+            self._open(values["variable"])
+            self.h_s.restore(state.tables["waiting"], values, self.spec)

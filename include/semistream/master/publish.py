@@ -1,4 +1,4 @@
-"""Publishing a new version of a master snapshot, in memory bounded by one bucket."""
+"""Publishing a new version of a master snapshot, in a memory that is given, whatever |R| is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from semistream.master.snapshot import (
 from semistream.published import MANIFEST, current_version, set_current
 
 KEEP = 3  # versions that stay, beside the pinned ones
-GATHERED_BYTES = 32_000_000  # incoming rows that are split into buckets at a time
+MEMORY = 256_000_000  # bytes that publishing may take
 
 
 class Publication:
@@ -106,34 +106,36 @@ def current_manifest(root: str | Path) -> Manifest | None:
 def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path, name: str,
                      key_columns: Sequence[str],
                      *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = 0,
-                     keep: int = KEEP, progress: Callable[[int], None] | None = None) -> Manifest:
+                     keep: int = KEEP, memory: int = MEMORY, progress: Callable[[int], None] | None = None) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current one.
 
     Rows without a key are left out and counted. page_tuples: the least that a join reads at once; 0: by |R| and its
-    width. progress: told the number of rows of each step, twice a row (split, sort). Memory: about three buckets' rows. Raises
-    ConfigError for key columns that cannot be one.
+    width. memory: bytes that this may take beside what the process has. progress: told the number of rows of each step, twice a
+    row (split, sort). Raises ConfigError for key columns that cannot be one.
     """
     progress = progress or (lambda rows: None)
     with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count, page_tuples=page_tuples,
                      keep=keep) as publication:
-        rows, null_keys, size = _split(publication, batches, progress)
+        rows, null_keys, size = _split(publication, batches, memory, progress)
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
         for bucket in range(bucket_count):
             run = publication.directory / f"run-{bucket:05d}"
             if run.exists():
-                infos.append(_sort(publication, bucket, run))
+                infos.append(_sort(publication, bucket, run, memory))
                 run.unlink()
                 progress(infos[-1].rows)
+        pa.default_memory_pool().release_unused()
         return publication.commit(infos, null_keys)
 
 
-def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None]) -> tuple[int, int, int]:
+def _split(publication: Publication, batches: Iterable[pa.RecordBatch], memory: int,
+           progress: Callable[[int], None]) -> tuple[int, int, int]:
     """Rows to one run file a bucket; gives (rows, those without a key, bytes)."""
     rows = null_keys = size = 0
     with contextlib.ExitStack() as stack:
         runs: dict[int, pa.RecordBatchStreamWriter] = {}
-        for batch in _gather(batches, publication.schema):
+        for batch in _gather(batches, publication.schema, memory // 8):
             key_codes, valid = publication.keys.master_codes(batch)
             bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
             bucket[~valid] = publication.bucket_count
@@ -154,28 +156,84 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], progress
     return rows, null_keys, size
 
 
-def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Small batches as larger ones, large ones in pieces, in the snapshot's schema."""
+def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.RecordBatch]:
+    """Small batches as larger ones, large ones in pieces, of about so many bytes and in the snapshot's schema."""
     held, size = [], 0
     for batch in batches:
         batch = batch.cast(schema) if batch.schema != schema else batch
-        pieces = -(-batch.nbytes // GATHERED_BYTES) or 1
+        pieces = -(-batch.nbytes // most) or 1
         step = -(-batch.num_rows // pieces) or 1
         for start in range(0, batch.num_rows, step):
             piece = batch.slice(start, step)
             held.append(piece)
             size += piece.nbytes
-            if size >= GATHERED_BYTES:
+            if size >= most:
                 yield pa.concat_batches(held)
                 held, size = [], 0
     if held:
         yield pa.concat_batches(held)
 
 
-def _sort(publication: Publication, bucket: int, run: Path) -> BucketInfo:
-    with pa.OSFile(str(run)) as file:
-        rows = pa.concat_batches(list(pa.ipc.open_stream(file)))
-    key_codes, _ = publication.keys.master_codes(rows)
-    writer = publication.writer(bucket)
-    writer.write(rows.take(pa.array(np.argsort(key_codes, kind="stable"))))
+def _sort(publication: Publication, bucket: int, run: Path, memory: int) -> BucketInfo:
+    """Write a bucket from its rows: sorted at once, or, where they take too much, in pieces that are merged."""
+    writer, size = publication.writer(bucket), run.stat().st_size
+    if size <= memory // 4:
+        for rows in _read(run):
+            writer.write(_by_code(publication, pa.concat_batches(rows)))
+        return writer.close()
+    pieces = []
+    with naming(publication.root):
+        for number, rows in enumerate(_read(run, memory // 8)):
+            piece = _by_code(publication, pa.concat_batches(rows))
+            pieces.append(run.with_name(f"{run.name}-{number}"))
+            block = max(piece.num_rows * (memory // 4) // size, 1)  # all pieces' blocks together take a quarter
+            with pa.OSFile(str(pieces[-1]), "wb") as sink, pa.ipc.new_stream(sink, publication.schema) as stream:
+                for start in range(0, piece.num_rows, block):
+                    stream.write_batch(piece.slice(start, block))
+    for rows in _merge(publication, [_read(piece, 1) for piece in pieces]):
+        writer.write(rows)
+    for piece in pieces:
+        piece.unlink()
     return writer.close()
+
+
+def _read(run: Path, most: int = 2**62) -> Iterator[list[pa.RecordBatch]]:
+    """A file's batches, about so many bytes at a time and at least one."""
+    held, size = list[pa.RecordBatch](), 0
+    with pa.OSFile(str(run)) as file:
+        for batch in pa.ipc.open_stream(file):
+            held.append(batch)
+            size += batch.nbytes
+            if size >= most:
+                yield held
+                held, size = [], 0
+    if held:
+        yield held
+
+
+def _by_code(publication: Publication, rows: pa.RecordBatch) -> pa.RecordBatch:
+    key_codes, _ = publication.keys.master_codes(rows)
+    return rows.take(pa.array(np.argsort(key_codes, kind="stable")))
+
+
+def _merge(publication: Publication, pieces: Sequence[Iterator[list[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
+    """The rows of sorted pieces in the order of their key codes; a block of each piece is held."""
+    blocks: dict[int, tuple[np.ndarray, pa.RecordBatch]] = {}
+    waiting = list(range(len(pieces)))  # for their next block
+    while True:
+        for i in waiting:
+            for (block,) in pieces[i]:
+                blocks[i] = publication.keys.master_codes(block)[0], block
+                break
+        if not blocks:
+            return
+        border = min(key_codes[-1] for key_codes, _ in blocks.values())  # what comes later has no lower code
+        parts, waiting = [], []
+        for i, (key_codes, block) in list(blocks.items()):
+            count = int(np.searchsorted(key_codes, border, side="right"))
+            parts.append(block.slice(0, count))
+            blocks[i] = key_codes[count:], block.slice(count)
+            if count == len(key_codes):
+                del blocks[i]
+                waiting.append(i)
+        yield _by_code(publication, pa.concat_batches(parts))

@@ -16,6 +16,7 @@ from sqlalchemy import Column, Connection, Engine, MetaData, Row, Table, func, i
 from sqlalchemy.dialects import mysql
 
 from semistream.config import Job, surrogate_key
+from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
 from semistream.keys import canonical_type
 from semistream.master.publish import current_manifest, publish_snapshot
@@ -34,7 +35,6 @@ from semistream.warehouse.tables import (
     quoted,
 )
 from semistream.warehouse.types import KEY_CHARACTERS, sql_type, stored_schema
-from semistream.workloads.ddl import parse_ddl
 
 
 @dataclass(frozen=True)

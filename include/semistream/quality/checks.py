@@ -172,7 +172,7 @@ def same_rows(scope: Scope, checksums: sa.Table) -> Check:
 
 def table_files(damaged: sa.Table) -> Check:
     return Check(
-        "table_files", "Every file of the Delta table is there, and whole",
+        "table_files", "Every file of the sink is there, and whole",
         "The table's log names its files with their sizes. A file listed here is gone, has another size or cannot be read; what "
         "it had is missing below too. Restore it, or load what the table lost under another app name.",
         select(damaged))

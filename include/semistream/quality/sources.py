@@ -8,28 +8,25 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Text, select
 
 from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Sources, Staging
-from semistream.warehouse.bulk import bulk_insert, fetch
-from semistream.warehouse.connect import connect
+from semistream.source_files import open_parquet
+from semistream.streaming.sources.base import CannotRecount, Part
+from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.schema import load_files
-from semistream.warehouse.tables import arrow_schema, existing_table
+from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
 ROWS = 100_000
@@ -37,10 +34,6 @@ SIGNED = re.compile(r'("(?:[^"\\]|\\.)*")|([+-]INF|\+Infinity)\b')  # a string, 
 # Ids of a text column are as they are written. A number that is a text is one to the warehouse's column of numbers.
 AS_SPARK = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 FIELD = 1 << 28  # bytes: an unclosed quote makes one field of the rest of its file
-
-
-class CannotRecount(Exception):
-    """The source cannot be read again; the message says why."""
 
 
 def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row]) -> Sources | None:
@@ -87,14 +80,6 @@ def _source(engine: sa.Engine, commit: sa.Row) -> dict[str, Any]:
     return offsets | {"files": paths}
 
 
-@dataclass(frozen=True)
-class Part:
-    """The part of a source that one batch read. read(ids): pieces of (rows, the ids of those that have readable ones)."""
-
-    label: str
-    read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]
-
-
 def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
     """Out of ``load_commits.source_offsets``. Raises CannotRecount when that part of the source cannot be read again."""
     kind, options = offsets.get("format"), {k.lower(): v for k, v in stream.all_options().items()}
@@ -103,37 +88,9 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         names = [f.name for f in files]
         label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return Part(label, lambda ids: (piece for f in files for piece in _readable_file(f, kind, stream, options, ids)))
-    if kind in ("zipf", "outbox"):
-        first, last = ((o or [{"id": 0}])[0]["id"] for o in (offsets["start"], offsets["offsets"]))
-        label = f"ids {first + 1} to {last}"
-        if kind == "zipf":
-            return Part(label, lambda ids: _range(first, last, ids))
-        return Part(f"{options.get('table')}, {label}", lambda ids: _outbox(options, first, last, ids, engine))
-    raise CannotRecount(f"a source of format {kind or stream.format} is not kept for a second reading")
+    from semistream.streaming.sources.registry import find_source  # imports Spark, which files do without
 
-
-def _range(first: int, last: int, ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A generator's tuples are numbered."""
-    for start in range(first, last, ROWS):
-        numbers = pa.array(np.arange(start + 1, min(start + ROWS, last) + 1))
-        yield len(numbers), pa.record_batch([numbers], names=["id"]).select([i for i in ids if i == "id"])
-
-
-def _outbox(options: dict[str, str], first: int, last: int, ids: tuple[str, ...],
-            engine: sa.Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
-    url = options.get("url") or os.environ.get(options.get("urlvariable", ""), "")
-    source = connect(url) if url else engine
-    table = existing_table(source, options["table"])
-    column = table.c[options.get("id", "id")]
-    schema = pa.schema([f for f in arrow_schema(table) if f.name in ids])
-    try:
-        with source.connect() as connection:
-            query = sa.select(*(table.c[n] for n in schema.names or [column.name])).where(column > first, column <= last)
-            for batch in fetch(connection, query, schema, ROWS):
-                yield len(batch), batch
-    finally:
-        if source is not engine:
-            source.dispose()
+    return find_source(stream.model_copy(update={"format": kind or stream.format})).recount(offsets, engine)
 
 
 def _with_stream_id(batch: int, found: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
@@ -181,7 +138,7 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none."""
     if kind == "parquet":
-        parquet = pq.ParquetFile(file)
+        parquet = open_parquet(file)
         if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
             raise CannotRecount(f"{file} has no column {lacking[0]}")
         for batch in parquet.iter_batches(ROWS, columns=list(ids)):
@@ -218,7 +175,7 @@ def _csv_rows(file: Path, stream: StreamSpec, options: dict[str, str]) -> Iterat
         csv.field_size_limit(FIELD)
         reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []
-        names = header or _ddl_names(stream)
+        names = header or (stream.declared.names if stream.declared is not None else [])
         if lacking := [i for i in stream.id if i not in names]:
             raise CannotRecount(f"{file} has no column {lacking[0]}")
         places = [names.index(i) for i in stream.id]
@@ -251,15 +208,3 @@ def _text(file: Path, encoding: str) -> TextIO:
     if file.suffix == ".gz":
         return gzip.open(file, "rt", newline="", encoding=encoding, errors="replace")
     return open(file, newline="", encoding=encoding, errors="replace")
-
-
-def _ddl_names(stream: StreamSpec) -> list[str]:
-    """Column names of a Spark DDL schema such as 'id BIGINT, price DECIMAL(10, 2)'."""
-    names, depth = [""], 0
-    for c in stream.columns or "":
-        depth += (c in "(<") - (c in ")>")
-        if c == "," and not depth:
-            names.append("")
-        else:
-            names[-1] += c
-    return [n.split()[0].strip("`") for n in names if n.split()]

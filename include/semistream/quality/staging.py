@@ -30,7 +30,7 @@ from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import NAME, load_batches, unmatched
 from semistream.warehouse.types import KeyString, LongString
 
-NO_MATCH = "no_match"  # as joins.base has it; importing that would bring in Numba
+NO_MATCH = "no_match"  # as joins.output has it; importing that would bring in Numba
 ROWS_AT_ONCE = 50_000
 PARTITIONS_SAMPLED = 64
 STALE_SECONDS = 86_400

@@ -18,7 +18,7 @@ from semistream import warehouse
 from semistream.config import Job, Places
 from semistream.errors import SemistreamError
 from semistream.published import read_manifest
-from semistream.quality import delta
+from semistream.quality import stored_rows
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
 from semistream.quality.checksums import Sums, stage_checksums
@@ -26,6 +26,7 @@ from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_rejected, stage_sample
+from semistream.streaming.sinks.registry import open_sink, open_warehouse
 from semistream.warehouse.proof import START, Position, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
 from semistream.warehouse.tables import existing_table
@@ -158,10 +159,11 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
     engine, app, sink, name = staging.engine, commits[-1].app, commits[-1].sink, commits[-1].fact_table
     sums: Sums | None = None
     damaged: sa.Table | None = None
-    if sink == "sql":
+    stored = open_sink(sink, open_warehouse(url, job), Path()).stored(app)
+    if stored is None:
         fact = existing_table(engine, name)
     else:
-        fact, sums, damaged = delta.stage(staging, sink, job, app)
+        fact, sums, damaged = stored_rows.stage(staging, stored, job)
     with engine.connect() as connection:
         scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
     rejected = stage_rejected(staging, scope)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Prediction
 from semistream.errors import NotEnoughMemory
-from semistream.joins.base import SemiStreamJoin
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
 from semistream.master import MasterRelation
 from semistream.sizing.opening import open_join

@@ -1,4 +1,5 @@
-"""Opening an operator: sizes that were left open (0 in its parameters) are found by its cost model."""
+"""Opening an operator: sizes that were left open (0 in its parameters) are found by its cost
+model."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Costs
 from semistream.errors import ConfigError, NotEnoughMemory
-from semistream.joins.base import SemiStreamJoin
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import Algorithm, find_algorithm
 from semistream.joins.spec import JoinSpec, join_spec
 from semistream.master import MasterRelation
@@ -20,14 +21,18 @@ from semistream.sizing.search import tune
 from semistream.sizing.workload import describe
 
 
-def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]],
-              columns: Sequence[str] | None = None, join_type: str = "inner", parameters: dict[str, Any] | None = None,
+def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterRelation,
+              on: Sequence[tuple[str, str]],
+              columns: Sequence[str] | None = None, join_type: str = "inner",
+              parameters: dict[str, Any] | None = None,
               costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None) -> SemiStreamJoin:
     """A join operator of the named algorithm, holding at most ``memory`` bytes.
 
-    The other arguments are those of ``join_spec``. parameters: the algorithm's; sizes that are not among them are those of the
-    highest service rate by its cost model, for keys as a sample of the stream has them (None: by Zipf's law), as far as they
-    can be had. Raises ConfigError for whatever cannot work, NotEnoughMemory with an amount that does; no stream needs more later.
+    The other arguments are those of ``join_spec``. parameters: the algorithm's. A size that is 0 or
+    not among them becomes that of the highest service rate by the algorithm's cost model, for keys
+    as a sample of the stream has them (without one, by Zipf's law); or, where the operator does not
+    fit M with it, a smaller one. Raises ConfigError for whatever cannot work, NotEnoughMemory with
+    an amount that does; no stream needs more later.
     """
     entry = find_algorithm(algorithm)
     asked = entry.parameters.load(parameters or {})
@@ -40,31 +45,37 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
             refusal = e
     if refusal.parameter != "memory" and refusal.parameter not in still_open:
         raise refusal
-    remedy = "Give more memory" + (", or a smaller disk_tuples." if (parameters or {}).get("disk_tuples") else ".")
-    raise NotEnoughMemory(_least_memory(entry, spec, asked, still_open), spec.memory, entry.name, remedy) from None
+    remedy = "Give more memory" + (", or a smaller disk_tuples."
+                                   if (parameters or {}).get("disk_tuples") else ".")
+    raise NotEnoughMemory(_least_memory(entry, spec, asked, still_open), spec.memory, entry.name,
+                          remedy) from None
 
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
     """The sizes that are to be chosen."""
     sizes = MODELS[entry.name].sizes if entry.name in MODELS else ()
-    return [n for n in sizes if getattr(parameters, n) == entry.parameters.model_fields[n].default == 0]
+    return [n for n in sizes if getattr(parameters,
+                                        n) == entry.parameters.model_fields[n].default == 0]
 
 
-def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str], costs: Costs,
-                           sample: pa.RecordBatch | None) -> Iterator[Settings]:
-    """asked, with values for the sizes that are open: the model's best, halves of them, and the smallest that there are."""
+def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str],
+                           costs: Costs, sample: pa.RecordBatch | None) -> Iterator[Settings]:
+    """asked, with values for the sizes that are open: the model's best, halves of them, and the
+    smallest that there are."""
     if still_open:
         given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
-        with suppress(ConfigError):  # the model knows averages
+        with suppress(ConfigError):  # the models know averages: what they find too small may do
             best = tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters
-            while max(best.values()) > 1:
-                yield asked.model_copy(update={n: best[n] for n in still_open})
-                best = {n: max(size // 2, 1) for n, size in best.items()}
+            sizes = {n: best[n] for n in still_open}
+            while max(sizes.values()) > 1:
+                yield asked.model_copy(update=sizes)
+                sizes = {n: max(size // 2, 1) for n, size in sizes.items()}
     yield from _smallest(spec, asked, still_open)
 
 
 def _smallest(spec: JoinSpec, asked: Settings, still_open: list[str]) -> Iterator[Settings]:
-    """asked, with the smallest caches and each disk buffer: more partitions may need more memory than larger ones."""
+    """asked, with the smallest caches and each disk buffer: more partitions may need more memory
+    than larger ones."""
     sizes = dict.fromkeys(still_open, 1)
     tuples, page = spec.master.tuple_count, spec.master.with_partition(1).partition_tuples
     while "disk_tuples" in sizes and tuples > page:
@@ -74,9 +85,11 @@ def _smallest(spec: JoinSpec, asked: Settings, still_open: list[str]) -> Iterato
 
 
 def _least_memory(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str]) -> int:
-    """The smallest M that the operator can be opened with, found by opening it, to a part in a thousand."""
+    """The smallest M that the operator can be opened with, found by opening it, to a part in a
+    thousand."""
     def opens(memory: int) -> bool:
-        return any(_made(entry, replace(spec, memory=memory), s) for s in _smallest(spec, asked, still_open))
+        return any(_made(entry, replace(spec, memory=memory), s) for s in _smallest(spec, asked,
+                                                                                    still_open))
 
     low, high = spec.memory, max(2 * spec.memory, 1024)
     while not opens(high):

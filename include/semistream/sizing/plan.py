@@ -122,7 +122,7 @@ class Plan:
         if still_open := self._open_sizes:
             with suppress(NotEnoughMemory):
                 slowest, tuples = self.slowest(sample)
-                join = self._open(sample.schema, slowest, costs, tuples if sample.num_rows else None)
+                join = self._open(sample.schema, slowest, costs, tuples)
                 join.master.close()
                 sizes = {n: getattr(join.parameters, n) for n in still_open}
                 plan = replace(self, parameters=self.parameters | sizes, chosen=tuple(still_open))

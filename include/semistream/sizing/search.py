@@ -1,5 +1,5 @@
-"""The best sizes for one algorithm, and the best algorithm, by the cost models: a bounded optimisation over the sizes'
-logarithms."""
+"""The best sizes for one algorithm, and the best algorithm, by the cost models: a bounded
+optimisation over the sizes' logarithms."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ import numpy as np
 
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.errors import ConfigError
+from semistream.joins.frequency_detection import SWITCH_SHARE
 from semistream.joins.registry import REGISTRY
 
 MOST_SLICES = 64
 EVEN = 0.05  # rates this close are the same to the models
 STARTS = {1: 9, 2: 5}  # points of the first look, per size, by the number of sizes
+SIZE, RATE = 0.05, 1e-3  # what the search leaves open: of a size, and of a rate
+NEVER = 100.0  # ln of the seconds per tuple of sizes that do not fit M
 
 
-def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes: float) -> Prediction:
-    """w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises ConfigError for an unknown algorithm or
-    size."""
+def predict(algorithm: str, work: Workload, memory: float, costs: Costs,
+            **sizes: float) -> Prediction:
+    """w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises
+    ConfigError for an unknown algorithm or size."""
     if algorithm not in MODELS:
-        raise ConfigError("algorithm", f"must be one that has a cost model: {', '.join(MODELS)}", algorithm,
-                          "Choose one of them.")
+        raise ConfigError("algorithm", f"must be one that has a cost model: {', '.join(MODELS)}",
+                          algorithm, "Choose one of them.")
     model = MODELS[algorithm]
     for name in sizes:
         if name not in model.sizes:
-            raise ConfigError(name, f"must be a size of {algorithm}", name, f"It has: {', '.join(model.sizes)}.")
+            raise ConfigError(name, f"must be a size of {algorithm}", name,
+                              f"It has: {', '.join(model.sizes)}.")
     missing = [n for n in model.sizes if n not in sizes]
     if missing:
         raise ConfigError(missing[0], "must be given", None, "`tune` finds the best value.")
@@ -38,7 +43,8 @@ def predict(algorithm: str, work: Workload, memory: float, costs: Costs, **sizes
 def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
     """The smallest and the largest value that M allows."""
     most = {"disk_tuples": memory / 2 / work.disk_tuple_bytes, "slices": MOST_SLICES,
-            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes) / 1.125,
+            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes)
+            / (1 + 1 / SWITCH_SHARE),
             "resident_tuples": 0.95 * memory / work.resident_tuple_bytes, "cache_share": 0.9}[size]
     if size == "cache_share":
         return 0.01, most
@@ -49,26 +55,55 @@ def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
 
 
 def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: float) -> Prediction:
-    """The sizes of the highest service rate; those given are kept. Raises ConfigError when none fits M."""
+    """The sizes of the highest service rate; those given are kept. Raises ConfigError when none
+    fits M."""
     names = [n for n in MODELS[algorithm].sizes if n not in given] if algorithm in MODELS else []
     limits = [tuple(map(math.log, bounds(n, work, memory))) for n in names]
     smooth = work.smooth()
 
     def cost(x: Iterable[float]) -> float:
-        """Seconds per stream tuple."""
-        mu = predict(algorithm, smooth, memory, costs, **dict(zip(names, map(math.exp, x), strict=True)), **given).mu
-        return 1 / mu if mu > 0 else 1e9
+        """ln of the seconds per stream tuple."""
+        mu = predict(algorithm, smooth, memory, costs,
+                     **dict(zip(names, map(math.exp, x), strict=True)), **given).mu
+        return -math.log(mu) if mu > 0 else NEVER
 
     best = _minimum(cost, limits) if names else ()
-    found = _rounded(algorithm, work, memory, costs, dict(zip(names, map(math.exp, best), strict=True)), given)
+    sizes = dict(zip(names, map(math.exp, best), strict=True))
+    found = _rounded(algorithm, work, memory, costs, sizes, given)
+    # R's largest partition may be far larger than the average one
+    while found.mu <= 0 and sizes.get("disk_tuples", 0) > work.page_tuples:
+        sizes["disk_tuples"] /= 2
+        found = _rounded(algorithm, work, memory, costs, sizes, given)
     if found.mu <= 0:
-        raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and a tuple for each partition",
-                          int(memory),
-                          "Give more memory.")
+        raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and a "
+                          "tuple for each partition",
+                          int(memory), "Give more memory.")
+    if found.w_s == 0 and "disk_tuples" in names:
+        return _largest_disk_buffer(found, work, memory, costs)
     return found
 
 
-def tune_all(work: Workload, memory: float, costs: Costs, algorithms: Iterable[str] = tuple(MODELS)) -> list[Prediction]:
+def _largest_disk_buffer(found: Prediction, work: Workload, memory: float,
+                         costs: Costs) -> Prediction:
+    """The same rate with the largest disk buffer beside which all that comes is still in H_R: it
+    makes the first pass over R fast, and nothing slower."""
+    smallest, size = bounds("disk_tuples", work, memory)
+    while size > smallest:
+        wider = predict(found.algorithm, work, memory, costs,
+                        **found.sizes | {"disk_tuples": _pages(size, work)})
+        if wider.w_s == 0 and wider.mu >= found.mu:
+            return wider
+        size /= 2
+    return found
+
+
+def _pages(disk_tuples: float, work: Workload) -> int:
+    """As many tuples in whole pages, at least one."""
+    return int(max(disk_tuples // work.page_tuples, 1) * work.page_tuples)
+
+
+def tune_all(work: Workload, memory: float, costs: Costs,
+             algorithms: Iterable[str] = tuple(MODELS)) -> list[Prediction]:
     """The best setting of each algorithm that M is enough for, the fastest first."""
     found = []
     for algorithm in algorithms:
@@ -80,7 +115,8 @@ def tune_all(work: Workload, memory: float, costs: Costs, algorithms: Iterable[s
 
 
 def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
-    """That of the highest predicted rate; of algorithms that are even, one that is at its rate soon."""
+    """That of the highest predicted rate; of algorithms that are even, one that is at its rate
+    soon."""
     best = max(candidates, key=rate)
     soonest = max((c for c in candidates if REGISTRY[c.algorithm].soon), key=rate, default=best)
     return soonest if rate(soonest) >= (1 - EVEN) * rate(best) else best
@@ -101,14 +137,17 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
         around = (max(low, start[0] - step), min(high, start[0] + step))
         if around[1] <= around[0]:
             return start
-        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded", options={"xatol": 1e-3, "maxiter": 40})
+        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded",
+                                options={"xatol": SIZE / 5, "maxiter": 40})
         x: tuple[float, ...] = (float(found.x),)
     else:
         steps = [max((a[1] - a[0]) / 2, 1e-6) for a in axes]
-        simplex = [start, *(tuple(s + (d if s + d <= high else -d) * (i == j) for j, (s, d, (_, high)) in
-                                  enumerate(zip(start, steps, limits, strict=True))) for i in range(len(start)))]
+        ahead = [x + step if x + step <= high else x - step
+                 for x, step, (_, high) in zip(start, steps, limits, strict=True)]
+        simplex = [start, *((*start[:i], x, *start[i + 1:]) for i, x in enumerate(ahead))]
         found = minimize(cost, start, method="Nelder-Mead", bounds=limits,
-                         options={"initial_simplex": np.array(simplex), "xatol": 1e-2, "fatol": 1e-12, "maxfev": 80})
+                         options={"initial_simplex": np.array(simplex), "xatol": SIZE,
+                                  "fatol": RATE, "maxfev": 80})
         x = tuple(map(float, found.x))
     return min(start, x, key=cost)
 
@@ -123,9 +162,11 @@ def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes:
             options.append([round(min(max(size, low), high), 3)])
             continue
         unit = work.page_tuples if name == "disk_tuples" else 1.0
-        near = {math.floor(size / unit) * unit, math.ceil(size / unit) * unit} if name in ("disk_tuples",
-                                                                                           "slices") else {round(size)}
+        near = {float(round(size))}
+        if name in ("disk_tuples", "slices"):
+            near = {math.floor(size / unit) * unit, math.ceil(size / unit) * unit}
         options.append(sorted({max(1, int(min(max(n, low), high))) for n in near}))
-    found = [predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)), **given)
+    found = [predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)),
+                     **given)
              for option in itertools.product(*options)]
     return max(found, key=lambda p: p.mu)

@@ -10,36 +10,43 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.cost_models import Cut, Frequencies, Workload
-from semistream.joins.front import cached_bytes, has_strings
-from semistream.joins.keyroom import KeyRoom
-from semistream.joins.partitionroom import PartitionRoom
-from semistream.joins.parts import Cache, WaitingRoom, variable_bytes
-from semistream.joins.sequential import StreamTuples
+from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.spec import JoinSpec
+from semistream.joins.stream_buffer import StreamLayout
+from semistream.joins.stream_table.by_chunk import ByChunk
+from semistream.joins.stream_table.by_key import ByKey
+from semistream.joins.stream_table.by_partition import ByPartition
+from semistream.joins.x_hybridjoin import resident_bytes
 from semistream.master import MasterRelation
 
-LOOKED_UP = 256  # values of a sample that are looked for in R, to learn how many are absent, and how many tuples others have
+LOOKED_UP = 256  # values of a sample that are looked for in R: how many are absent, how many tuples others have
 
 
-def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None, frequencies: Frequencies | None = None,
+def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
+             frequencies: Frequencies | None = None,
              batch_tuples: float = float("inf")) -> Workload:
     """A workload with the sizes that tuples like the sample's have in the operators.
 
-    frequencies: of the keys; else the sample's; without one, those of Zipf's law with exponent 1, which the papers assume.
+    frequencies: of the keys; else the sample's; without one, or of an empty one, those of Zipf's
+    law with exponent 1, which the papers assume.
     """
-    tuples = None if sample is None else _in_stored_types(spec, sample)
-    held, master = StreamTuples(spec), spec.master
-    strings = float(variable_bytes(held.batch(tuples)).mean()) + 1 if sample and has_strings(held.held) else 0.0
-    schema, v_r = held.held, cached_bytes(spec)
+    tuples = _in_stored_types(spec, sample) if sample else None
+    layout, master = StreamLayout.of(spec), spec.master
+    strings, schema = layout.strings(tuples) if tuples else 0.0, layout.held
     look = _look(spec, tuples)
     frequencies = frequencies or observe(spec, tuples, look)
     return Workload(
-        master_tuples=master.tuple_count, disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
-        stream_tuple_bytes=WaitingRoom.tuple_bytes(schema, strings), indexed_tuple_bytes=KeyRoom.tuple_bytes(schema, strings),
-        elevator_tuple_bytes=PartitionRoom.tuple_bytes(schema, strings),
-        cached_tuple_bytes=v_r, cached_key_bytes=Cache.ENTRY, resident_tuple_bytes=8 + v_r,
-        frequencies=frequencies, page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
-        fan_out=look.fan_out, matches=look.fan_out * (1 - frequencies.absent), batch_tuples=batch_tuples,
+        master_tuples=master.tuple_count,
+        disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
+        stream_tuple_bytes=ByChunk.bytes_per_tuple(schema, strings),
+        indexed_tuple_bytes=ByKey.bytes_per_tuple(schema, strings),
+        elevator_tuple_bytes=ByPartition.bytes_per_tuple(schema, strings),
+        cached_tuple_bytes=cached_bytes(spec), cached_key_bytes=MasterCache.ENTRY,
+        resident_tuple_bytes=resident_bytes(spec),
+        frequencies=frequencies,
+        page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
+        fan_out=look.fan_out, matches=look.fan_out * (1 - frequencies.absent),
+        batch_tuples=batch_tuples,
         reads_ahead=master.buffers > 1,
         cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
@@ -49,7 +56,8 @@ def _in_stored_types(spec: JoinSpec, sample: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def observe(spec: JoinSpec, sample: pa.RecordBatch | None, look: Look | None = None) -> Frequencies:
-    """The stream's frequencies as a sample shows them: an observed histogram in the place of Zipf's law."""
+    """The stream's frequencies as a sample shows them: an observed histogram in the place of Zipf's
+    law."""
     look = look or _look(spec, sample)
     different = max(int(spec.master.tuple_count / look.fan_out), 1)
     if sample is None:
@@ -57,7 +65,8 @@ def observe(spec: JoinSpec, sample: pa.RecordBatch | None, look: Look | None = N
     _, counts = _values(spec, sample)
     absent = sample.num_rows - int(counts.sum())
     counts = counts[np.random.default_rng(0).permutation(len(counts))]
-    gone = int(np.searchsorted(np.cumsum(counts), look.absent * counts.sum(), side="right")) if look.absent else 0
+    gone = int(np.searchsorted(np.cumsum(counts), look.absent * counts.sum(),
+                               side="right")) if look.absent else 0
     here, lost = int(counts[gone:].sum()), int(counts[:gone].sum())
     return replace(Frequencies.observed(counts[gone:], different, absent + lost),
                    lost=Frequencies.observed(counts[:gone], gone, absent + here) if gone else None)
@@ -75,7 +84,8 @@ def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
     values, counts = _values(spec, sample) if sample is not None else (np.zeros(0, np.int64),) * 2
     if not len(values) or not spec.master.tuple_count:
         return Look()
-    some = np.random.default_rng(0).choice(values, min(LOOKED_UP, len(values)), replace=False, p=counts / counts.sum())
+    some = np.random.default_rng(0).choice(values, min(LOOKED_UP, len(values)), replace=False,
+                                           p=counts / counts.sum())
     pages = spec.master.with_partition(1)
     found = np.array([sum(int((pages.read_codes(n) == code).sum()) for n in range(*span))
                       for code, span in zip(some, pages.partitions_of(some), strict=True)])

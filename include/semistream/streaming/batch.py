@@ -10,13 +10,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from semistream.config import parse_bytes
+from semistream.config import Places, parse_bytes
 from semistream.errors import ConfigError
 from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version
+from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
-from semistream.streaming.sources import stream_schema
+from semistream.streaming.sources.schema import stream_schema
 
 
 def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, str]] | Sequence[str] | str, *,
@@ -39,6 +40,7 @@ def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, 
     plan = Plan(algorithm.lower(), parse_bytes(memory) // count, join_type, dict(parameters or {}), tuple(pairs),
                 None if columns is None else tuple(columns), count, str(directory.absolute()), False)
     stream = stream_schema(df)
+    plan = plan.choose(pa.RecordBatch.from_pylist([], stream), known_costs(Places.from_environment().home))
     join = plan.open(stream, 0)
     join.master.close()
     placed = df.repartitionById(count, partition_expression(plan.placement(stream)))

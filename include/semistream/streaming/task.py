@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,23 +16,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.durable import naming
 from semistream.errors import StateError
-from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
-from semistream.joins.base import UNPARSABLE
+from semistream.joins import JoinState, SemiStreamJoin
+from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
 from semistream.sizing.plan import Plan
 from semistream.source_files import RAW, SourceFile, check_unchanged
-from semistream.streaming.columnar import read_partition
-from semistream.streaming.exchange import scratch
-from semistream.streaming.handover import Holder, prepare
-from semistream.streaming.sinks import DataFile, Sink, ledger_row
-from semistream.warehouse.ids import LONG_ID, has_long_id, stream_ids
+from semistream.streaming.sinks.base import Sink, ledger_row
+from semistream.streaming.spool import Spool
+from semistream.streaming.workers.operators import OperatorCache, use_memory_files
+from semistream.streaming.workers.parquet import read_partition
+from semistream.warehouse.ids import LONG_ID, has_long_id
 
 SUMMARY = "summary STRING"  # what a task returns to mapInArrow
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read", "bytes_read", "seconds")
 
-holder = Holder()  # workers are reused, so that the next micro-batch need not read the state back
+operators = OperatorCache()  # workers are reused, so that the next micro-batch need not read the state back
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,14 @@ class Work:
     def _summary(self, batches: Iterator[pa.RecordBatch]) -> str:
         from pyspark import TaskContext
 
-        prepare()
+        use_memory_files()
         context = TaskContext.get()
         assert context is not None
-        entry = self.load(context.partitionId(), batches)
+        entry = self.join_partition(context.partitionId(), batches)
         keep_modules()
         return json.dumps(entry)
 
-    def load(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    def join_partition(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
         """Join and load one partition, unless that has been done; gives the ledger row that counts."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
@@ -89,7 +85,7 @@ class Work:
         join = self._operator(partition)
         stats = deepcopy(join.stats.as_dict())
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
-        with Spool(join, self, self.sink.data_file(join.output_schema, load)) as spool:
+        with Spool(join.output_schema, self.stream, self.stream_id, self.sink.data_file(join.output_schema, load)) as spool:
             refused = self._run(join, self._tuples(partition, batches), spool)
             entry = self._entry(partition, join, stats, refused)
             name = entry["state_file"]
@@ -97,9 +93,9 @@ class Work:
             if name != before:
                 join.snapshot(changes=bool(before)).write(state, before)
             check_unchanged(self.sources)
-            entry = self.sink.load(entry, spool)
+            entry = self.sink.write(entry, spool)
         if entry["state_file"] == name:
-            holder.hold((self.checkpoint, partition, name), join)
+            operators.put((self.checkpoint, partition, name), join)
         else:  # another attempt was first
             state.unlink(missing_ok=True)
             join.master.close()
@@ -113,10 +109,10 @@ class Work:
     def _operator(self, partition: int) -> SemiStreamJoin:
         """The operator as it stood after the batch before: the one at hand, or a new one that takes up the state."""
         before = self.states.get(partition, "")
-        held = holder.take((self.checkpoint, partition, before)) if before else None
-        if held is not None:
-            return held
-        holder.forget()  # its memory, before the next one takes its own
+        cached = operators.take((self.checkpoint, partition, before)) if before else None
+        if cached is not None:
+            return cached
+        operators.clear()  # its memory, before the next one takes its own
         join = self.plan.open(self.stream, partition)
         if before:
             join.restore(*JoinState.read(Path(self.checkpoint) / "state" / before))
@@ -183,109 +179,6 @@ def get_ready(_: Iterator[object]) -> None:
     buckets(pa.array([0]).to_numpy(), True, 1)
 
 
-def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
-    """A partition's ledger row for a batch that brings it nothing, from that of the commit before."""
-    nothing = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
-    return ledger_row(entry) | nothing | {"batch": batch, "drain": 0, "waiting_before": entry["waiting"], "r_cycles": 0.0,
-                                          "service_rate": 0.0, "rejected": {}}
-
-
-class Spool:
-    """A task's output on local disk, until it is loaded in one short transaction that can be tried again.
-
-    ``joined()`` and ``unmatched()`` are tables whose pages the system reads from the files when they are touched. data: where the
-    sink has joined rows written at once.
-    """
-
-    def __init__(self, join: SemiStreamJoin, work: Work, data: DataFile | None = None):
-        self.work, self.output_schema, self.data = work, join.output_schema, data
-        self._added = len(join.output_schema) - len(work.stream)
-        self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=scratch())
-        self._schemas = {"joined": join.output_schema, "unmatched": UNMATCHED}
-        self._rejected: list[pa.RecordBatch] = []  # unparsable ones that are not written yet
-        self._rejected_bytes, self._explained = 0, 0
-        self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        for writer in self._writers.values():
-            with suppress(OSError):  # a full disk, say, which is being reported already
-                writer.close()
-        self._directory.cleanup()
-        if failed and self.data is not None:
-            self.data.discard()
-
-    @property
-    def stream_schema(self) -> pa.Schema:
-        """The stream's columns in the types that the join gives them out in."""
-        return pa.schema(list(self.output_schema)[:len(self.work.stream)])
-
-    @property
-    def added_schema(self) -> pa.Schema:
-        return pa.schema(list(self.output_schema)[len(self.work.stream):])
-
-    def write(self, output: JoinOutput) -> None:
-        if output.joined.num_rows and self.data is not None:
-            self.data.write(output.joined)
-        elif output.joined.num_rows:
-            self._append("joined", output.joined)
-        if output.unmatched.num_rows:
-            *columns, reasons = output.unmatched.columns  # the stream may have a column of that name, too
-            self.keep(pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(output.unmatched.schema)[:-1])), reasons)
-
-    def keep(self, tuples: pa.RecordBatch, reasons: pa.Array) -> None:
-        """Keep tuples that are not loaded."""
-        self._append("unmatched", unmatched_rows(tuples, reasons, self.work.stream_id))
-
-    def reject(self, batch: pa.RecordBatch) -> None:
-        """Keep tuples that could not be parsed: their text, and why."""
-        self._rejected.append(pa.record_batch([stream_ids(batch, self.work.stream_id), batch.column(RAW)], names=["id", RAW]))
-        self._rejected_bytes += self._rejected[-1].nbytes
-        if self._rejected_bytes > GATHERED_BYTES:
-            self._explain()
-
-    def _explain(self) -> None:
-        """Of many at once, as their lines are looked for in their files."""
-        if not self._rejected:
-            return
-        from semistream.streaming.unparsable import explain  # what imports pandas, for the few that need it
-
-        rows = pa.Table.from_batches(self._rejected).combine_chunks().to_batches()[0]
-        kept = explain(rows.column(RAW).to_pylist(), self.work.stream, self._explained)
-        columns = [pa.repeat(UNPARSABLE, len(kept)), rows.column("id"), pa.array([json.dumps(row) for row in kept])]
-        self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
-        self._explained += len(kept)
-        self._rejected, self._rejected_bytes = [], 0
-
-    def joined(self) -> pa.Table:
-        return self._read("joined")
-
-    def unmatched(self) -> pa.Table:
-        """Columns reason, stream_id, tuple."""
-        self._explain()
-        return self._read("unmatched")
-
-    def _append(self, name: str, batch: pa.RecordBatch) -> None:
-        path = os.path.join(self._directory.name, name)
-        with naming(path):
-            if name not in self._writers:
-                self._writers[name] = pa.ipc.new_stream(path, self._schemas[name])
-            self._writers[name].write_batch(batch)
-
-    def _read(self, name: str) -> pa.Table:
-        if name not in self._writers:
-            return self._schemas[name].empty_table()
-        self._writers[name].close()
-        with pa.memory_map(os.path.join(self._directory.name, name)) as file:
-            return pa.ipc.open_stream(file).read_all()
-
-
-GATHERED_BYTES = 16_000_000  # of unparsable tuples
-UNMATCHED = pa.schema([("reason", pa.string()), ("stream_id", pa.string()), ("tuple", pa.string())])
-
-
 def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
     """(tuples without ``_corrupt_record``, those that could not be parsed or None)."""
     if RAW not in batch.schema.names:
@@ -301,21 +194,8 @@ def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.Re
     return batch.filter(pc.invert(wrong)), batch.filter(wrong)
 
 
-def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...]) -> pa.RecordBatch:
-    """Tuples as rows of the table ``unmatched``."""
-    texts = [json.dumps(row, default=_plain) for row in tuples.to_pylist()]
-    return pa.record_batch([reasons, stream_ids(tuples, id_columns), pa.array(texts, pa.string())], schema=UNMATCHED)
-
-
-def _plain(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
-@contextmanager
-def forgetting() -> Iterator[None]:
-    """Without the operator that this process may still hold, before and after."""
-    holder.forget()
-    try:
-        yield
-    finally:
-        holder.forget()
+def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
+    """A partition's ledger row for a batch that brings it nothing, from that of the commit before."""
+    nothing = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
+    return ledger_row(entry) | nothing | {"batch": batch, "drain": 0, "waiting_before": entry["waiting"], "r_cycles": 0.0,
+                                          "service_rate": 0.0, "rejected": {}}

@@ -1,6 +1,6 @@
 """Why Spark could not parse a tuple, and on which line of its file it stands; Spark tells neither.
 
-Spark's side hands over ``_corrupt_record`` as a document in JSON (``sources.document``): the tuple's whole text, and where it is
+Spark's side hands over ``_corrupt_record`` as a document in JSON (``sources.documents``): the tuple's whole text, and where it is
 from. The task that keeps the tuple looks for the rest, with the definitions that ``semistream join`` has.
 """
 
@@ -74,7 +74,8 @@ def _why_csv(d: Mapping[str, Any], stream: pa.Schema) -> str:
         return f"{len(cells)} fields in place of {len(names)}"
     texts = pa.RecordBatch.from_arrays([pa.array([cell or None], pa.string()) for cell in cells], names=names)
     try:
-        return cast_rows(texts.select(stream.names), stream)[1].get(0, UNKNOWN)
+        texts = texts.select(stream.names)
+        return cast_rows(texts, stream)[1].get(0) or cast_rows(texts, stream, stream.names)[1].get(0, UNKNOWN)
     except (KeyError, pa.ArrowException):
         return UNKNOWN
 

@@ -25,11 +25,12 @@ import pyarrow.compute as pc
 
 from semistream.cost_models.costs import PHASES, TYPICAL, Costs, PhaseCosts
 from semistream.errors import ConfigError
-from semistream.joins import kernels
-from semistream.joins.base import Partition, SemiStreamJoin
-from semistream.joins.front import KeyTable, probe_front
-from semistream.joins.keyroom import KeyRoom
-from semistream.joins.parts import Cache, variable_bytes
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.key_table import KeyTable, count_by
+from semistream.joins.master_cache import MasterCache
+from semistream.joins.stored_types import variable_bytes
+from semistream.joins.stream_probing import probe
 from semistream.master import MasterRelation
 from semistream.sizing import open_join
 from semistream.workloads.zipf import ZipfKeys
@@ -261,7 +262,7 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
     watch, reading, before = Stopwatch(clock), Stopwatch(time.thread_time), (0, 0, 0, 0.0)
     pieces, paces = _pieces(setting.chunks, max(int(PIECE / setting.matches), LEAST_PIECE)), [setting.pace()]
     paced = clock()
-    warm, least = False, getattr(getattr(join, "mesh", None), "chunks", 5)
+    warm, least = False, getattr(join.h_s, "chunks", 5)
     while not warm or clock() - before[3] < setting.seconds or join.stats.iteration_count < before[0] + 5:
         started = clock()
         for _ in join.process(next(pieces)):
@@ -298,22 +299,19 @@ def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -
     if algorithm == "elevatorjoin":
         return setting.open(algorithm, disk_tuples, memory, cache_tuples=1, waiting_tuples=table)
     join = setting.open(algorithm, disk_tuples, memory)
-    phase = _phase(join)
-    if hasattr(join, "mesh"):
-        phase.fill(phase.tuples.batch(batch))
-        phase.resize(int(table * phase.tuple_bytes))
-    else:
-        phase.build(batch, int(table * KeyRoom.tuple_bytes(phase.tuples.held,
-                                                           float(variable_bytes(phase.tuples.batch(batch)).mean()) + 1)))
+    strings = join.layout.strings(batch)
+    size = int(table * join.h_s.bytes_per_tuple(join.layout.held, strings))
+    join.h_s.open(strings, size)
+    join.h_s.resize(size)
     return join
 
 
 def _watch_parts(watch: Stopwatch, reading: Stopwatch, join: Any) -> None:
-    phase = _phase(join)
-    watch.watch(phase, "iterate", "iterate")
-    watch.watch(phase, "expire" if hasattr(phase, "expire") else "finish", "remove")
-    watch.watch(phase.room, "find", "find", lambda codes, *_: len(codes))
-    watch.watch(phase.room, "append", "append")
+    watch.watch(join, "iterate", "iterate")
+    watch.watch(join.h_s, "remove", "remove")
+    watch.watch(join.output, "finish", "remove")
+    watch.watch(join.h_s, "find", "find", lambda codes, *_: len(codes))
+    watch.watch(join.h_s, "append", "append")
     for method, part in (("read_codes", "codes"), ("pages", "payload")):
         reading.watch(join.master, method, part)
         watch.watch(join.master, method, part)
@@ -328,7 +326,7 @@ def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float
         d, seconds, paces = setting.master.tuple_count / join.master.partition_count, [], [setting.pace()]
         for number in itertools.cycle(numbers if sequential else random.permutation(numbers)):
             started = setting.clock()
-            Partition(join.spec, int(number)).read()
+            DiskPartition(join.spec, int(number)).read()
             seconds.append(setting.clock() - started)
             if len(seconds) % 20 == 0:
                 paces.append(setting.pace())
@@ -338,11 +336,6 @@ def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float
         took = float(np.mean(seconds)) / float(np.median(paces))
         runs.append({"wait": took - fixed - d * each, "table": 0.0, "disk_tuples": d})
     return _fit(runs, "wait", ["disk_tuples"], [], [0.0])
-
-
-def _phase(join: Any) -> Any:
-    """The disk phase of a join."""
-    return getattr(join, "mesh", None) or getattr(join, "indexed", join)
 
 
 def _pieces(chunks: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -394,7 +387,7 @@ def _measure_cache(setting: Setting, tables: Sequence[float]) -> tuple[tuple[flo
             some = np.where(random.random(probed) < HITS, cached, absent)
             for kind, keys in (("both", some), ("misses", absent)):
                 before, started = join.stats.output_rows, clock()
-                for _ in probe_front(join, cache, batch, keys):
+                for _ in probe(cache, batch, keys, join.output):
                     pass
                 seconds[kind].append((clock() - started) / probed / setting.pace())
                 rows += join.stats.output_rows - before
@@ -404,17 +397,18 @@ def _measure_cache(setting: Setting, tables: Sequence[float]) -> tuple[tuple[flo
     return tuple(look_up), tuple(output)
 
 
-def _filled(join: SemiStreamJoin, tuples: int) -> Cache:
+def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
     """An H_R of R's first so many tuples."""
     spec, master = join.spec, join.master
-    parts = [Partition(spec, i) for i in range(master.partition_count)]
+    parts = [DiskPartition(spec, i) for i in range(master.partition_count)]
     strings = sum(int(variable_bytes(p.payload).sum()) for p in parts)
-    cache = Cache(spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1, strings + 1)
+    cache = MasterCache(spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1, strings + 1)
     keys, owners = np.unique(np.concatenate([p.codes for p in parts])[:tuples], return_inverse=True)
+    cache.stage(keys, np.zeros(len(keys)))
     for part, first in zip(parts, np.cumsum([0, *(len(p.codes) for p in parts)])[:-1], strict=True):
         mine = owners[first:first + len(part.codes)]
-        cache.load(part.payload, np.arange(len(mine)), mine, 1 << 60)
-    cache.publish(keys)
+        cache.stage_tuples(part.payload, np.arange(len(mine)), mine, 1 << 60)
+    cache.switch()
     return cache
 
 
@@ -430,8 +424,8 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
         enough = min(DETECTION_TUPLES, 8 * setting.master.tuple_count) / setting.matches
         rows = max(int(CHUNK / setting.matches), LEAST_PIECE)
         while at < enough or first < 0 or join.stats.iteration_count < first + 5:
-            if first < 0 and join.stats.iteration_count > join.mesh.chunks:
-                watch.watch(join.front, "detect", "detect", lambda partition, f: len(f))
+            if first < 0 and join.stats.iteration_count > join.scan.chunks:
+                watch.watch(join.h_r, "detect", "detect", lambda partition, f: len(f))
                 first, missed = join.stats.iteration_count, join.stats.rows_read - join.stats.cache_hits
             for _ in join.process(with_keys(setting.chunks[0], setting.keys, zipf.draw(at, rows) - 1, setting.on)):
                 pass
@@ -454,7 +448,7 @@ def _measure_switch(setting: Setting) -> float:
     for _ in range(20):
         started = setting.clock()
         for _ in range(20):
-            kernels.count_by(candidates.find(codes), counted)
+            count_by(candidates.find(codes), counted)
         times.append(setting.clock() - started)
     return float(np.median(times)) / 20 / len(codes) / setting.pace()
 

@@ -83,18 +83,16 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
     """The first tuples of a job's stream, in the types that Spark gives them. Raises ConfigError for a source without an end."""
     from semistream.files.source import open_source
-    from semistream.workloads.ddl import parse_ddl
 
     if spec.format == "zipf":
-        from semistream.streaming.datasources import ZipfReader, zipf_tuples
+        from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples
 
         return pa.Table.from_batches([zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)])
     if spec.format not in FILES or not spec.path or "://" in spec.path:
         raise ConfigError("stream", f"must be files ({', '.join(FILES)}) on this machine or zipf", spec.format,
                           "Save some of the stream as a file and give that, with the snapshot and the join columns.")
     source = open_source("stream", Path(spec.path), kind=spec.format, delimiter=spec.options.get("sep", ""))
-    if spec.columns:
-        wanted = parse_ddl(spec.columns)
+    if (wanted := spec.declared) is not None:
         missing = [n for n in wanted.names if n not in source.schema.names]
         if missing:
             raise ConfigError("stream.columns", "must be columns of the stream's files", missing[0],
@@ -102,7 +100,7 @@ def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
         source.schema = pa.schema([wanted.field(f.name) if f.name in wanted.names else f for f in source.schema])
     source.settle({})
     table = _first((c.rows for c in source.chunks()), source.schema, rows)
-    return table.select(parse_ddl(spec.columns).names) if spec.columns else table
+    return table.select(wanted.names) if wanted is not None else table
 
 
 def as_batch(table: pa.Table) -> pa.RecordBatch:

@@ -25,9 +25,7 @@ for a partition: output_rows into the fact table (for a left join that includes 
 from __future__ import annotations
 
 import json
-import random
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -36,6 +34,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from sqlalchemy import Connection, Delete, Engine, Row, Select, Table, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
@@ -62,15 +61,9 @@ def is_transient(error: DBAPIError) -> bool:
 def retrying(work: Callable[[], T], seconds: float) -> T:
     """The result of ``work``, run again for at most so many seconds: after a deadlock or a lock timeout, when a connection was
     lost or leads to a server that may not write (any more), or when its statement was ended."""
-    deadline, pause = time.monotonic() + seconds, 0.05
-    while True:
-        try:
-            return work()
-        except DBAPIError as e:
-            if not is_transient(e) or time.monotonic() + pause > deadline:
-                raise
-            time.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(2 * pause, 2.0)
+    attempts = Retrying(retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and is_transient(e)), reraise=True,
+                        wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
+    return attempts(work)
 
 
 class Ledger:

@@ -1,0 +1,34 @@
+"""Solving a balance for its one unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+CLOSE = 1e-6
+
+
+def crossing(f: Callable[[float], float], low: float, high: float) -> float:
+    """The x in [low, high] at which a growing f turns from negative to positive, to a millionth.
+
+    ``low`` where f is nowhere negative, ``high`` where it is negative everywhere. f may jump: then
+    x is just below the jump. By regula falsi with the Illinois rule, which a bisection follows in
+    every third step.
+    """
+    at_low, at_high = f(low), f(high)
+    if at_low >= 0:
+        return low
+    if at_high < 0:
+        return high
+    step = side = 0
+    while high - low > CLOSE:
+        step += 1
+        x = (low + high) / 2 if step % 3 == 0 else low + (high - low) * at_low / (at_low - at_high)
+        y = f(x)
+        if abs(y) < CLOSE:
+            return x
+        if y < 0:
+            low, at_low, at_high = x, y, at_high / 2 if side < 0 else at_high
+        else:
+            high, at_high, at_low = x, y, at_low / 2 if side > 0 else at_low
+        side = -1 if y < 0 else 1
+    return low

@@ -1,0 +1,104 @@
+"""X-HYBRIDJOIN's and Tuned X-HYBRIDJOIN's cost model.
+
+Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing* (2013), "[1]" below. Its d_S v_R is
+k v_P and its d_N v_R is l v_P, whole pages.
+
+Corrections, beside the printed equations:
+
+- *expected count*: Eq. 6 is derived with p (1 - p), the variance of a Bernoulli trial, where the
+  expected number of matches of w tuples is w p. With that, w = h_S p_old / (1 + p_old - p_new). The
+  experiment ``x-hybridjoin-eq6`` compares both, and the next correction, with the measured w.
+- *oldest first*: Eq. 4 gives every partition the same chance to be read; but the oldest tuple
+  chooses it, as in HYBRIDJOIN, whose steady state over the keys that are not resident gives w here.
+- *observed residents*: the non-swappable part has the keys that were most frequent in the first
+  full H_S, not the most probable ones.
+- *second probe*: the non-swappable part is probed each iteration, at an iteration's costs for
+  finding and removing.
+- *one hash table*: as in SSJ; *iteration*: c_I, as in MESHJOIN; *reading ahead* as in HYBRIDJOIN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.harmonic import harmonic, power_sum
+from semistream.cost_models.hybridjoin import reads
+
+
+def memory(*, m: float, d_s: float, v_r: float, d_n: float, v_n: float) -> dict[str, float]:
+    """The terms of M = d_S v_R + d_N v_N + [..], bytes; [1] Eq. 1, where [..] is what the others
+    leave, for H_S and its queue.
+
+    v_n: v_R as held in the non-swappable part.
+    """
+    return {"swappable part": d_s * v_r, "non-swappable part": d_n * v_n,
+            "H_S": m - d_s * v_r - d_n * v_n}
+
+
+def c_loop(*, c_io: float, d_n: float, d_s: float, c_h: float, w: float, c_o: float, c_e: float,
+           c_s: float, c_a: float) -> float:
+    """c_IO(d_S) + (d_N + d_S) c_H + w (c_O + c_E + c_S + c_A), seconds; [1] Eq. 2."""
+    return c_io + (d_n + d_s) * c_h + w * (c_o + c_e + c_s + c_a)
+
+
+def p_old(*, d_n: float, d_s: float, r_t: float, exponent: float = 1.0) -> float:
+    """p_old = (1 / n) sum of p_k over the n partitions of R', p_k = sum x**-s in partition k over
+    sum x**-s in R'; [1] Eq. 4.
+
+    The p_k add up to 1, so that it is 1 / n: the sum is taken as printed, all the same.
+    """
+    n = math.ceil((r_t - d_n) / d_s)
+    k = np.arange(1, n + 1)
+    last = np.minimum(d_n + k * d_s, r_t)
+    p_k = power_sum(d_n + (k - 1) * d_s + 1, last, exponent) / power_sum(d_n + 1, r_t, exponent)
+    return float(p_k.sum() / n)
+
+
+def p_new(*, d_n: float, d_s: float, r_t: float, exponent: float = 1.0) -> float:
+    """p_new = p_N + p_S / n with p_N = H(d_N) / H(R_t), p_S = 1 - p_N; [1] Eq. 5."""
+    n = math.ceil((r_t - d_n) / d_s)
+    p_n = float(harmonic(d_n, exponent) / harmonic(r_t, exponent))
+    return p_n + (1 - p_n) / n
+
+
+def w(*, h_s: float, p_old: float, p_new: float) -> float:
+    """w = h_S p_old (1 - p_old) / (1 + p_old (1 - p_old) - p_new (1 - p_new)); [1] Eq. 6."""
+    old, new = p_old * (1 - p_old), p_new * (1 - p_new)
+    return h_s * old / (1 + old - new)
+
+
+def w_expected(*, h_s: float, p_old: float, p_new: float) -> float:
+    """w = h_S p_old / (1 + p_old - p_new): Eq. 6 with the *expected count*."""
+    return h_s * p_old / (1 + p_old - p_new)
+
+
+def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
+            resident_tuples: float | None = None) -> Prediction:
+    """m: M, bytes; disk_tuples: d_S; resident_tuples: d_N, in X-HYBRIDJOIN as many."""
+    cut = work.partitions(disk_tuples)
+    algorithm, sizes, d_n = "x-hybridjoin", {"disk_tuples": disk_tuples}, float(cut.most_tuples)
+    if resident_tuples is not None:
+        algorithm, d_n = "tuned-x-hybridjoin", resident_tuples
+        sizes["resident_tuples"] = resident_tuples
+    d_n = min(d_n, work.master_tuples)
+    parts = memory(m=m, d_s=cut.most_tuples, v_r=cut.tuple_bytes, d_n=d_n,
+                   v_n=work.resident_tuple_bytes)
+    h_s = parts["H_S"] / work.indexed_tuple_bytes
+    if not cut.fits(m) or h_s < 1:
+        return infeasible(algorithm, sizes)
+    hit, missed = work.frequencies.split(d_n / work.fan_out, h_s)
+    share, present = hit / max(1 - hit, 1e-9), max(1 - missed.absent, 1e-9)
+    left_over = missed.partitions(cut.number)
+    rest = float(left_over.p @ left_over.keys)
+    # where nothing is left over, all that waits leaves at once
+    disk = reads(left_over, h_s, share).w if rest > 1e-9 else h_s / (1 + share)
+    resident, absent = disk * share, disk * (1 - present) / present
+    s = work.symbols(costs, h_s, cut.tuples, phase="index")
+    printed = c_loop(c_io=s.c_io, d_n=d_n, d_s=cut.tuples, c_h=s.c_h, w=resident + disk, c_o=s.c_o,
+                     c_e=s.c_e, c_s=s.c_s, c_a=s.c_a)
+    corrected = work.beside(printed + s.c_i + s.c_2 + absent * s.c_s, s)
+    return Prediction(algorithm, sizes, resident, disk + absent, corrected, printed, parts, h_s,
+                      d_n)

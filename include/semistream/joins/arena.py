@@ -1,0 +1,87 @@
+"""The memory of one operator: the budget M, and arrays whose pages cost memory only once they are written.
+
+Each array is a memory mapping of its own, of the most that it may ever hold: anonymous, or a `Region` that another process can
+map too. A part gives pages back when it shrinks (`release`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+from semistream.errors import ConfigError
+
+_MAP_NORESERVE, _PAGE = 0x4000, mmap.PAGESIZE  # Linux; the first is not in Python 3.11
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class Arena:
+    """The budget M of one operator, in bytes, and what each component has reserved of it."""
+
+    def __init__(self, budget: int):
+        self.budget, self.peak = budget, 0
+        self.components: dict[str, int] = {}
+
+    @property
+    def used(self) -> int:
+        return sum(self.components.values())
+
+    @property
+    def free(self) -> int:
+        return self.budget - self.used
+
+    def reserve(self, component: str, size: int) -> None:
+        """Set what the component has. Raises ConfigError when M is exceeded."""
+        self.components[component] = int(size)
+        if self.used > self.budget:
+            raise ConfigError("memory", f"must hold {self.components} ({self.used:,} bytes)", self.budget, "Give more memory.")
+        self.peak = max(self.peak, self.used)
+
+
+class Region(mmap.mmap):
+    """Memory like an anonymous mapping's, with a file handle by which another process can have it."""
+
+    wanted = False  # whether new arrays are regions: set by a process that passes its operators on
+    handle: int
+
+    def __new__(cls, size: int, handle: int = -1) -> Region:
+        if handle < 0:
+            handle = os.memfd_create("semistream")
+            os.truncate(handle, size)
+        region = super().__new__(cls, handle, size, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
+        region.handle = handle
+        return region
+
+    def __del__(self) -> None:
+        os.close(self.handle)
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Region | None:
+        """The region that an array lies in."""
+        base: Any = array
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        return base if isinstance(base, cls) else None
+
+
+def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
+    """A zeroed array whose pages become resident when first written."""
+    dtype = np.dtype(dtype)
+    size = max(count, 1) * width * dtype.itemsize
+    region = Region(size) if Region.wanted else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    array = np.frombuffer(region, dtype, count * width)
+    return array.reshape(count, width) if width > 1 else array
+
+
+def release(array: np.ndarray, first: int) -> None:
+    """Give back the pages behind array[first:]; what was there reads as zero."""
+    start = -(-(array.ctypes.data + first * array.strides[0]) // _PAGE) * _PAGE
+    end = array.ctypes.data + array.nbytes
+    if end > start:
+        advice = mmap.MADV_REMOVE if Region.of(array) else mmap.MADV_DONTNEED
+        _libc.madvise(start, (end - start) // _PAGE * _PAGE, advice)

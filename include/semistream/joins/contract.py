@@ -1,0 +1,172 @@
+"""The contract that every semi-stream join meets, and what is the same at the edges of all of them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.config import Settings
+from semistream.errors import ConfigError, StateError
+from semistream.joins.arena import Arena
+from semistream.joins.output import NULL_KEY, JoinOutput, Output
+from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.statistics import Iteration, JoinStatistics
+from semistream.joins.stored_types import as_stored
+from semistream.joins.stream_buffer import StreamLayout
+from semistream.joins.stream_table import StreamTable
+
+State = tuple[dict[str, pa.Table], dict[str, Any]]  # tables and values of a ``JoinState``
+
+
+class Begun(NamedTuple):
+    """When an iteration began, and what had been read and joined through H_R by then."""
+
+    at: float
+    bytes_read: int
+
+
+class SemiStreamJoin(ABC):
+    """A single-threaded join of a stream with R in at most M bytes.
+
+    A subclass makes ``h_s``, and gives ``_take``, ``iterate``, ``_drain``, ``_state`` and ``_restore``. Null keys, output,
+    time and totals are handled here. H_S gets its memory when the first tuples come (``_open``): they tell how long strings are.
+    """
+
+    h_s: StreamTable
+
+    def __init__(self, spec: JoinSpec, parameters: Settings):
+        self.spec, self.parameters, self.master = spec, parameters, spec.master
+        self.arena, self.layout = Arena(spec.memory), StreamLayout.of(spec)
+        self.stats = JoinStatistics()
+        self.output = Output(spec, self.stats)
+        self._hits_before = 0
+
+    @property
+    def cached(self) -> int:
+        """Master tuples in H_R."""
+        return 0
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.output.schema
+
+    @property
+    def unmatched_schema(self) -> pa.Schema:
+        return self.output.unmatched_schema
+
+    def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
+        """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to the end."""
+        return self._timed(self._process(chunk))
+
+    def drain(self) -> Iterator[JoinOutput]:
+        """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting = 0."""
+        return self._timed(self._drain())
+
+    def snapshot(self, *, changes: bool = False) -> JoinState:
+        """The state between two calls. changes: what has changed since the last snapshot will do, where the join knows it."""
+        found = self._changes() if changes else None
+        tables, values = found or self._state()
+        return JoinState(tables, values | {"identity": self.spec.identity()}, not found)
+
+    def restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Go on from snapshots of an operator opened alike, a whole one and what has changed since, in a new one. Raises
+        StateError when they do not fit."""
+        mine, theirs = self.spec.identity(), state.values.get("identity", {})
+        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
+        if wrong:
+            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the "
+                             "join is drained, then change them.")
+        self._restore(state, *changes)
+        self._account()
+
+    # What an algorithm gives
+
+    @abstractmethod
+    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
+        """Take in tuples in stored types, whose keys are not null and have the codes int64[n]."""
+
+    @abstractmethod
+    def iterate(self) -> Iterator[JoinOutput]:
+        """One iteration of the outer loop, without input."""
+
+    def _drain(self) -> Iterator[JoinOutput]:
+        while self._waiting():
+            yield from self.iterate()
+
+    @abstractmethod
+    def _state(self) -> State: ...
+
+    def _changes(self) -> State | None:
+        """What of the state has changed since the last snapshot; None: take the whole."""
+        return None
+
+    @abstractmethod
+    def _restore(self, state: JoinState) -> None: ...
+
+    def _waiting(self) -> int:
+        return self.h_s.live
+
+    def _open(self, strings: float) -> None:
+        """Give H_S all memory that is left. strings: bytes of strings to expect of a stream tuple."""
+        self.h_s.open(strings, self.arena.free)
+        self.arena.reserve("H_S", self.h_s.resize(self.arena.free))
+
+    # What it may use
+
+    def _require(self, least: float, free: float) -> None:
+        """Raises ConfigError when H_S, which needs `least` bytes, has no more than `free`."""
+        if free < least:
+            raise ConfigError("memory", f"must leave H_S {int(least):,} bytes beside {self.arena.components}",
+                              self.spec.memory, "Give more memory.")
+
+    def _begin(self) -> Begun:
+        return Begun(time.perf_counter(), self.master.bytes_read)
+
+    def _end(self, begun: Begun, w_s: int, disk_tuples: int, r_cycles: int) -> None:
+        """Account for an iteration that finished w_s tuples through H_S."""
+        s, read = self.stats, self.master.bytes_read - begun.bytes_read
+        s.iteration_count += 1
+        s.disk_tuples_read += disk_tuples
+        s.bytes_read += read
+        s.r_cycles = r_cycles
+        w_n, self._hits_before = s.cache_hits - self._hits_before, s.cache_hits
+        s.iterations.append(Iteration(w_n, w_s, disk_tuples, read, time.perf_counter() - begun.at, self._waiting(),
+                                      self.cached, r_cycles))
+
+    # Edges
+
+    def _process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
+        batch = as_stored(chunk, self.spec.stream)
+        codes, valid = self.spec.keys.stream_codes(batch)
+        self.stats.rows_read += batch.num_rows
+        if not valid.all():
+            yield self.output.unmatched(batch.filter(pa.array(~valid)).columns, NULL_KEY)
+            batch, codes = batch.filter(pa.array(valid)), codes[valid]
+        if not batch.num_rows:
+            return
+        if not self.h_s.opened:
+            self._open(self.layout.strings(batch))
+        yield from self._take(batch, codes)
+
+    def _timed(self, steps: Iterator[JoinOutput]) -> Iterator[JoinOutput]:
+        """Count the seconds spent inside, not those while the caller uses what came out."""
+        while True:
+            start = time.perf_counter()
+            try:
+                item = next(steps)
+            except StopIteration:
+                return
+            finally:
+                self.stats.seconds += time.perf_counter() - start
+                self._account()
+            yield item
+
+    def _account(self) -> None:
+        self.stats.waiting = self._waiting()
+        self.stats.memory, self.stats.memory_peak = dict(self.arena.components), self.arena.peak

@@ -1,0 +1,78 @@
+"""What is read of R: disk partitions, by number or by key."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.joins.spec import JoinSpec
+from semistream.joins.stored_types import as_stored
+
+SCATTERED = 2  # fewer than one row in so many is taken page by page, rather than from the pages put together
+
+
+class DiskPartition:
+    """A disk partition: its key codes at once, its payload when first asked for."""
+
+    def __init__(self, spec: JoinSpec, number: int):
+        self._spec, self.number = spec, number
+        self.codes = spec.master.read_codes(number)
+        self._pages: list[pa.RecordBatch] = []
+
+    def read(self) -> list[pa.RecordBatch]:
+        """Its payload, page by page."""
+        if not self._pages:
+            pages = self._spec.master.pages(self.number, self._spec.fetched)
+            self._pages = [as_stored(p, self._spec.fetched_schema) for p in pages]
+        return self._pages
+
+    @property
+    def payload(self) -> pa.RecordBatch:
+        """The payload in one piece, in the order of ``codes``."""
+        if len(self.read()) > 1:
+            self._pages = [pa.concat_batches(self._pages)]
+        return self._pages[0]
+
+    def take(self, rows: np.ndarray) -> pa.RecordBatch:
+        """The payload of these rows, which ascend."""
+        if len(self.read()) == 1 or SCATTERED * len(rows) > len(self.codes):
+            return self.payload.take(pa.array(rows))
+        ends = np.cumsum([0, *(p.num_rows for p in self._pages)])
+        cuts = np.searchsorted(rows, ends)
+        return pa.concat_batches([
+            page.take(pa.array(rows[a:b] - first))
+            for page, first, a, b in zip(self._pages, ends, cuts, cuts[1:], strict=False)
+            if b > a or page is self._pages[0]])
+
+
+def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[DiskPartition, np.ndarray, np.ndarray]]:
+    """R's tuples with these key codes: (partition, rows int64[n] in it, ascending, and int64[n], the index of each one's key)."""
+    if not len(keys):
+        return
+    spans = spec.master.partitions_of(keys)
+    value, nth = expand(spans[:, 1] - spans[:, 0])
+    number = spans[value, 0] + nth
+    order = np.lexsort((keys[value], number))
+    value, number = value[order], number[order]
+    cuts = np.flatnonzero(np.diff(number, prepend=-1, append=-1))
+    for a, b in itertools.pairwise(cuts):
+        partition, mine = DiskPartition(spec, int(number[a])), value[a:b]
+        codes = partition.codes
+        sorter = None if (codes[1:] >= codes[:-1]).all() else np.argsort(codes, kind="stable")
+        first, last = (np.searchsorted(codes, keys[mine], side, sorter=sorter) for side in ("left", "right"))
+        which, nth = expand(last - first)
+        rows, index = first[which] + nth, mine[which]
+        if sorter is not None:
+            rows = sorter[rows]
+            order = np.argsort(rows)
+            rows, index = rows[order], index[order]
+        yield partition, rows, index
+
+
+def expand(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each index as often as its count, and the number of each repetition; for counts [2, 0, 1]: ([0, 0, 2], [0, 1, 0])."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,0 +1,196 @@
+"""H_R: the cache of master tuples that a stream tuple meets first, and its switching buffer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.joins import master_cache_kernels as kernels
+from semistream.joins.arena import mapped, release
+from semistream.joins.disk_partition import tuples_of
+from semistream.joins.key_table import build, count_by, find
+from semistream.joins.output import OUTPUT_ROWS, Pairs, portions
+from semistream.joins.spec import JoinSpec
+from semistream.joins.stored_types import has_strings, variable_bytes
+from semistream.joins.tuple_store import TupleStore
+
+
+def cached_bytes(spec: JoinSpec) -> float:
+    """v_R as held in H_R: payload and link, strings at the average length of R's."""
+    fixed = MasterCache.bytes_per_tuple(spec.fetched_schema, 0)
+    if not has_strings(spec.fetched_schema):
+        return fixed
+    widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 4 for f in spec.master.schema)
+    return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)  # v_R on disk less key codes, numbers and strings' offsets
+
+
+class SwitchingBuffer:
+    """Join values on their way into H_R, whose tuples are there and not findable yet.
+
+    keys int64[n]; frequencies int64[n], the stream tuples that each is thought to have served; counts int32[n], its tuples.
+    """
+
+    def __init__(self) -> None:
+        self.keys, self.frequencies, self.counts = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32)
+        self.owners: list[np.ndarray] = []  # of each tuple, the place of its value
+        self.tuples = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, keys: np.ndarray, frequencies: np.ndarray) -> None:
+        self.keys = np.append(self.keys, keys)
+        self.frequencies = np.append(self.frequencies, frequencies.astype(np.int64))
+        self.counts = np.append(self.counts, np.zeros(len(keys), np.int32))
+
+
+class MasterCache:
+    """All master tuples of the cached join values, or the knowledge that a value has none.
+
+    Values enter in three steps: ``stage`` them, ``stage_tuples`` of theirs, and ``switch`` the switching buffer to H_R.
+    """
+
+    ENTRY = 8 + 4 + 4 + 4 + 6  # key, first, count, frequency, 1.5 places in the table: bytes of a join value
+    LINK = 4  # bytes of a tuple beside its payload
+
+    def __init__(self, schema: pa.Schema, tuples: int, entries: int, heap_bytes: int):
+        self.store = TupleStore(schema, tuples, heap_bytes)
+        self.slot = self.LINK + TupleStore.slot_bytes(schema)  # bytes of a tuple, its strings aside
+        self.tnext = mapped(tuples, np.int32)
+        self.ekey, self.efreq = mapped(entries, np.int64), mapped(entries, np.uint32)
+        self.efirst, self.ecount = mapped(entries, np.int32), mapped(entries, np.int32)
+        self._table = mapped(entries + entries // 2 + 2, np.int32)
+        self.most_tuples = tuples
+        self.entries = self.tuples = self.heap_at = 0
+        self.staged = SwitchingBuffer()
+        self.index()
+
+    @classmethod
+    def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
+        return cls.LINK + TupleStore.slot_bytes(schema) + strings
+
+    @property
+    def used(self) -> int:
+        """Bytes of what is cached or staged."""
+        return (self.entries + len(self.staged)) * self.ENTRY + (self.tuples + self.staged.tuples) * self.slot + self.heap_at
+
+    # By entry
+
+    @property
+    def keys(self) -> np.ndarray:
+        """The cached join values, int64[entries]."""
+        return self.ekey[:self.entries]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Their master tuples, int32[entries]."""
+        return self.ecount[:self.entries]
+
+    @property
+    def frequencies(self) -> np.ndarray:
+        """The stream tuples that each has served, uint32[entries]; it may be written to."""
+        return self.efreq[:self.entries]
+
+    def index(self) -> None:
+        """Make the entries findable."""
+        self.table = self._table[:self.entries + self.entries // 2 + 2]
+        build(self.table, self.keys)
+
+    def lacks(self, keys: np.ndarray) -> np.ndarray:
+        """Which of these join values, int64[n], are not cached, bool[n]."""
+        out = np.empty(len(keys), np.int32)
+        find(keys, self.table, self.ekey, out)
+        return out < 0
+
+    def probe(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        """(entry or -1, its tuples) per key code, and the number of hits. Counts the frequency of each entry."""
+        entries, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
+        if not self.entries:
+            entries.fill(-1)
+            counts.fill(0)
+            return entries, counts, 0
+        hits, _ = kernels.probe(codes, self.table, self.ekey, self.efreq, self.ecount, entries, counts)
+        return entries, counts, hits
+
+    def pairs(self, entries: np.ndarray, counts: np.ndarray) -> Pairs:
+        """(stream rows, tuples of H_R) of the hits, in portions."""
+        for first, last, total in portions(counts):
+            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
+            kernels.pairs(first, last, entries, self.efirst, self.tnext, rows, slots)
+            yield rows, slots
+
+    # The switching buffer
+
+    def stage(self, keys: np.ndarray, frequencies: np.ndarray) -> int:
+        """Put join values into the switching buffer. Returns the place of the first."""
+        first = len(self.staged)
+        self.staged.add(keys, frequencies)
+        return first
+
+    def fits(self, batch: pa.RecordBatch, rows: np.ndarray, budget: float) -> bool:
+        """Whether H_R would take no more than `budget` bytes with these rows of master tuples."""
+        strings = int(variable_bytes(batch)[rows].sum()) if self.store.variable else 0
+        places = self.most_tuples - self.tuples - self.staged.tuples
+        return self.used + len(rows) * self.slot + strings <= budget and len(rows) <= places
+
+    def stage_tuples(self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray, budget: float) -> None:
+        """Put these rows of master tuples there; owners: int64[rows], the places of their join values.
+
+        Where H_R would take more than `budget` bytes, only those of the values that were staged first, as far as they fit.
+        """
+        if not self.fits(batch, rows, budget):
+            best = np.argsort(owners, kind="stable")
+            size = np.cumsum(variable_bytes(batch)[rows[best]] + self.slot)
+            places = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
+            best = best[:min(int(np.searchsorted(size, budget - self.used, side="right")), places)]
+            rows, owners = rows[best], owners[best]
+        if not len(rows):
+            return
+        first = self.tuples + self.staged.tuples
+        self.heap_at = self.store.put(batch, rows, first + np.arange(len(rows)), self.heap_at)
+        self.staged.owners.append(owners.astype(np.int32))
+        self.staged.tuples += len(rows)
+        count_by(owners, self.staged.counts)
+
+    def stage_from(self, spec: JoinSpec, keys: np.ndarray, frequencies: np.ndarray, budget: float) -> np.ndarray:
+        """Stage join values and the tuples that R's index finds. Returns which are complete, bool[n]: others did not fit."""
+        self.stage(keys, frequencies)
+        found = np.zeros(len(keys), np.int32)
+        for partition, rows, owners in tuples_of(spec, keys):
+            count_by(owners, found)
+            self.stage_tuples(partition.take(rows), np.arange(len(rows)), owners, budget)
+        return self.staged.counts == found
+
+    def switch(self, keep: np.ndarray | None = None) -> None:
+        """MOVE the switching buffer to H_R. keep: which of its values, bool[n]; None: all."""
+        first, n, staged = self.entries, len(self.staged), self.staged
+        self.ekey[first:first + n] = staged.keys
+        self.efreq[first:first + n] = np.minimum(staged.frequencies, 2**32 - 1)
+        owners = np.concatenate(staged.owners) if staged.owners else np.zeros(0, np.int32)
+        kernels.link(first, n, owners + np.int32(first), self.tuples, self.efirst, self.ecount, self.tnext)
+        self.entries, self.tuples = first + n, self.tuples + staged.tuples
+        self.staged = SwitchingBuffer()
+        if keep is None or keep.all():
+            self.index()
+        else:
+            self.keep(np.concatenate([np.ones(first, bool), keep]))
+
+    # Eviction
+
+    def keep(self, which: np.ndarray) -> None:
+        """Evict the entries that `which`, bool[entries], does not keep."""
+        moved = np.empty(self.tuples, np.int64)
+        self.entries, left = kernels.compact(which, self.ekey, self.efirst, self.ecount, self.efreq, self.tnext, moved)
+        moved = moved[:left]
+        for array in self.store.arrays():
+            for first in range(0, left, OUTPUT_ROWS):  # in place: a tuple never moves up
+                last = min(first + OUTPUT_ROWS, left)
+                array[first:last] = array[moved[first:last]]
+        if self.store.variable:
+            lanes = len(self.store.variable)
+            self.heap_at = self.store.close_gaps([np.arange(left)] * lanes, 0) if left else 0
+        self.tuples = left
+        for array in (self.tnext, *self.store.arrays()):
+            release(array, left)
+        release(self.store.heap, self.heap_at)
+        self.index()

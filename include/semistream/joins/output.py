@@ -1,0 +1,144 @@
+"""What a join gives out: batches of joined and of unmatched tuples, made and counted in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.joins.spec import JoinSpec
+from semistream.joins.statistics import JoinStatistics
+from semistream.keys import canonical
+
+NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
+OUTPUT_ROWS = 131_072  # the most rows of one joined batch, save where one tuple alone has more matches
+
+Pairs = Iterator[tuple[np.ndarray, np.ndarray]]  # (rows int64[n] of a partition of R, waiting tuples int64[n]), in portions
+
+
+class JoinOutput(NamedTuple):
+    """What one step finished.
+
+    joined: stream columns, then master columns (``SemiStreamJoin.output_schema``). In a left join the unmatched tuples
+    are here too, with nulls. unmatched: stream columns and ``reason`` (``SemiStreamJoin.unmatched_schema``).
+    """
+
+    joined: pa.RecordBatch
+    unmatched: pa.RecordBatch
+
+
+class MasterTuples(Protocol):
+    """Tuples of R in memory."""
+
+    def take(self, rows: np.ndarray) -> pa.RecordBatch: ...
+
+
+class StreamTuples(Protocol):
+    """Stream tuples that can be fetched by number."""
+
+    def get(self, tuples: np.ndarray) -> list[pa.Array]: ...
+
+
+class WaitingTuples(StreamTuples, Protocol):
+    """Those that can be noted as matched."""
+
+    def mark(self, tuples: np.ndarray) -> None: ...
+
+
+class Removed(NamedTuple):
+    """Stream tuples that have left H_S, and can be fetched from it until others enter."""
+
+    slots: np.ndarray  # int64[n]
+    matched: np.ndarray  # bool[n]
+    seconds: float  # since their entry, summed
+    longest: float  # the most of one tuple
+
+    @classmethod
+    def none(cls) -> Removed:
+        return cls(np.empty(0, np.int64), np.empty(0, bool), 0.0, 0.0)
+
+
+class Output:
+    """The output batches of one join, counted in its statistics."""
+
+    def __init__(self, spec: JoinSpec, statistics: JoinStatistics):
+        self.spec, self.statistics = spec, statistics
+        added = [pa.field(n, spec.fetched_schema.field(c).type) for c, n in zip(spec.columns, spec.names, strict=True)]
+        self.schema = pa.schema([*spec.stream, *added])
+        self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
+        self._nothing = (pa.RecordBatch.from_pylist([], self.schema),
+                         pa.RecordBatch.from_pylist([], self.unmatched_schema))
+
+    def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
+        """Pairs: stream columns, and columns of R as in ``spec.fetched`` (those that were only compared are left out)."""
+        added = [master[self.spec.fetched.index(c)] for c in self.spec.columns]
+        joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
+        self.statistics.output_rows += joined.num_rows
+        return JoinOutput(joined, self._nothing[1])
+
+    def unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
+        """Stream tuples that have no match."""
+        count, stats = len(stream[0]), self.statistics
+        stats.unmatched += count
+        stats.rejected[reason] = stats.rejected.get(reason, 0) + count
+        rejected = pa.RecordBatch.from_arrays([*stream, pa.repeat(reason, count)], schema=self.unmatched_schema)
+        joined = self._nothing[0]
+        if self.spec.join_type == "left":
+            added = [pa.nulls(count, f.type) for f in list(self.schema)[len(stream):]]
+            joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
+            stats.output_rows += count
+        return JoinOutput(joined, rejected)
+
+    def equal(self, stream: list[pa.Array], master: list[pa.Array],
+              tuples: np.ndarray) -> tuple[list[pa.Array], list[pa.Array], np.ndarray]:
+        """Of pairs with equal key codes those with equal keys: all of them where codes are exact.
+
+        stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``; tuples: int64[pairs],
+        which stream tuples.
+        """
+        keys = self.spec.keys
+        if keys.exact:
+            return stream, master, tuples
+        same = np.ones(len(stream[0]), bool)
+        for s, m, kind in zip(keys.stream, keys.master, keys.types, strict=True):
+            left = canonical(stream[self.spec.stream.get_field_index(s)], kind)
+            right = canonical(master[self.spec.fetched.index(m)], kind)
+            same &= pc.equal(left, right).to_numpy(zero_copy_only=False)
+        if same.all():
+            return stream, master, tuples
+        keep = pa.array(same)
+        return [c.filter(keep) for c in stream], [c.filter(keep) for c in master], tuples[same]
+
+    def matches(self, partition: MasterTuples, waiting: WaitingTuples, pairs: Pairs) -> Iterator[JoinOutput]:
+        """OUTPUT the pairs of tuples of a partition and of waiting tuples whose key codes are equal, and note the latter as
+        matched."""
+        for rows, tuples in pairs:
+            stream, master, tuples = self.equal(waiting.get(tuples), partition.take(rows).columns, tuples)
+            waiting.mark(tuples)
+            if len(tuples):
+                yield self.joined(stream, master)
+
+    def finish(self, h_s: StreamTuples, removed: Removed) -> Iterator[JoinOutput]:
+        """Account for tuples that have left H_S; those that had no match have none: all of R that they could match was read."""
+        stats = self.statistics
+        stats.processed_seconds += removed.seconds
+        stats.processed_seconds_max = max(stats.processed_seconds_max, removed.longest)
+        stats.matched += int(removed.matched.sum())
+        lost = removed.slots[~removed.matched]
+        for first in range(0, len(lost), OUTPUT_ROWS):
+            yield self.unmatched(h_s.get(lost[first:first + OUTPUT_ROWS]), NO_MATCH)
+
+
+def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:
+    """(first, last, sum) cuts of counts with sums of at most `most`, or of one element."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    first, done = 0, 0
+    while first < len(counts) and done < ends[-1]:
+        last = max(int(np.searchsorted(ends, done + most, side="right")), first + 1)
+        total = int(ends[last - 1]) - done
+        if total:
+            yield first, last, total
+        first, done = last, int(ends[last - 1])

@@ -1,0 +1,89 @@
+"""The disk-probing phase of the scan-based joins, which MESHJOIN brought: R is read cyclically, partition by partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.spec import JoinSpec
+
+# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
+ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
+
+
+def largest_chunk(disk_tuples: float) -> float:
+    """The most stream tuples that an iteration over so many disk tuples waits for: as many as make the iteration's own cost a
+    fifth of theirs. Beyond, tuples would wait for nothing."""
+    return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
+
+
+class Slice:
+    """A part of a disk partition, or, of an R without partitions, nothing."""
+
+    def __init__(self, partition: DiskPartition | None, first: int = 0, last: int = 0):
+        self._partition, self._first = partition, first
+        self.codes = partition.codes[first:last] if partition else np.empty(0, np.int64)
+
+    def take(self, rows: np.ndarray) -> pa.RecordBatch:
+        """The payload of these of its rows, which ascend."""
+        assert self._partition is not None
+        return self._partition.take(rows + self._first if self._first else rows)
+
+    @property
+    def payload(self) -> pa.RecordBatch:
+        """The payload of all rows, in the order of ``codes``."""
+        assert self._partition is not None
+        return self._partition.payload.slice(self._first, len(self.codes))
+
+
+class Scan:
+    """Reads R cyclically. slices: q, in how many a partition is joined, each in an iteration of its own."""
+
+    def __init__(self, spec: JoinSpec, slices: int = 1):
+        self.spec, self.master, self.slices = spec, spec.master, slices
+        self.position = self.cycles = 0  # iterations of this R-cycle; R-cycles
+        self._partition: DiskPartition | None = None  # in the disk buffer
+
+    @property
+    def chunks(self) -> int:
+        """Iterations of an R-cycle: N q, at least 1. An empty R is passed over in one."""
+        return max(self.master.partition_count * self.slices, 1)
+
+    @property
+    def largest_w(self) -> int:
+        """The most stream tuples that an iteration is worth waiting for."""
+        return int(largest_chunk(self.master.partition_tuples / self.slices))
+
+    @property
+    def ended_cycle(self) -> bool:
+        """Whether the last read was the last one of an R-cycle."""
+        return self.position == 0 and self.cycles > 0
+
+    def read(self) -> tuple[Slice, int]:
+        """READ the next partition, or the next slice of the one in the disk buffer: (it, disk tuples read)."""
+        number, piece = divmod(self.position, self.slices)
+        self.position += 1
+        if self.position >= self.chunks:
+            self.position, self.cycles = 0, self.cycles + 1
+        if not self.master.partition_count:
+            return Slice(None), 0
+        read = 0
+        if self._partition is None or self._partition.number != number:
+            ahead = [(number + i) % self.master.partition_count for i in range(self.master.buffers)]
+            self.master.prefetch(ahead, self.spec.fetched)
+            self._partition = DiskPartition(self.spec, number)
+            read = len(self._partition.codes)
+        partition, count = self._partition, len(self._partition.codes)
+        if piece == self.slices - 1:
+            self._partition = None
+        return Slice(partition, count * piece // self.slices, count * (piece + 1) // self.slices), read
+
+    def values(self) -> dict[str, Any]:
+        """For a state."""
+        return {"position": self.position, "cycles": self.cycles}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        self.position, self.cycles = values["position"], values["cycles"]

@@ -1,0 +1,48 @@
+"""What a join counts: totals, and its latest iterations one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+
+class Iteration(NamedTuple):
+    """One outer loop."""
+
+    w_n: int  # stream tuples finished through the front stage since the last one
+    w_s: int  # stream tuples finished through H_S
+    disk_tuples: int
+    bytes_read: int
+    seconds: float  # c_loop
+    waiting: int  # tuples in H_S behind it
+    cached: int  # master tuples in H_R behind it
+    r_cycles: int  # full passes over R so far
+
+
+@dataclass
+class JoinStatistics:
+    """Totals since the operator was opened or restored, and its latest iterations one by one."""
+
+    rows_read: int = 0  # stream tuples taken in
+    matched: int = 0  # stream tuples finished with a match
+    unmatched: int = 0  # stream tuples finished without
+    output_rows: int = 0  # pairs (and, in a left join, unmatched tuples)
+    cache_hits: int = 0  # stream tuples finished by the front stage
+    disk_tuples_read: int = 0
+    bytes_read: int = 0
+    r_cycles: int = 0
+    iteration_count: int = 0
+    seconds: float = 0.0  # spent inside the operator
+    waiting: int = 0  # tuples taken in and not finished now
+    waited_seconds: float = 0.0  # summed over the tuples that entered H_S: from the call that brought them to their entry
+    processed_seconds: float = 0.0  # summed over the same: from there to their removal
+    processed_seconds_max: float = 0.0
+    memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component
+    memory_peak: int = 0  # bytes, the most that the components ever had together
+    rejected: dict[str, int] = field(default_factory=dict)  # unmatched tuples by reason
+    iterations: deque[Iteration] = field(default_factory=lambda: deque(maxlen=10_000), repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All but the single iterations."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "iterations"}

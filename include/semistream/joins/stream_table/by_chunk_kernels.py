@@ -1,0 +1,169 @@
+"""Numba kernels of H_S by chunk (`ByChunk`).
+
+H_S is a hash multimap in a ring of ``cap`` slots, the oldest tuple at ``oldest``, ``live`` tuples. A bucket's chain links
+the newest tuple of each distinct key (``back``), newest first; ``same`` links a tuple to the next older one of its key.
+Expiry only moves ``oldest``: a link is valid as long as it leads to an older tuple of the window (`_older`), so nothing is
+searched for and deleted.
+
+Arrays: key int64[cap], key codes; back, same int32[cap], slots or -1; flags uint8[cap], MATCHED and SUPERSEDED (a newer
+tuple of this key exists); head int32[buckets], the newest tuple of each bucket, or -1.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from semistream.joins.key_table import bucket
+from semistream.joins.stream_table.flags import MATCHED
+
+SUPERSEDED = 2
+
+
+@njit(inline="always")
+def _position(slot, oldest, cap):
+    p = slot - oldest
+    return p + cap if p < 0 else p
+
+
+@njit(inline="always")
+def _older(link, position, oldest, cap):
+    """The link, if it leads to a tuple older than `position` in the window; else -1 (its tuple expired)."""
+    if link >= 0 and _position(link, oldest, cap) < position:
+        return link
+    return -1
+
+
+@njit(inline="always")
+def _head(code, head, key, oldest, live, cap):
+    """Newest tuple of the code's bucket, or -1. A slot taken over by a tuple of another bucket is no head."""
+    b = bucket(code, len(head))
+    s = head[b]
+    if s < 0 or _position(s, oldest, cap) >= live or bucket(key[s], len(head)) != b:
+        return -1
+    return s
+
+
+@njit(inline="always")
+def _link(slot, code, head, key, back, same, flags, oldest, live, cap):
+    """Put the tuple at `slot`, the newest of the window, in front of its chain."""
+    key[slot] = code
+    first = _head(code, head, key, oldest, live, cap)
+    head[bucket(code, len(head))] = slot
+    before, s = -1, first
+    while s >= 0 and key[s] != code:
+        before, s = s, _older(back[s], _position(s, oldest, cap), oldest, cap)
+    same[slot] = s
+    if s < 0:
+        back[slot] = first
+        return
+    flags[s] |= SUPERSEDED
+    after = _older(back[s], _position(s, oldest, cap), oldest, cap)
+    if before < 0:
+        back[slot] = after
+    else:
+        back[before] = after
+        back[slot] = first
+
+
+@njit(cache=True)
+def append(codes, rows, head, key, back, same, flags, oldest, live, cap):
+    """Append the tuples codes[rows]; the caller has made sure of live + len(rows) <= cap.
+
+    Reads codes int64[], rows int64[n]; writes key, same, flags, head; reads and writes back.
+    """
+    for i in range(len(rows)):
+        slot = oldest + live + i
+        if slot >= cap:
+            slot -= cap
+        flags[slot] = 0
+        _link(slot, codes[rows[i]], head, key, back, same, flags, oldest, live + i, cap)
+
+
+@njit(cache=True)
+def rebuild(head, key, back, same, flags, live, cap):
+    """Link the tuples 0..live-1 anew after the ring was moved; MATCHED stays.
+
+    Reads key; writes head, back, same, and SUPERSEDED of flags.
+    """
+    head[:] = -1
+    for slot in range(live):
+        flags[slot] &= MATCHED
+        _link(slot, key[slot], head, key, back, same, flags, 0, slot, cap)
+
+
+@njit(cache=True)
+def find(codes, head, key, back, same, oldest, live, cap, found, counts):
+    """Write to found, int32[n], the newest tuple of each of codes, int64[n], or -1, and to counts, int32[n], how many
+    there are. Returns their sum. Reads head, key, back, same."""
+    total = 0
+    for i in range(len(codes)):
+        s = _head(codes[i], head, key, oldest, live, cap)
+        while s >= 0 and key[s] != codes[i]:
+            s = _older(back[s], _position(s, oldest, cap), oldest, cap)
+        found[i] = s
+        n = 0
+        while s >= 0:
+            n += 1
+            s = _older(same[s], _position(s, oldest, cap), oldest, cap)
+        counts[i] = n
+        total += n
+    return total
+
+
+@njit(cache=True)
+def pairs(first, last, found, same, oldest, cap, out_row, out_slot):
+    """The (master row, slot) pairs of master rows first..last-1, as `find` found them.
+
+    Reads found, same; writes out_row, out_slot, int64[pairs].
+    """
+    k = 0
+    for i in range(first, last):
+        s = found[i]
+        while s >= 0:
+            out_row[k] = i
+            out_slot[k] = s
+            k += 1
+            s = _older(same[s], _position(s, oldest, cap), oldest, cap)
+
+
+@njit(cache=True)
+def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, out_n, histogram):
+    """Join values with at least `present_n` waiting tuples, or with `absent_n` of which the oldest is in the older half of
+    the window and still unmatched, so that the value probably has no master tuple. Returns how many there are.
+
+    Reads key, same, flags; writes out_key int64[n], out_n int32[n], as far as they reach; adds to
+    histogram[min(n, len - 1)], int64[], for all.
+    """
+    found = 0
+    for p in range(live):
+        slot = oldest + p
+        if slot >= cap:
+            slot -= cap
+        if flags[slot] & SUPERSEDED:
+            continue
+        n, s, last = 0, slot, slot
+        while s >= 0:
+            n += 1
+            last = s
+            s = _older(same[s], _position(s, oldest, cap), oldest, cap)
+        absent = n >= absent_n and not flags[last] & MATCHED and 2 * _position(last, oldest, cap) < live
+        if n >= present_n or absent:
+            if found < len(out_key):
+                out_key[found] = key[slot]
+                out_n[found] = n
+            found += 1
+            histogram[min(n, len(histogram) - 1)] += 1
+    return found
+
+
+@njit(cache=True)
+def rotate(array, shift):
+    """array[i] = array[(i + shift) % n] in place, by three reversals; array is [n, k]."""
+    n = len(array)
+    for first, last in ((0, shift), (shift, n), (0, n)):
+        i, j = first, last - 1
+        while i < j:
+            for c in range(array.shape[1]):
+                array[i, c], array[j, c] = array[j, c], array[i, c]
+            i += 1
+            j -= 1

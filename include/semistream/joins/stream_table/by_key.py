@@ -1,0 +1,257 @@
+"""H_S and Q of the index-based joins: tuples wait in the order of age and leave key by key.
+
+A key's master tuples may lie in several disk partitions: many-to-many across a border, or keys of one hash code. A stream
+tuple knows its key's range of partitions. It takes part in an iteration only if that reads the whole range, and then leaves
+in it, with a match or without.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.joins import tuple_store_kernels as heap_kernels
+from semistream.joins.arena import mapped, release
+from semistream.joins.output import Pairs, Removed, portions
+from semistream.joins.spec import JoinSpec
+from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
+from semistream.joins.stream_table import by_key_kernels as kernels
+from semistream.joins.stream_table.by_key_kernels import FREE, HIGH, LIVE, NEWEST, OLDEST
+from semistream.joins.stream_table.flags import MATCHED, mark
+from semistream.joins.stream_table.interface import NO_LIMIT, StreamTable
+from semistream.joins.tuple_store import TupleStore
+
+APPEND_ROWS = 65_536  # the most tuples of one `append`
+TICK = 20e-6  # seconds, the unit of ages
+SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
+
+Span = tuple[int, int]  # disk partitions, [first, last)
+EVERYWHERE: Span = (0, 2**31 - 1)  # contains every other
+
+
+class FoundKeys(NamedTuple):
+    """What of H_S has the key codes of a partition's tuples."""
+
+    first: np.ndarray  # int32[n], the leader of each code's key, or -1
+    counts: np.ndarray  # int32[n], its key's tuples
+    met: np.ndarray  # int32[m], the leaders that were found for the first time in this iteration
+
+
+class ByKey(StreamTable):
+    """A hash multimap of waiting tuples, and a doubly linked queue through them; all tuples of a key are removed at once.
+
+    Slots come from a free list. Where the tuples have strings, these are in a heap that is filled upwards and compacted in
+    the order of age.
+    """
+
+    OVERHEAD = 8 + 8 * 4 + 1 + 4  # key, link, flags, head: bytes of a tuple beside its payload
+
+    def __init__(self, layout: StreamLayout):
+        super().__init__(layout)
+        self.slot_bytes = self.OVERHEAD + TupleStore.slot_bytes(layout.held)
+        self.capacity = self.heap_at = self.heap_live = self._tick = 0
+        self.sweeping = False  # the last search for absent keys found some: look for more in each iteration
+        self.q = np.array([-1, -1, -1, 0, 0], np.int64)
+
+    @classmethod
+    def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
+        """v_S as held, with `strings` bytes of strings, and their share of what the heap leaves unused."""
+        return cls.OVERHEAD + TupleStore.slot_bytes(schema) + strings * SLACK / (SLACK - 1)
+
+    @property
+    def least_bytes(self) -> float:
+        """What one tuple needs, its strings aside."""
+        return self.bytes_per_tuple(self.layout.held, 0)
+
+    @property
+    def live(self) -> int:
+        return int(self.q[LIVE])
+
+    @property
+    def oldest(self) -> int:
+        """Slot of the oldest tuple, the leader of its key; -1 when nothing waits."""
+        return int(self.q[OLDEST])
+
+    def open(self, strings: float, most: int) -> None:
+        self.strings, self.size = strings, most
+        self.most = max(int(most // self.bytes_per_tuple(self.layout.held, strings)), 1)
+        self.store = TupleStore(self.layout.held, self.most, most)
+        self.key, self.flags = mapped(self.most, np.int64), mapped(self.most, np.uint8)
+        self.link, self.head = mapped(self.most, np.int32, 8), mapped(self.most, np.int32)
+        self.head[:] = -1
+        self.divide(self.most)
+        self._opened_at, self.opened = time.perf_counter(), True
+
+    def resize(self, size: int) -> int:
+        """It has all that it was opened for, and keeps it."""
+        return self.size
+
+    def divide(self, capacity: int) -> None:
+        """Let at most so many tuples wait, and the heap have what they leave of the bytes (of the table they leave nothing)."""
+        self.capacity = capacity
+        left = self.size - capacity * self.slot_bytes - (self.most - capacity) * 4
+        self.heap_capacity = max(left, 0) if self.layout.has_strings else 0
+
+    # Entering
+
+    def fits(self, sizes: np.ndarray, most: int = NO_LIMIT) -> int:
+        count = min(len(sizes), self.capacity - self.live, APPEND_ROWS, most)
+        if count <= 0 or not self.layout.has_strings:
+            return max(count, 0)
+        total = np.cumsum(sizes[:count])
+        if total[-1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity:
+            self._compact()
+        if total[-1] > self.heap_capacity - self.heap_at:
+            self._divide_anew(max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count))
+            total = total[:max(self.capacity - self.live, 0)]
+        return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
+
+    def append(self, buffer: StreamBuffer, count: int) -> int:
+        slots, rows = np.empty(count, np.int64), buffer.rows[:count]
+        self._tick = max(self._now(), self._tick + 1)  # one of its own for each batch: the heap is compacted batch by batch
+        arrived = (self._tick + 2**31) % 2**32 - 2**31
+        kernels.append(buffer.codes, rows, buffer.spans, arrived, self.head, self.key, self.link, self.flags, self.q, slots)
+        self.heap_at = self.store.put(buffer.held, rows, slots, self.heap_at)
+        self.heap_live += int(buffer.sizes[:count].sum())
+        return count
+
+    # Probing
+
+    def get(self, tuples: np.ndarray) -> list[pa.Array]:
+        return self.layout.columns(self.key[tuples], self.store.get(tuples))
+
+    def mark(self, tuples: np.ndarray) -> None:
+        mark(self.flags, tuples, MATCHED)
+
+    def span(self, slot: int) -> Span:
+        """The partitions that may hold the key at this slot."""
+        return int(self.link[slot, kernels.FIRST]), int(self.link[slot, kernels.LAST])
+
+    def following(self, span: Span) -> Span:
+        """The partitions that may hold the oldest key that is not in these only; an empty range where none waits."""
+        slot = kernels.outside(self.oldest, *span, self.link)
+        return self.span(slot) if slot >= 0 else (0, 0)
+
+    def find(self, codes: np.ndarray, span: Span) -> FoundKeys:
+        """The waiting tuples with these key codes, int64[n], whose partitions are all in the span."""
+        found, counts, met = (np.empty(len(codes), np.int32) for _ in range(3))
+        _, n = kernels.find(codes, *span, self.head, self.key, self.link, self.flags, found, counts, met)
+        return FoundKeys(found, counts, met[:n])
+
+    def pairs(self, found: FoundKeys) -> Pairs:
+        """(master rows, slots) of the matches."""
+        for first, last, total in portions(found.counts):
+            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
+            kernels.pairs(first, last, found.first, self.link, rows, slots)
+            yield rows, slots
+
+    # Leaving
+
+    def through(self, span: Span, met: list[np.ndarray], expected: float) -> np.ndarray:
+        """The leaders whose keys are through when the partitions of the span were read, int32[n]: those that were met, and
+        the absent ones, as far as they are looked for.
+
+        When the oldest key turns out to be absent, or fewer than `expected` tuples were met, all absent keys that would
+        have been in these partitions are looked for: each would cost the same read again.
+        """
+        found = np.concatenate(met) if met else np.empty(0, np.int32)
+        few = kernels.count(found, self.link) < min(expected, self.live)
+        if few or self.sweeping or self._oldest_is_absent(span):
+            absent = self._unmet(span)
+            self.sweeping = len(absent) > 0
+            found = np.concatenate([found, absent])
+        return found
+
+    def _oldest_is_absent(self, span: Span) -> bool:
+        if self.oldest < 0:
+            return False
+        first, last = self.span(self.oldest)
+        return span[0] <= first and last <= span[1] and not self.flags[self.oldest] & kernels.MET
+
+    def _unmet(self, span: Span) -> np.ndarray:
+        """Leaders whose partitions are all in the span and that this iteration did not find."""
+        out = np.empty(kernels.unmet(*span, self.link, self.flags, self.q, np.empty(0, np.int32)), np.int32)
+        if len(out):
+            kernels.unmet(*span, self.link, self.flags, self.q, out)
+        return out
+
+    def remove(self, leaders: np.ndarray) -> Removed:
+        """Remove all tuples of the keys of these leaders, int32[n]."""
+        if not len(leaders):
+            return Removed.none()
+        slots = np.empty(kernels.count(leaders, self.link), np.int64)
+        kernels.remove(leaders, self.head, self.key, self.link, self.q, slots)
+        if self.layout.has_strings:
+            self.heap_live -= sum(int(lane.lengths[slots].sum(dtype=np.int64)) for lane in self.store.variable)
+        total, longest = kernels.ages(slots, self.link, self._now())
+        return Removed(slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK)
+
+    # What waits
+
+    def in_age_order(self) -> np.ndarray:
+        """The slots of all waiting tuples, oldest first, int64[n]."""
+        slots = np.empty(self.live, np.int64)
+        if self.live:
+            kernels.in_age_order(self.oldest, False, self.link, slots)
+        return slots
+
+    def most_frequent(self, most: int) -> np.ndarray:
+        """The keys with the most waiting tuples, at most so many; most frequent first, int64[n]."""
+        histogram, nothing = np.zeros(65_536, np.int64), np.empty(0, np.int32)
+        kernels.frequent(self.link, self.q, 1, histogram, nothing)
+        above = np.cumsum(histogram[::-1])[::-1]  # above[n]: keys with at least n waiting tuples
+        least = max(int(np.argmax(above <= most)) if (above <= most).any() else len(histogram), 1)
+        lower = max(least - 1, 1)  # with those of the next lower count
+        leaders = np.empty(int(above[min(lower, len(histogram) - 1)]), np.int32)
+        kernels.frequent(self.link, self.q, lower, histogram, leaders)
+        order = np.argsort(-self.link[leaders, kernels.COUNT], kind="stable")
+        return self.key[leaders[order[:most]]]
+
+    def waiting(self, partitions: int) -> np.ndarray:
+        """How many tuples wait for each of so many partitions, and no other, int64[partitions]."""
+        counts = np.zeros(partitions, np.int64)
+        kernels.waiting(self.link, self.q, counts)
+        return counts
+
+    def _now(self) -> int:
+        return int((time.perf_counter() - self._opened_at) / TICK)
+
+    # Strings
+
+    def _compact(self) -> None:
+        """Close the gaps of the heap: batch by batch in the order of age, which is the order of addresses."""
+        slots, slot, at = np.empty(APPEND_ROWS, np.int64), self.oldest, 0
+        while slot >= 0:
+            n, slot = kernels.in_age_order(slot, True, self.link, slots)
+            for lane in self.store.variable:
+                at = heap_kernels.slide(lane.starts, lane.lengths, self.store.heap, slots[:n], at)
+        self.heap_at = at
+
+    def _divide_anew(self, strings: float) -> None:
+        """Where strings are longer than expected, let the heap have the bytes of slots that were never used."""
+        if not self.live:
+            self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
+            self.heap_at = 0
+        capacity = max(int(self.size // (self.slot_bytes + strings * SLACK / (SLACK - 1))), int(self.q[HIGH]), 1)
+        if capacity < self.capacity:
+            self.divide(capacity)
+            for array in (self.key, self.flags, self.link, *self.store.arrays()):
+                release(array, int(self.q[HIGH]))
+
+    # State
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The waiting tuples in the order of age."""
+        return {"waiting": self.saved(self.in_age_order())} if self.opened else {}
+
+    def values(self) -> dict[str, Any]:
+        return {"variable": self.strings} | ({"capacity": self.capacity} if self.opened else {})
+
+    def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
+        """Take up waiting tuples; it is open. Raises ConfigError when they do not fit."""
+        self.divide(min(values["capacity"], self.most))
+        for part in waiting.to_batches(max_chunksize=APPEND_ROWS):
+            self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec)

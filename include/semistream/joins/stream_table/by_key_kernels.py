@@ -1,0 +1,220 @@
+"""Numba kernels of H_S by key (`ByKey`).
+
+A waiting tuple has a slot. The *leader* of a key is its oldest tuple; ``head`` and CHAIN hash the leaders, SAME links a leader
+to the other tuples of its key, COUNT is how many they are together (0: not a leader). PREV and NEXT are Q, the tuples in the
+order of age. FIRST and LAST are the disk partitions that may hold the key, [FIRST, LAST). ARRIVED numbers the batch that it
+came with. Free slots below the high-water mark are linked by SAME.
+
+Arrays: key int64[slots], key codes; link int32[slots, 8], with the columns just named; flags uint8[slots], MATCHED and MET;
+head int32[buckets], a leader or -1; q int64[5], the ends of Q, the first free slot, the high-water mark, the tuples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from semistream.joins.key_table import bucket
+
+CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
+OLDEST, NEWEST, FREE, HIGH, LIVE = range(5)  # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
+MET = 2  # beside MATCHED in flags: (of a leader) finishes in this iteration
+
+
+@njit(inline="always")
+def _leader(code, head, key, link):
+    s = head[bucket(code, len(head))]
+    while s >= 0 and key[s] != code:
+        s = link[s, CHAIN]
+    return s
+
+
+@njit(cache=True)
+def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
+    """Append the tuples codes[rows] to H_S and Q, the i-th with the partition range spans[i].
+
+    Reads codes int64[], rows int64[n], spans int32[n, 2]; writes key, flags, and slots, int64[n], where each is put;
+    reads and writes head, link, q.
+    """
+    for i in range(len(rows)):
+        code, s = codes[rows[i]], q[FREE]
+        if s >= 0:
+            q[FREE] = link[s, SAME]
+        else:
+            s = q[HIGH]
+            q[HIGH] += 1
+        slots[i], key[s], flags[s] = s, code, 0
+        link[s, FIRST], link[s, LAST], link[s, ARRIVED] = spans[i, 0], spans[i, 1], arrived
+        leader = _leader(code, head, key, link)
+        if leader >= 0:
+            link[s, SAME], link[leader, SAME] = link[leader, SAME], s
+            link[s, COUNT] = 0
+            link[leader, COUNT] += 1
+        else:
+            b = bucket(code, len(head))
+            link[s, CHAIN], link[s, SAME], link[s, COUNT] = head[b], -1, 1
+            head[b] = s
+        link[s, PREV], link[s, NEXT] = q[NEWEST], -1
+        if q[NEWEST] >= 0:
+            link[q[NEWEST], NEXT] = s
+        else:
+            q[OLDEST] = s
+        q[NEWEST] = s
+    q[LIVE] += len(rows)
+
+
+@njit(cache=True)
+def find(codes, first, last, head, key, link, flags, found, counts, met):
+    """The leaders of keys whose partitions are all in [first, last). Returns (sum of counts, leaders met).
+
+    Reads codes int64[n], head, key, link; writes found int32[n], the leader of each code or -1, counts int32[n], its key's
+    tuples, and met int32[n], the leaders found for the first time in this iteration, of which it sets MET.
+    """
+    total, n = 0, 0
+    for i in range(len(codes)):
+        s = _leader(codes[i], head, key, link)
+        if s < 0 or link[s, FIRST] < first or link[s, LAST] > last:
+            found[i], counts[i] = -1, 0
+            continue
+        found[i], counts[i] = s, link[s, COUNT]
+        total += link[s, COUNT]
+        if not flags[s] & MET:
+            flags[s] |= MET
+            met[n] = s
+            n += 1
+    return total, n
+
+
+@njit(cache=True)
+def pairs(first, last, found, link, out_row, out_slot):
+    """The (master row, slot) pairs of master rows first..last-1, as `find` found them.
+
+    Reads found int32[n], link; writes out_row, out_slot, int64[pairs].
+    """
+    k = 0
+    for i in range(first, last):
+        s = found[i]
+        while s >= 0:
+            out_row[k], out_slot[k] = i, s
+            k += 1
+            s = link[s, SAME]
+
+
+@njit(cache=True)
+def unmet(first, last, link, flags, q, out):
+    """Leaders whose partitions are all in [first, last) and that `find` did not meet. Returns how many they are.
+
+    Reads link, flags, q; writes out, int32[], as far as it reaches.
+    """
+    n = 0
+    for s in range(q[HIGH]):
+        if link[s, COUNT] and link[s, FIRST] >= first and link[s, LAST] <= last and not flags[s] & MET:
+            if n < len(out):
+                out[n] = s
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def count(leaders, link):
+    """Tuples of the keys of these leaders, int32[n]. Reads link."""
+    total = 0
+    for i in range(len(leaders)):
+        total += link[leaders[i], COUNT]
+    return total
+
+
+@njit(cache=True)
+def remove(leaders, head, key, link, q, out):
+    """Remove all tuples of the keys of these leaders, int32[n], from H_S and Q.
+
+    Reads key; reads and writes head, link, q; writes out, int64[tuples], their slots, whose contents stay until the next
+    `append`.
+    """
+    k = 0
+    for i in range(len(leaders)):
+        s = leaders[i]
+        b = bucket(key[s], len(head))
+        if head[b] == s:
+            head[b] = link[s, CHAIN]
+        else:
+            before = head[b]
+            while link[before, CHAIN] != s:
+                before = link[before, CHAIN]
+            link[before, CHAIN] = link[s, CHAIN]
+        link[s, COUNT] = 0
+        while s >= 0:
+            after, older, newer = link[s, SAME], link[s, PREV], link[s, NEXT]
+            if older >= 0:
+                link[older, NEXT] = newer
+            else:
+                q[OLDEST] = newer
+            if newer >= 0:
+                link[newer, PREV] = older
+            else:
+                q[NEWEST] = older
+            link[s, SAME] = q[FREE]
+            q[FREE] = s
+            out[k] = s
+            k += 1
+            s = after
+    q[LIVE] -= k
+
+
+@njit(cache=True)
+def in_age_order(slot, one_batch, link, out):
+    """Slots of Q from `slot` on, as many as out takes, or those of its batch. Returns (how many, the slot behind them).
+
+    Reads link; writes out, int64[].
+    """
+    n, arrived = 0, link[slot, ARRIVED]
+    while slot >= 0 and n < len(out) and (not one_batch or link[slot, ARRIVED] == arrived):
+        out[n] = slot
+        n += 1
+        slot = link[slot, NEXT]
+    return n, slot
+
+
+@njit(cache=True)
+def outside(slot, first, last, link):
+    """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1. Reads link."""
+    while slot >= 0 and link[slot, FIRST] >= first and link[slot, LAST] <= last:
+        slot = link[slot, NEXT]
+    return slot
+
+
+@njit(cache=True)
+def frequent(link, q, least, histogram, out):
+    """Leaders of at least `least` tuples. Returns how many they are.
+
+    Reads link, q; writes out, int32[], as far as it reaches; adds to histogram[min(n, len - 1)], int64[], for all.
+    """
+    n = 0
+    for s in range(q[HIGH]):
+        if link[s, COUNT] >= least:
+            histogram[min(link[s, COUNT], len(histogram) - 1)] += 1
+            if n < len(out):
+                out[n] = s
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def waiting(link, q, counts):
+    """Add to counts[p], int64[partitions], the tuples whose key can be in partition p only. Reads link, q."""
+    for s in range(q[HIGH]):
+        if link[s, COUNT] and link[s, LAST] - link[s, FIRST] == 1:
+            counts[link[s, FIRST]] += link[s, COUNT]
+
+
+@njit(cache=True)
+def ages(slots, link, now):
+    """(sum, maximum) of the ticks since the arrival of the tuples in slots, int64[n]; ticks wrap at 2^32. Reads link."""
+    total, most = np.int64(0), np.int64(0)
+    for i in range(len(slots)):
+        age = np.int64(np.uint32(np.int64(now) - np.int64(link[slots[i], ARRIVED])))
+        if age > np.int64(0xFFFF0000):  # a batch that came within the last one's tick was given the next
+            age = np.int64(0)
+        total += age
+        most = max(most, age)
+    return total, most

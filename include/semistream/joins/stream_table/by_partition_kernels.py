@@ -1,0 +1,201 @@
+"""Numba kernels of H_S by partition (`ByPartition`).
+
+Tuples lie in blocks of ``width`` slots, tuple i of block b in slot b * width + i. A partition's blocks are linked, the one
+being filled first. Free blocks below the high-water mark are linked by NEXT.
+
+Arrays: key int64[slots], key codes; block int32[blocks, 4]; head int32[partitions], the first block of each or -1; waiting
+int32[partitions], its tuples; q int64[5], see below.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from semistream.joins.key_table import bucket
+
+NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, or -1
+FREE, HIGH, USED, MOST, LIVE = range(5)  # of q, int64[5]: first free block, high-water mark, blocks, as many as may be; tuples
+
+
+@njit(cache=True)
+def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
+    """Put the tuples codes[rows], the i-th into partition[i]'s blocks. Returns how many there was room for.
+
+    Reads codes int64[], rows int64[n], partition int32[n]; writes key, and slots, int64[n], where each is put; reads and
+    writes head, waiting, block, q.
+    """
+    for i in range(len(rows)):
+        p = partition[i]
+        b = head[p]
+        if b < 0 or block[b, COUNT] == width:
+            if q[USED] >= q[MOST]:
+                q[LIVE] += i
+                return i
+            n = q[FREE]
+            if n >= 0:
+                q[FREE] = block[n, NEXT]
+            else:
+                n = q[HIGH]
+                q[HIGH] += 1
+            q[USED] += 1
+            block[n, NEXT], block[n, PREV], block[n, OWNER], block[n, COUNT] = b, -1, p, 0
+            if b >= 0:
+                block[b, PREV] = n
+            head[p] = n
+            b = n
+        s = b * width + block[b, COUNT]
+        block[b, COUNT] += 1
+        waiting[p] += 1
+        key[s], slots[i] = codes[rows[i]], s
+    q[LIVE] += len(rows)
+    return len(rows)
+
+
+@njit(cache=True)
+def note(spans, now, reach, arrived, first):
+    """Note of tuples just appended how far their keys reach and that they came `now`, in seconds.
+
+    Reads spans, int32[n, 2]; reads and writes reach int32[partitions], arrived and first float64[partitions].
+    """
+    for i in range(len(spans)):
+        p = spans[i, 0]
+        reach[p] = max(reach[p], spans[i, 1])
+        if arrived[p] == 0.0:
+            first[p] = now
+        arrived[p] += now
+
+
+@njit(cache=True)
+def slots_of(first, number, width, head, block, slots):
+    """The slots of the newest number[i] tuples of each partition first + i.
+
+    Reads number int32[n], head, block; writes slots, int64[sum of number].
+    """
+    k = 0
+    for i in range(len(number)):
+        left, b = number[i], head[first + i]
+        while left > 0:
+            n = min(block[b, COUNT], left)
+            for j in range(block[b, COUNT] - n, block[b, COUNT]):
+                slots[k] = b * width + j
+                k += 1
+            left -= n
+            b = block[b, NEXT]
+
+
+@njit(cache=True)
+def release(p, head, waiting, block, q):
+    """Free the blocks of partition p. Reads and writes head, waiting, block, q."""
+    b = head[p]
+    while b >= 0:
+        after = block[b, NEXT]
+        block[b, NEXT], block[b, OWNER], block[b, COUNT] = q[FREE], -1, 0
+        q[FREE] = b
+        q[USED] -= 1
+        b = after
+    q[LIVE] -= waiting[p]
+    head[p], waiting[p] = -1, 0
+
+
+@njit(cache=True)
+def shrink(most, head, block, q, source, target):
+    """Move blocks so that all lie below `most` >= q[USED]. Returns how many were moved.
+
+    Reads and writes head, block, q; writes source and target, int32[], the old and new number of each moved block.
+    """
+    moved, high = 0, q[HIGH]
+    q[FREE], q[HIGH] = -1, min(high, most)
+    for b in range(q[HIGH] - 1, -1, -1):
+        if block[b, OWNER] < 0:
+            block[b, NEXT] = q[FREE]
+            q[FREE] = b
+    for b in range(q[HIGH], high):
+        if block[b, OWNER] < 0:
+            continue
+        n = q[FREE]
+        q[FREE] = block[n, NEXT]
+        for c in range(4):
+            block[n, c] = block[b, c]
+        if block[n, PREV] >= 0:
+            block[block[n, PREV], NEXT] = n
+        else:
+            head[block[n, OWNER]] = n
+        if block[n, NEXT] >= 0:
+            block[block[n, NEXT], PREV] = n
+        source[moved], target[moved] = b, n
+        moved += 1
+    return moved
+
+
+@njit(cache=True)
+def live_slots(width, block, q, out):
+    """Write to out, bool[high-water mark * width], whether a tuple is in each slot. Reads block, q."""
+    for b in range(q[HIGH]):
+        for i in range(width):
+            out[b * width + i] = i < block[b, COUNT]
+
+
+@njit(cache=True)
+def next_waiting(waiting, first):
+    """The first partition from `first` on for which tuples wait, or -1. Reads waiting."""
+    for p in range(first, len(waiting)):
+        if waiting[p] > 0:
+            return p
+    return -1
+
+
+@njit(cache=True)
+def group(keys, table, same, number):
+    """Group a visit's tuples by key.
+
+    Reads keys int64[n]; writes number int32[n], the key's tuples if the tuple is the first of its key, its leader, else 0;
+    same int32[n], which links a leader to the others; table int32[m > n], the leaders, by open addressing.
+    """
+    table[:] = -1
+    for i in range(len(keys)):
+        t = bucket(keys[i], len(table))
+        while table[t] >= 0 and keys[table[t]] != keys[i]:
+            t = t + 1 if t + 1 < len(table) else 0
+        leader = table[t]
+        if leader < 0:
+            table[t], same[i], number[i] = i, -1, 1
+        else:
+            same[i], same[leader], number[i] = same[leader], i, 0
+            number[leader] += 1
+
+
+@njit(cache=True)
+def find(codes, keys, table, number, met, found, counts):
+    """The leader of each code. Returns the sum of counts.
+
+    Reads codes int64[m], keys int64[n], table, number; writes found int32[m], the leader or -1, counts int32[m], its key's
+    tuples, and True to met, bool[n], of the leaders.
+    """
+    total = 0
+    for i in range(len(codes)):
+        t = bucket(codes[i], len(table))
+        while table[t] >= 0 and keys[table[t]] != codes[i]:
+            t = t + 1 if t + 1 < len(table) else 0
+        leader = table[t]
+        found[i] = leader
+        counts[i] = 0
+        if leader >= 0:
+            counts[i] = number[leader]
+            met[leader] = True
+            total += number[leader]
+    return total
+
+
+@njit(cache=True)
+def pairs(first, last, found, same, out_row, out_tuple):
+    """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found them.
+
+    Reads found int32[m], same int32[n]; writes out_row, out_tuple, int64[pairs].
+    """
+    k = 0
+    for i in range(first, last):
+        j = found[i]
+        while j >= 0:
+            out_row[k], out_tuple[k] = i, j
+            k += 1
+            j = same[j]

@@ -1,0 +1,177 @@
+"""The size of a join, estimated from sketches of both sides' keys, without joining."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import select
+
+from semistream.config import Places
+from semistream.errors import ConfigError
+from semistream.files.source import FileSource, open_source
+from semistream.keys import codes, resolve_keys
+from semistream.master import open_snapshot
+from semistream.pipeline.settings import INPUT, JoinSizeSettings
+from semistream.progress import Progress, silent
+from semistream.published import CURRENT
+from semistream.sketches import METHODS
+from semistream.sketches.bounds import FAILURE
+from semistream.warehouse.bulk import fetch
+from semistream.warehouse.connect import connect
+from semistream.warehouse.tables import arrow_schema, existing_table
+
+
+@dataclass(frozen=True)
+class Side:
+    """What was read of a side: its rows, and which of them join nothing."""
+
+    name: str
+    rows: int
+    null_keys: int
+    unparsable: int
+
+
+@dataclass(frozen=True)
+class JoinSize:
+    """estimate: rows of the inner equijoin; bound: what it is off by at most, with probability ``confidence``, both rows;
+    memory_bytes: of both sketches; ns_per_key: inside the sketches."""
+
+    estimate: int
+    bound: int
+    confidence: float
+    method: str
+    memory_bytes: int
+    left: Side
+    right: Side
+    seconds: float
+    ns_per_key: float
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Rows(NamedTuple):
+    """Rows read, how many could not be, and how far it is."""
+
+    rows: pa.RecordBatch
+    rejected: int
+    done: int
+    total: int | None
+
+
+class _FileInput:
+    def __init__(self, source: FileSource):
+        self.source = source
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.source.schema
+
+    def batches(self, columns: list[str]) -> Iterator[_Rows]:
+        self.source.only(columns)
+        for chunk in self.source.chunks():
+            yield _Rows(chunk.rows, len(chunk.rejected), self.source.bytes_done, self.source.bytes_total)
+
+
+class _SnapshotInput:
+    """Rows without a key are in no snapshot."""
+
+    def __init__(self, directory: Path, stack: ExitStack):
+        self.relation = open_snapshot(directory)
+        stack.callback(self.relation.close)
+        self.schema = self.relation.schema
+
+    def batches(self, columns: list[str]) -> Iterator[_Rows]:
+        done = 0
+        for i in range(self.relation.partition_count):
+            rows = self.relation.read(i, columns)
+            done += rows.num_rows
+            yield _Rows(rows, 0, done, self.relation.tuple_count)
+
+
+class _TableInput:
+    def __init__(self, url: str, name: str, stack: ExitStack):
+        engine = connect(url)
+        stack.callback(engine.dispose)
+        self.table, self.connection = existing_table(engine, name), stack.enter_context(engine.connect())
+        self.schema = arrow_schema(self.table)
+
+    def batches(self, columns: list[str]) -> Iterator[_Rows]:
+        schema, done = pa.schema([self.schema.field(c) for c in columns]), 0
+        for rows in fetch(self.connection, select(*[self.table.c[c] for c in columns]), schema):
+            done += rows.num_rows
+            yield _Rows(rows, 0, done, None)
+
+
+def estimate_join_size(settings: JoinSizeSettings, places: Places, progress: Progress = silent) -> JoinSize:
+    """Read the keys of both sides, one after the other. Raises ConfigError for what cannot work."""
+    begun, busy = time.perf_counter(), 0.0
+    pairs = list(settings.on.items())
+    method = METHODS[settings.method]
+    sketches = [method.for_memory(int(settings.memory) // 2, settings.seed) for _ in range(2)]
+    sketches[0].update(np.empty(0, np.int64))  # compiles what is measured
+    with ExitStack() as stack:
+        inputs = [_open(which, settings, places, stack) for which in ("left", "right")]
+        kinds = _key_types(inputs, pairs)
+        sides = []
+        for which, given, sketch, i in zip(("left", "right"), inputs, sketches, (0, 1), strict=True):
+            columns = list(dict.fromkeys(pair[i] for pair in pairs))
+            read = null_keys = rejected = 0
+            for batch in given.batches(columns):
+                keys, valid = codes([batch.rows.column(pair[i]) for pair in pairs], kinds)
+                before = time.perf_counter()
+                sketch.update(keys if valid.all() else keys[valid])
+                busy += time.perf_counter() - before
+                read, null_keys, rejected = read + len(keys), null_keys + int((~valid).sum()), rejected + batch.rejected
+                progress(f"reading {'AB'[i]}", batch.done, batch.total)
+            sides.append(Side(getattr(settings, which), read + rejected, null_keys, rejected))
+        notes = tuple(n for given in inputs if isinstance(given, _FileInput) for n in given.source.notes)
+    (left, right), (a, b) = sketches, sides
+    found = left.join_size(right)
+    keys_read = max(left.inserted + right.inserted, 1)
+    return JoinSize(min(max(round(found.value), 0), left.inserted * right.inserted), round(found.bound), 1 - FAILURE,
+                    settings.method, left.memory_bytes + right.memory_bytes, a, b, time.perf_counter() - begun,
+                    1e9 * busy / keys_read, notes)
+
+
+def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitStack) -> _FileInput | _SnapshotInput | _TableInput:
+    """Of a name that is a path and a table's, the path."""
+    name, types = getattr(settings, which), getattr(settings, f"{which}_types")
+    path = Path(name)
+    if not path.exists():
+        if path.suffix or len(path.parts) > 1:
+            raise ConfigError(which, f"must be {INPUT}", name, "Check the path.")
+        try:
+            return _TableInput(places.warehouse_url, name, stack)
+        except ConfigError as e:
+            raise ConfigError(which, f"must be {INPUT}", name, e.remedy if e.parameter == "table" else str(e)) from None
+    if (path / CURRENT).exists():
+        return _SnapshotInput(path, stack)
+    return _FileInput(open_source(which, path, types=types, null_values=settings.null_values, delimiter=settings.delimiter))
+
+
+def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.DataType, ...]:
+    """The types that keys are compared in; a column without a value takes its partner's."""
+    for i, given in enumerate(inputs):
+        if isinstance(given, _FileInput):
+            names, other = [pair[i] for pair in pairs], inputs[1 - i].schema
+            if not given.schema.names:  # JSON lines without a line
+                given.source.add_columns(names)
+            partner = {pair[i]: other.field(pair[1 - i]).type for pair in pairs if pair[1 - i] in other.names}
+            given.source.settle({n: k for n, k in partner.items() if not pa.types.is_null(k)})
+    left, right = (given.schema for given in inputs)
+    try:
+        return resolve_keys(left, right, pairs).types
+    except ConfigError as e:
+        if "type" in e.constraint:
+            raise ConfigError("on", e.constraint, e.value, "Name the type that both should have, for instance --left-types "
+                              f"{pairs[0][0]}=string --right-types {pairs[0][1]}=string.") from None
+        raise ConfigError("on", e.constraint.replace("the stream", "A").replace("the master", "B"), e.value, e.remedy) from None

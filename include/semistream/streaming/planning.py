@@ -1,0 +1,92 @@
+"""Which plan an app joins with: what settings and master version ask for, and when it changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import Column
+
+from semistream.config import Job
+from semistream.cost_models.costs import Costs
+from semistream.errors import ConfigError
+from semistream.keys_spark import partition_expression
+from semistream.master import Manifest
+from semistream.published import current_version, pin
+from semistream.sizing.plan import Plan
+from semistream.streaming.settings import LoadSettings
+
+log = logging.getLogger(__name__)
+
+
+class Planner:
+    """plan: the one in use; partition: the number of the partition that a stream tuple belongs to under it.
+
+    chosen: whether a sample of the stream has decided what the settings leave open, in this run or in the one that left
+    tuples waiting.
+    """
+
+    def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs):
+        """snapshots: the directory of the master's versions."""
+        self.settings, self.job, self.app, self.snapshots, self.costs = settings, job, app, snapshots, costs
+        self.chosen = False
+        self.plan: Plan
+        self.partition: Column
+
+    @property
+    def bucket_count(self) -> int:
+        """Of the current master version."""
+        return Manifest.read(self.snapshots / (current_version(self.snapshots) or "")).bucket_count
+
+    def wanted(self, partitions: int) -> Plan:
+        """The plan that the settings and the current master version ask for. Raises ConfigError."""
+        version = current_version(self.snapshots)
+        if version is None:
+            raise ConfigError("snapshot", "must have been published", str(self.snapshots),
+                              "Run `semistream snapshot`, or the DAG provision_master_data, first.")
+        if partitions > (buckets := self.bucket_count):
+            raise ConfigError("partitions", f"must be at most {buckets}, the buckets of the master snapshot", partitions,
+                              "Ask for fewer, or publish the snapshot with more buckets.")
+        s = self.settings
+        return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type, dict(s.parameters), tuple(self.job.on.items()),
+                    self.job.columns or None, partitions, str(self.snapshots / version), reason=s.reason, auto=s.auto)
+
+    def without_sample(self, stream: pa.Schema, partitions: int) -> Plan:
+        """The same, with what is open decided without a look at the stream. Raises ConfigError."""
+        return self.wanted(partitions).choose(pa.RecordBatch.from_pylist([], stream), self.costs)
+
+    def change(self, sample: Callable[[], pa.RecordBatch], partitions: int) -> Plan | None:
+        """Another plan than the present one, to be opened once nothing waits; None to go on with the present one.
+
+        The plan changes with the master version and with the settings. What a sample of the stream is to decide is decided in
+        the first batch of a run that nothing waits before. sample: gives some of the batch's tuples.
+        """
+        wanted = self.wanted(partitions)
+        if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):
+            return None
+        if wanted.open_questions:
+            tuples = sample()
+            wanted = wanted.choose(tuples, self.costs, self.plan)
+            self.chosen = tuples.num_rows > 0
+            if wanted.auto:
+                log.info("%s", wanted.reason)
+        if replace(wanted, reason="") == replace(self.plan, reason=""):
+            self.plan = wanted
+            return None
+        return wanted
+
+    def open(self, plan: Plan, stream: pa.Schema) -> pa.Schema:
+        """Take up a plan, and hold its master version; gives the schema of the joined rows.
+
+        Raises ConfigError where the plan does not fit stream and master.
+        """
+        join = plan.open(stream, 0)
+        joined = join.output_schema
+        self.partition = partition_expression(plan.placement(stream))
+        join.master.close()
+        pin(self.snapshots, self.app, Path(plan.snapshot).name)
+        self.plan = plan
+        return joined

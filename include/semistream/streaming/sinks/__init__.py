@@ -1,0 +1,1 @@
+"""Where joined rows go: one file a system. Each makes a batch count exactly once."""

@@ -1,0 +1,100 @@
+"""What every sink is, and how rows name the load that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from semistream.warehouse.checksum import as_stored, checksum, signed
+
+if TYPE_CHECKING:
+    from semistream.streaming.sinks.delta import DataFile
+    from semistream.streaming.sinks.sql import SqlSink
+    from semistream.streaming.spool import Spool
+
+INSERT_ROWS = 200_000  # handed to the bulk writer at a time
+LOAD_FIELDS = (("app", pa.string()), ("batch", pa.int64()), ("drain", pa.int32()), ("partition", pa.int32()))
+
+
+class StoredRows(NamedTuple):
+    """What a sink outside the warehouse has, for the proof.
+
+    files: (name, its rows) each. Reading the rows raises OSError or pa.ArrowException where a file is gone or damaged.
+    """
+
+    schema: pa.Schema
+    files: Iterator[tuple[str, Callable[[], Iterator[pa.RecordBatch]]]]
+
+
+class Sink(Protocol):
+    """``loaded``, ``data_file`` and ``write`` run in tasks, the rest in the driver; a sink is sent to the tasks pickled.
+
+    two_phase: whether ``commit`` needs a durable note before it, as it is made of several steps; all of them, and ``commit``
+    itself, can be done again.
+    """
+
+    two_phase: ClassVar[bool]
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        """Whether the app's setting ``sink`` names one of this kind."""
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
+        """The sink that the setting names. warehouse: the one that has ledger, unmatched tuples and dimension."""
+
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+        """The ledger row of a partition that is loaded already."""
+
+    def take_back(self, app: str, batch: int, drain: int) -> None:
+        """Forget what some partitions have written of a batch that is not committed."""
+
+    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
+        """Where joined rows go at once; None: into the spool. load: the ``LOAD_FIELDS``."""
+
+    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+        """Write a partition, or make it ready for ``commit``; gives the ledger row that counts."""
+
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
+        """Make the place, or check it. Raises ConfigError when it does not fit."""
+
+    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+        """Make a batch count, all of whose partitions are written; again is harmless.
+
+        commit: a row of ``load_commits`` and its files; entries: what ``write`` gave for each partition.
+        """
+
+    def clean_up(self) -> None:
+        """Remove what only ``commit`` needed. The note of the commit is gone."""
+
+    def newest(self, app: str) -> tuple[int, int] | None:
+        """The newest (batch, drain) that the sink itself says it has of an app; None where only the ledger tells."""
+
+    def stored(self, app: str) -> StoredRows | None:
+        """The app's rows, for the proof; None: they are in the warehouse's fact table. Raises ConfigError when it is gone."""
+
+
+def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
+    """Without what only a Delta table's commit needs."""
+    return {name: value for name, value in entry.items() if name not in ("data", "unmatched_file")}
+
+
+def with_load(joined: pa.Table, entry: dict[str, Any]) -> pa.Table:
+    """Rows with the load that they belong to."""
+    for name, kind in LOAD_FIELDS:
+        joined = joined.append_column(name, pa.repeat(pa.scalar(entry[name], kind), joined.num_rows))
+    return joined
+
+
+def rejected_rows(tuples: pa.Table, entry: dict[str, Any], fact: str) -> pa.Table:
+    """Unmatched tuples as rows of the table ``unmatched``."""
+    return with_load(tuples, entry).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+
+
+def stored_checksum(rows: pa.Table, dialect: str) -> int:
+    """Of rows as the warehouse gives them back; a part at a time, as they lie on disk."""
+    parts = (rows.slice(start, INSERT_ROWS) for start in range(0, rows.num_rows, INSERT_ROWS))
+    return signed(sum(checksum(as_stored(part, dialect)) for part in parts))

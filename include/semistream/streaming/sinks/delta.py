@@ -1,0 +1,237 @@
+"""A Delta table as the sink."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from semistream.durable import naming, sync
+from semistream.errors import ConfigError
+from semistream.streaming.sinks.base import LOAD_FIELDS, StoredRows, ledger_row, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.warehouse.checksum import checksum, signed
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from semistream.streaming.spool import Spool
+
+READ_ROWS = 100_000  # at a time, for the proof
+GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
+
+
+@lru_cache(maxsize=4)
+def _delta_table(uri: str) -> DeltaTable:
+    """It is opened once: that reads the metadata of all its files, which become more with every batch."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(uri)
+
+
+@dataclass(frozen=True)
+class DeltaSink:
+    """Tasks write Parquet files that nothing refers to. The driver, once it has noted them, commits them as one Delta transaction
+    under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one transaction of the
+    warehouse. After a crash both steps are done again, and can be.
+    """
+
+    uri: str
+    checkpoint: str
+    warehouse: SqlSink
+    two_phase: ClassVar[bool] = True
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        return True  # a directory or a URI
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
+        return cls(setting, str(checkpoint), warehouse)
+
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+        return None  # the driver asks no task for a batch that is in
+
+    def take_back(self, app: str, batch: int, drain: int) -> None:
+        return None  # nothing refers to what was written
+
+    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
+        return DataFile(self.uri, schema, load)
+
+    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+        assert spool.data is not None
+        name, data = f"{entry['state_file']}.parquet", spool.data.close()
+        unmatched_checksum = stored_checksum(spool.unmatched(), self.warehouse.engine.dialect.name)
+        rejected = rejected_rows(spool.unmatched(), entry, self.warehouse.fact)
+        if rejected.num_rows:
+            staging = Path(self.checkpoint) / "staging"
+            staging.mkdir(exist_ok=True)
+            with naming(staging / name):
+                pq.write_table(rejected, staging / name)
+                sync(staging / name)
+        return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
+                        "facts_checksum": signed(spool.data.total), "unmatched_checksum": unmatched_checksum}
+
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        schema = pa.schema([*stream, *added, *(pa.field(n, t) for n, t in LOAD_FIELDS)])
+        _delta_table.cache_clear()  # it may be another table, made anew at the same place
+        try:
+            if not DeltaTable.is_deltatable(self.uri):
+                if "://" not in self.uri:
+                    Path(self.uri).mkdir(parents=True, exist_ok=True)
+                DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+            found = [f.name for f in DeltaTable(self.uri).schema().fields]
+        except DeltaError as e:
+            raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri, str(e)) from None
+        if found != schema.names:
+            raise ConfigError("sink", "must be a Delta table of the job's columns", found,
+                              f"They are: {', '.join(schema.names)}. Name another table.")
+
+    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        table, version = _delta_table(self.uri), 2 * commit["batch"] + commit["drain"]
+        table.update_incremental()
+        newest = table.transaction_version(commit["app"])
+        if newest is None or newest < version:
+            files = [e["data"] for e in entries if e["data"]]
+            actions: list[AddAction | RemoveAction] = [
+                AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]})) for f in files]
+            once = CommitProperties(app_transactions=[Transaction(commit["app"], version)])
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=once)
+        self._flush(table.version())
+        staging = Path(self.checkpoint) / "staging"
+        rejected = [pq.read_table(staging / e["unmatched_file"]) for e in entries if e["unmatched_file"]]
+        rows = [ledger_row(e) for e in entries]
+        self.warehouse.ledger(commit["app"]).commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
+
+    def clean_up(self) -> None:
+        for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
+            left_over.unlink(missing_ok=True)
+
+    def newest(self, app: str) -> tuple[int, int] | None:
+        from deltalake import DeltaTable
+
+        version = DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        return None if version is None else divmod(version, 2)
+
+    def stored(self, app: str) -> StoredRows:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self.uri)
+        except TableNotFoundError:
+            raise ConfigError("sink", "must be a Delta table that exists", self.uri,
+                              "It was written by this app and is gone.") from None
+        data = table.to_pyarrow_dataset()
+        log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
+        sizes = {unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)}
+
+        def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
+            found, wanted = data.filesystem.get_file_info(fragment.path).size, sizes.get(fragment.path)
+            if wanted not in (None, found):
+                raise OSError("it is gone" if found is None else f"it has {found:,} bytes in place of {wanted:,}")
+            yield from fragment.to_batches(schema=data.schema, filter=pc.field("app") == app, batch_size=READ_ROWS)
+
+        return StoredRows(pa.schema(data.schema), ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
+
+    def _flush(self, version: int) -> None:
+        """Wait until the table's log from a version on is on disk: the ledger will say that it is."""
+        files, directory = pyarrow.fs.FileSystem.from_uri(self.uri)
+        if not isinstance(files, pyarrow.fs.LocalFileSystem):
+            return
+        log = Path(directory) / "_delta_log"
+        while (entry := log / f"{version:020d}.json").exists():
+            sync(entry)
+            version += 1
+        sync(log)
+
+
+class DataFile:
+    """A partition's joined rows as a Parquet file of a Delta table, written, and on a local disk flushed, while they are joined;
+    until the driver's commit nothing refers to it."""
+
+    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any]):
+        self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
+        self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
+        self._name = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-{uuid.uuid4().hex}.parquet"
+        self._schema, self._load = schema, load
+        self._writer: pq.ParquetWriter | None = None
+        self._flushing: threading.Thread | None = None
+        self._group: list[pa.RecordBatch] = []
+        self._rows = self._group_rows = self._group_bytes = 0
+        self.total = 0  # the sum of the rows' checksums
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._group.append(rows)
+        self._group_rows += rows.num_rows
+        self._group_bytes += rows.nbytes
+        if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> dict[str, Any] | None:
+        """What the commit says of it: path, size and rows; None where there are none, and no file."""
+        if self._group:
+            self._write_group()
+        if self._writer is None:
+            return None
+        with naming(self._path):
+            self._writer.close()
+            if self._local:
+                sync(Path(self._path))
+                sync(Path(self._directory))
+        return {"path": self._name, "size": self._files.get_file_info(self._path).size, "rows": self._rows}
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            with suppress(OSError):  # a full disk, say, which is being reported already
+                self._writer.close()
+            if self._flushing is not None:
+                self._flushing.join()
+            self._files.delete_file(self._path)
+
+    @property
+    def _path(self) -> str:
+        return f"{self._directory}/{self._name}"
+
+    def _write_group(self) -> None:
+        joined = pa.Table.from_batches(self._group, self._schema)
+        self.total += checksum(joined)
+        group = with_load(joined, self._load)
+        with naming(self._path):
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files, compression="snappy",
+                                                use_dictionary=_with_dictionary(group.schema))
+            self._writer.write_table(group, GROUP_ROWS * 2)
+        self._rows += group.num_rows
+        self._group, self._group_rows, self._group_bytes = [], 0, 0
+        self._flush()
+
+    def _flush(self) -> None:
+        """Begin to bring what is written to disk, so that little is left of it when the file ends."""
+        if self._local and (self._flushing is None or not self._flushing.is_alive()):
+            self._flushing = threading.Thread(target=sync, args=(Path(self._path),), daemon=True)
+            self._flushing.start()
+
+
+def _with_dictionary(schema: pa.Schema) -> list[str]:
+    """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the compression."""
+    return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in dict(LOAD_FIELDS)]

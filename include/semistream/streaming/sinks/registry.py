@@ -1,0 +1,22 @@
+"""Which sink a setting names. A new sink is a file beside this one, and a line in ``SINKS``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from semistream.config import Job
+from semistream.streaming.sinks.base import Sink
+from semistream.streaming.sinks.delta import DeltaSink
+from semistream.streaming.sinks.sql import SqlSink
+
+SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the setting is taken
+
+
+def open_warehouse(url: str, job: Job, retry: float = 60.0) -> SqlSink:
+    """The warehouse's own tables, which every sink has beside it; retry: seconds for which a lost database is tried again."""
+    return SqlSink(url, job.fact_table, job.master.name, retry)
+
+
+def open_sink(setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
+    """The sink that a setting names: ``sql``, a directory, a URI …"""
+    return next(kind for kind in SINKS if kind.accepts(setting)).open(setting, warehouse, checkpoint)

@@ -1,0 +1,96 @@
+"""The warehouse's own tables as the sink."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from sqlalchemy import Connection, Engine, Table
+
+from semistream.streaming.sinks.base import INSERT_ROWS, StoredRows, rejected_rows, stored_checksum, with_load
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.connect import connect
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.schema import unmatched
+from semistream.warehouse.tables import ensure, existing_table, fact_table
+
+if TYPE_CHECKING:
+    from semistream.streaming.sinks.delta import DataFile
+    from semistream.streaming.spool import Spool
+
+
+@lru_cache(maxsize=4)
+def _engine(url: str, _process: int) -> Engine:
+    return connect(url)
+
+
+@dataclass(frozen=True)
+class SqlSink:
+    """Each task writes its rows and its ledger row in one transaction; what it needs again after a lost connection is spooled."""
+
+    url: str = field(repr=False)
+    fact: str
+    master: str
+    retry: float
+    two_phase: ClassVar[bool] = False
+
+    @staticmethod
+    def accepts(setting: str) -> bool:
+        return setting == "sql"
+
+    @classmethod
+    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> SqlSink:
+        return warehouse
+
+    @property
+    def engine(self) -> Engine:
+        return _engine(self.url, os.getpid())
+
+    def ledger(self, app: str) -> Ledger:
+        return Ledger(self.engine, app, self.retry)
+
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+        return self.ledger(app).partition(batch, drain, partition)
+
+    def take_back(self, app: str, batch: int, drain: int) -> None:
+        self.ledger(app).take_back(batch, drain, existing_table(self.engine, self.fact))
+
+    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
+        return None
+
+    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+        joined, rejected = with_load(spool.joined(), entry), rejected_rows(spool.unmatched(), entry, self.fact)
+        dialect = self.engine.dialect.name
+        entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
+                         "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
+        table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
+
+        def insert(connection: Connection) -> None:
+            _insert(connection, table, joined)
+            _insert(connection, unmatched, rejected)
+
+        return self.ledger(entry["app"]).load(entry, insert)
+
+    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> None:
+        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns))
+
+    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+        self.ledger(commit["app"]).commit(commit)
+
+    def clean_up(self) -> None:
+        return None
+
+    def newest(self, app: str) -> tuple[int, int] | None:
+        return None
+
+    def stored(self, app: str) -> StoredRows | None:
+        return None
+
+
+def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
+    for start in range(0, rows.num_rows, INSERT_ROWS):
+        bulk_insert(connection, table, rows.slice(start, INSERT_ROWS))

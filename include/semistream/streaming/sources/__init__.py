@@ -1,0 +1,1 @@
+"""Where the stream comes from: one file a system."""

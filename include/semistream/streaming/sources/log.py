@@ -1,0 +1,58 @@
+"""Which part of the source each micro-batch is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from semistream.config import FILE_FORMATS
+from semistream.durable import sync
+from semistream.streaming.unparsable import plain_path
+
+
+class SourceLog:
+    """Which part of the source each micro-batch is, out of Spark's own logs under the query's checkpoint."""
+
+    def __init__(self, query_checkpoint: Path, source_format: str):
+        self.directory, self.format = query_checkpoint, source_format
+
+    def offsets(self, batch: int) -> dict[str, Any]:
+        """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
+        start, end = self._read(batch - 1) if batch else None, self._read(batch)
+        out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
+        return out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS and end else out
+
+    def files(self, batch: int) -> list[str]:
+        """The files of a batch as the source's log has them: plain paths, or URIs where they are not local."""
+        if self.format not in FILE_FORMATS:
+            return []
+        after, last = (o[0]["logOffset"] if o and o[0] else -1 for o in (self._read(batch - 1), self._read(batch)))
+        entries: dict[str, None] = {}
+        for number in range(after + 1, last + 1):
+            for line in self._log(number).read_text().splitlines()[1:]:
+                entry = json.loads(line)
+                if after < entry["batchId"] <= last:
+                    entries[plain_path(entry["path"])] = None
+        return list(entries)
+
+    def flush(self, batch: int) -> None:
+        """Wait until what Spark has noted of a batch is on disk, as it does not: the ledger will say that the batch is in."""
+        offsets, end = self.directory / "offsets", self._read(batch)
+        paths = [offsets / str(batch), offsets]
+        if self.format in FILE_FORMATS and end and end[0]:
+            paths += [self._log(end[0]["logOffset"]), self.directory / "sources" / "0"]
+        for path in paths:
+            sync(path)
+
+    def _log(self, number: int) -> Path:
+        """An entry of the source's log; it is compacted now and then."""
+        path = self.directory / "sources" / "0" / str(number)
+        return path if path.exists() else path.with_name(f"{number}.compact")
+
+    def _read(self, batch: int) -> list[Any] | None:
+        try:
+            lines = (self.directory / "offsets" / str(batch)).read_text().splitlines()[2:]
+        except FileNotFoundError:
+            return None
+        return [None if line == "-" else json.loads(line) for line in lines]

@@ -1,0 +1,137 @@
+"""An outbox table in SQL as a source."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+from sqlalchemy import Connection, Engine, func, select, text
+
+from semistream.errors import ConfigError
+from semistream.streaming.sources.base import RECOUNT_ROWS
+from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option
+from semistream.warehouse.bulk import fetch
+from semistream.warehouse.connect import connect
+from semistream.warehouse.tables import arrow_schema, existing_table
+
+
+class OutboxDataSource(DataSource):
+    """``outbox``: rows of a SQL table in the order of its auto-increment id.
+
+    Options: table, id (default "id"), url (default: the warehouse, $WAREHOUSE_URL; or urlVariable, the environment variable that
+    holds it, so that no password is an option), rowsPerBatch, partitions. Rows are never changed or deleted by the reader.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "outbox"
+
+    def schema(self) -> StructType:
+        engine, table, _ = _outbox(dict(self.options))
+        engine.dispose()
+        return from_arrow_schema(arrow_schema(table))
+
+    def streamReader(self, schema: StructType) -> OutboxReader:
+        return OutboxReader(_resolved(dict(self.options)), schema)
+
+
+class Outbox(NumberedSource):
+    formats = ("outbox",)
+    data_source = OutboxDataSource
+
+    def label(self, first: int, last: int) -> str:
+        return f"{option(self.spec.all_options(), 'table', '')}, {super().label(first, last)}"
+
+    def ids(self, first: int, last: int, ids: tuple[str, ...], warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+        options = self.spec.all_options()
+        url = option(options, "url", "") or os.environ.get(option(options, "urlVariable", ""), "")
+        engine = connect(url) if url else warehouse
+        table = existing_table(engine, option(options, "table", ""))
+        column = table.c[option(options, "id", "id")]
+        schema = pa.schema([f for f in arrow_schema(table) if f.name in ids])
+        query = select(*(table.c[n] for n in schema.names or [column.name])).where(column > first, column <= last)
+        try:
+            with engine.connect() as connection:
+                for batch in fetch(connection, query, schema, RECOUNT_ROWS):
+                    yield len(batch), batch
+        finally:
+            if engine is not warehouse:
+                engine.dispose()
+
+
+class OutboxReader(RangeReader):
+    def __init__(self, options: dict[str, str], schema: StructType):
+        super().__init__(options)
+        self.options, self.schema = options, to_arrow_schema(schema, timezone="UTC")
+
+    def newest(self, start: int) -> int:
+        """The highest id below which no transaction is still writing.
+
+        Ids are given out before commit, so that a lower id may appear after a higher one was seen. The locking count waits for
+        whoever holds a row up to that id; counted again without change, after the lock was let go, nobody was about to insert.
+        """
+        engine, table, column = _outbox(self.options)
+        try:
+            with engine.connect() as connection:
+                newest = connection.execute(select(func.max(column))).scalar()
+            if newest is None or newest <= start:
+                return start
+            if engine.dialect.name == "sqlite":  # one writer: ids become visible in order
+                return int(newest)
+            before = -1
+            while (count := _settled_count(engine, table.name, column.name, start, newest)) != before:
+                before = count
+                time.sleep(0.02)
+            return int(newest)
+        finally:
+            engine.dispose()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        engine, table, column = _outbox(self.options)
+        columns = [table.c[n] for n in self.schema.names]
+        query = select(*columns).where(column > partition.start, column <= partition.end).order_by(column)
+        try:
+            with engine.connect() as connection:
+                yield from fetch(connection, query, self.schema)
+        finally:
+            engine.dispose()
+
+
+def _settled_count(engine: Engine, table: str, column: str, start: int, newest: int) -> int:
+    quote = engine.dialect.identifier_preparer.quote
+    table, column = quote(table), quote(column)
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        query = text(f"SELECT COUNT(*) FROM {table} WHERE {column} > :a AND {column} <= :b LOCK IN SHARE MODE")
+        return int(_scalar(connection, query, {"a": start, "b": newest}))
+
+
+def _scalar(connection: Connection, query: Any, values: dict[str, Any]) -> Any:
+    return connection.execute(query, values).scalar()
+
+
+def _outbox(options: dict[str, str]) -> tuple[Engine, Any, Any]:
+    """Engine, table and id column. Raises ConfigError where they are not there."""
+    engine = connect(_resolved(options)["url"])
+    name = option(options, "table", "")
+    if not name:
+        raise ConfigError("table", "must be given for an outbox", "", "Add --source-options table=NAME.")
+    table = existing_table(engine, name)
+    column = option(options, "id", "id")
+    if column not in table.c:
+        raise ConfigError("id", f"must be a column of {name}", column, f"It has: {', '.join(c.name for c in table.columns)}.")
+    return engine, table, table.c[column]
+
+
+def _resolved(options: dict[str, str]) -> dict[str, str]:
+    """The options with the URL that they stand for; executors need not have the driver's environment."""
+    url = option(options, "url", "") or os.environ.get(option(options, "urlVariable", "WAREHOUSE_URL"), "")
+    if not url:
+        raise ConfigError("url", "must be given for an outbox", "", "Set WAREHOUSE_URL, or the variable that urlVariable names.")
+    return options | {"url": url}

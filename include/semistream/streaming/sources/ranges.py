@@ -1,0 +1,101 @@
+"""What sources of numbered tuples share, as Spark Python data sources.
+
+Their offset is one number, so that a micro-batch that is read again has the same tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from sqlalchemy import Engine
+
+from semistream.errors import ConfigError
+from semistream.streaming.sources.base import RECOUNT_ROWS, Part, Source
+
+
+class NumberedSource(Source):
+    """A source of tuples numbered from 1, by a Spark data source whose offsets are {"id": the last number read}."""
+
+    rows_option = "rowsPerBatch"
+    data_source: ClassVar[type[DataSource]]
+
+    def register(self, spark: SparkSession) -> None:
+        spark.dataSource.register(self.data_source)
+
+    def recount(self, offsets: dict[str, Any], warehouse: Engine) -> Part:
+        first, last = ((o or [{"id": 0}])[0]["id"] for o in (offsets["start"], offsets["offsets"]))
+        return Part(self.label(first, last), lambda ids: self.ids(first, last, ids, warehouse))
+
+    def label(self, first: int, last: int) -> str:
+        return f"ids {first + 1} to {last}"
+
+    def ids(self, first: int, last: int, ids: tuple[str, ...], warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Pieces of (rows, their ids) of the numbers in (first, last]. As of a generator: the number is the column id."""
+        for start in range(first, last, RECOUNT_ROWS):
+            numbers = pa.array(range(start + 1, min(start + RECOUNT_ROWS, last) + 1), pa.int64())
+            yield len(numbers), pa.record_batch([numbers], names=["id"]).select([i for i in ids if i == "id"])
+
+
+class Range(InputPartition):
+    """Ids in (start, end]."""
+
+    def __init__(self, start: int, end: int):
+        self.start, self.end = start, end
+
+
+class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads ids in (start, end], at most ``rowsPerBatch`` of them in a micro-batch, split over ``partitions`` tasks."""
+
+    def __init__(self, options: dict[str, str]):
+        self.most = whole(options, "rowsPerBatch", 0)
+        self.tasks = whole(options, "partitions", 1, least=1)
+        self.available_now = False
+        self.target: int | None = None
+
+    def newest(self, start: int) -> int:
+        """The highest id that may be read now, at least ``start``."""
+        raise NotImplementedError
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"id": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.most) if self.most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.available_now = True
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        newest = self.newest(start["id"]) if self.target is None else self.target
+        if self.available_now:
+            self.target = newest
+        if isinstance(limit, ReadMaxRows):
+            newest = min(newest, start["id"] + limit.max_rows)
+        return {"id": max(newest, start["id"])}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        low, high = start["id"], end["id"]
+        edges = [low + (high - low) * i // self.tasks for i in range(self.tasks + 1)]
+        return [Range(a, b) for a, b in pairwise(edges) if a < b]
+
+
+def option(options: dict[str, str], name: str, default: str) -> str:
+    """Spark hands option names on in lower case."""
+    return next((v for k, v in options.items() if k.lower() == name.lower()), default)
+
+
+def whole(options: dict[str, str], name: str, default: int, least: int = 0) -> int:
+    value = option(options, name, str(default))
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ConfigError(name, f"must be a whole number of at least {least}", value, "It is an option of the source.")
+    return number

@@ -1,0 +1,43 @@
+"""Which source a job's format names. A new source is a file beside this one, and a line in ``SOURCES``.
+
+A micro-batch's offsets are those of Spark's offset log (``log``). Of file formats, ``quality.sources`` counts the files.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from semistream.config import StreamSpec
+from semistream.streaming.sources.base import Source
+from semistream.streaming.sources.files import FileSource
+from semistream.streaming.sources.kafka import KafkaSource
+from semistream.streaming.sources.outbox import Outbox
+from semistream.streaming.sources.zipf import Zipf
+
+SOURCES: list[type[Source]] = [FileSource, KafkaSource, Zipf, Outbox]
+
+
+def find_source(spec: StreamSpec) -> Source:
+    """The source of a job; of a format that no line names, whatever Spark has."""
+    return next((kind for kind in SOURCES if spec.format in kind.formats), Source)(spec)
+
+
+def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0, max_rows: int = 0) -> DataFrame:
+    """The stream's tuples, and ``_corrupt_record`` where the format can have unparsable ones.
+
+    max_files, max_rows: of one micro-batch; 0: no limit. Raises ConfigError for a source that cannot be read.
+    """
+    source = find_source(spec)
+    # Spark shows a source's options in its plans, which errors quote; whatever a file's are called, they are not shown.
+    spark.conf.set("spark.sql.redaction.options.regex", "|".join(["(?i)url", *map(re.escape, spec.secrets())]))
+    source.register(spark)
+    reader = spark.readStream.format(spec.format).options(**source.options(max_files, max_rows))
+    if (schema := source.schema(spark)) is not None:
+        reader = reader.schema(schema)
+    try:
+        return source.tuples(reader.load(spec.path) if spec.path else reader.load())
+    except PySparkException as e:
+        raise source.refusal(spark, e) from None

@@ -1,0 +1,80 @@
+"""What a run of the app has done: the totals of its commits, and the summary at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from semistream.sizing.plan import Plan
+
+SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "bytes_read")
+
+
+@dataclass
+class Totals:
+    """The sums over the commits of this run. ``seconds`` counts the slowest partition of each."""
+
+    rows_read: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    output_rows: int = 0
+    cache_hits: int = 0
+    bytes_read: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    memory_peak: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def add(self, entries: list[dict[str, Any]]) -> None:
+        """entries: the ledger rows of a commit, one a partition."""
+        for name in SUMMED:
+            setattr(self, name, getattr(self, name) + sum(e[name] for e in entries))
+        self.batches += 1
+        self.seconds += max(e["seconds"] for e in entries)
+        self.memory_peak = max(self.memory_peak, sum(e["memory_peak"] for e in entries))
+        for entry in entries:
+            self.rejected.update(entry["rejected"])
+
+    @property
+    def finished(self) -> int:
+        return self.matched + self.unmatched
+
+    @property
+    def service_rate(self) -> float:
+        """Tuples a second."""
+        return self.finished / self.seconds if self.seconds else 0.0
+
+    def status(self) -> dict[str, Any]:
+        """What ``status.json`` shows of them while the app runs."""
+        return {"rows_read": self.rows_read, "matched": self.matched, "unmatched": self.unmatched,
+                "service_rate": self.service_rate}
+
+    def summary(self, plan: Plan) -> dict[str, Any]:
+        """Their part of ``summary.json``; plan: the one that the run ended with."""
+        return {
+            "algorithm": plan.algorithm, "reason": plan.reason, "parameters": plan.parameters,
+            "partitions": plan.partitions, "master_version": Path(plan.snapshot).name,
+            "batches": self.batches, "rows_read": self.rows_read, "matched": self.matched,
+            "unmatched": self.unmatched, "rejected": dict(self.rejected), "output_rows": self.output_rows,
+            "service_rate": self.service_rate, "cache_hits": self.cache_hits,
+            "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
+            "memory_peak": self.memory_peak, "bytes_read": self.bytes_read}
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The summary for people."""
+    s = summary
+    lines = [
+        ("rows read", f"{s['rows_read']:,}"), ("matched", f"{s['matched']:,}"), ("unmatched", f"{s['unmatched']:,}"),
+        *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
+        ("waiting", f"{s['waiting']:,}"), ("output rows", f"{s['output_rows']:,}"),
+        ("service rate", f"{s['service_rate']:,.0f} tuples/s"), ("through the cache", f"{s['cache_share']:.1%}"),
+        ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
+        ("seconds", f"{s['seconds']:.1f}")]
+    title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} partitions, {s['batches']} batches, "
+             f"master {s['master_version']}")
+    if s["reason"]:
+        title += f"\n  {s['reason']}"
+    return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines)])

@@ -1,0 +1,80 @@
+"""Abstract Unix sockets by which the Python workers of one machine and one user find each other.
+
+An address is derived from a key, and is gone with the process that listens there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+TIMEOUT = 10.0  # s, of a send or receive
+
+
+def listen(key: object) -> socket.socket | None:
+    """Listen on the socket derived from ``key``; None if another process listens there already."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(_address(key))
+    except OSError:
+        listening.close()
+        return None
+    listening.listen(64)
+    return listening
+
+
+def connections(listening: socket.socket) -> Iterator[socket.socket]:
+    """Accept connections of the same user, one at a time, until ``close``."""
+    while True:
+        try:
+            other, _ = listening.accept()
+        except OSError:
+            return
+        with other:
+            other.settimeout(TIMEOUT)
+            if _is_own_user(other):
+                yield other
+
+
+def close(listening: socket.socket) -> None:
+    """Stop listening, also where another thread waits for a connection."""
+    listening.shutdown(socket.SHUT_RDWR)  # ends a waiting accept, which close() does not
+    listening.close()
+
+
+def connect(key: object) -> socket.socket | None:
+    """Connect to the process of the same user that listens for ``key``; None if there is none."""
+    other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    other.settimeout(TIMEOUT)
+    try:
+        other.connect(_address(key))
+        if _is_own_user(other):
+            return other
+    except OSError:
+        pass
+    other.close()
+    return None
+
+
+def receive_exactly(source: socket.socket, size: int) -> bytes:
+    """``size`` bytes. Raises EOFError when the connection ends before."""
+    parts = []
+    while size:
+        part = source.recv(min(size, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _address(key: object) -> str:
+    return f"\0semistream-{os.getuid()}-{hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()}"
+
+
+def _is_own_user(other: socket.socket) -> bool:
+    """Whether the process at the other end is of this user; another one's answers are not to be trusted."""
+    return struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] == os.getuid()

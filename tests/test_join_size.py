@@ -1,0 +1,163 @@
+"""`semistream estimate-join-size`, from end to end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from semistream import cli
+from semistream.files.sink import OutputFile
+from semistream.warehouse import open_warehouse
+from semistream.workloads import ZipfKeys
+from strategies import KEY_KINDS, keys
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command in a directory of its own: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+
+    def run(*arguments):
+        try:
+            code = cli.main([str(a) for a in arguments])
+        except SystemExit as e:
+            code = e.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def estimate(run):
+    def estimate(*arguments):
+        code, out, err = run("estimate-join-size", *arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    return estimate
+
+
+def write(path: str, table: pa.Table) -> None:
+    with OutputFile("out", Path(path), table.schema) as file:
+        for batch in table.to_batches():
+            file.write(batch)
+        file.finish()
+        file.publish()
+
+
+def join_size(left: list, right: list) -> int:
+    counts = Counter(right)
+    return sum(counts[k] for k in left if k is not None)
+
+
+LEFT = [None if i % 17 == 0 else f"k{i % 23}" for i in range(2000)]
+RIGHT = [f"k{i % 31}" for i in range(400)]
+
+
+@pytest.mark.parametrize("left", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("right", ["csv", "parquet"])
+def test_few_keys_are_counted_exactly_in_every_format(left, right, estimate):
+    write(f"a.{left}", pa.table({"n": range(2000), "k": LEFT}))
+    write(f"b.{right}", pa.table({"key": RIGHT, "x": [0.5] * 400}))
+    found = estimate(f"a.{left}", f"b.{right}", "--on", "k=key", "--memory", "8KB")
+    assert (found["estimate"], found["bound"], found["method"]) == (join_size(LEFT, RIGHT), 0, "skimmed")
+    assert found["left"] == {"name": f"a.{left}", "rows": 2000, "null_keys": 118, "unparsable": 0}
+    assert found["memory_bytes"] <= 8000
+
+
+@pytest.mark.parametrize("kind", KEY_KINDS)
+def test_keys_of_every_type(kind, estimate):
+    left, right = [i % 7 for i in range(50)], [i % 2 for i in range(9)]
+    pq.write_table(pa.table({"k": keys(kind, left), "j": pa.array(left, pa.int32())}), "a.parquet")
+    pq.write_table(pa.table({"k": keys(kind, right), "j": pa.array(right, pa.int32())}), "b.parquet")
+    expected = join_size(*([KEY_KINDS[kind][1](i) for i in side] for side in (left, right)))
+    assert estimate("a.parquet", "b.parquet", "--on", "k")["estimate"] == expected
+    assert estimate("a.parquet", "b.parquet", "--on", "k", "--on", "j")["estimate"] == join_size(left, right)
+
+
+@pytest.mark.parametrize("method", ["skimmed", "agms"])
+def test_many_keys_are_estimated_within_the_bound(method, estimate):
+    """Bounds hold with 95%; the seed is fixed."""
+    sides = [ZipfKeys(20_000, 1.0, seed).draw(0, 100_000) for seed in (1, 2)]
+    for name, codes in zip("ab", sides, strict=True):
+        pq.write_table(pa.table({"k": codes, "wide": ["x" * 50] * len(codes)}), f"{name}.parquet")
+    counts = [np.bincount(x, minlength=20_001) for x in sides]
+    exact = int(counts[0] @ counts[1])
+    found = estimate("a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB")
+    assert abs(found["estimate"] - exact) <= found["bound"] < exact and found["memory_bytes"] <= 64_000
+    again = estimate("a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB", "--seed", 1)
+    assert abs(again["estimate"] - exact) <= again["bound"] and again["estimate"] != found["estimate"]
+
+
+def test_a_snapshot_and_a_directory_of_files(run, estimate):
+    Path("orders").mkdir()
+    for i in range(2):
+        pq.write_table(pa.table({"k": LEFT[i::2]}), f"orders/{i}.parquet")
+    write("b.csv", pa.table({"k": [*RIGHT, None], "x": range(401)}))
+    assert run("snapshot", "--master", "b.csv", "--on", "k", "--out", "snapshots/b")[0] == 0
+    found = estimate("orders", "snapshots/b", "--on", "k")
+    assert found["estimate"] == join_size(LEFT, RIGHT) and found["right"]["rows"] == 400
+    assert estimate("snapshots/b", "snapshots/b", "--on", "x", "--memory", "1MB")["estimate"] == 400
+
+
+def test_tables_of_the_warehouse(run, estimate, tmp_path):
+    with open_warehouse(f"sqlite:///{tmp_path / 'var' / 'warehouse.db'}") as engine, engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE sales (k VARCHAR(9), price INTEGER)")
+        connection.exec_driver_sql("INSERT INTO sales VALUES (?, 1)", [(k,) for k in LEFT])
+    write("b.csv", pa.table({"k": RIGHT}))
+    found = estimate("sales", "b.csv", "--on", "k")
+    assert found["estimate"] == join_size(LEFT, RIGHT) and found["left"]["null_keys"] == 118
+    code, _, err = run("estimate-join-size", "sale", "b.csv", "--on", "k")
+    assert code == 2 and "'left' must be" in err and "sales" in err
+
+
+def test_what_a_person_is_told(run):
+    Path("a.csv").write_text("k,n\n1,2\n1,\n,5\n2,x\n" + "1,1\n" * 5)
+    Path("b.csv").write_text("k\n1\n3\n")
+    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types", "k=int64")
+    assert code == 0
+    lines = {line.split("  ")[0]: line.split() for line in out.splitlines()}
+    assert lines["estimated join size"][3] == "7" and lines["rows of A"][3] == "9" and "1 without a key" in out
+    Path("a.csv").write_text("k\n1\nx\n1\n")
+    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types", "k=int64")
+    assert code == 0 and "1 unparsable" in out
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_an_empty_side_joins_nothing(text, estimate):
+    Path("a.jsonl").write_text(text)
+    Path("b.csv").write_text("k\n1\n3\n")
+    Path("c.csv").write_text("k\n")
+    for pair in (("a.jsonl", "b.csv"), ("b.csv", "a.jsonl"), ("c.csv", "c.csv")):
+        found = estimate(*pair, "--on", "k")
+        assert (found["estimate"], found["bound"]) == (0, 0)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["no.csv", "b.csv", "--on", "k"], "'left' must be"), (["a.csv", "no", "--on", "k"], "'right' must be"),
+    (["a.csv", "b.csv", "--on", "z"], "must name a column of A"), (["a.csv", "b.csv", "--on", "k=z"], "must name a column of B"),
+    (["a.csv", "b.csv", "--on", "k"], "--left-types k=string --right-types k=string"), (["a.csv", "b.csv"], "'on' must be given"),
+    (["a.csv", "--on", "k"], "'right' must be given"),
+    (["a.csv", "a.csv", "--on", "k", "--memory", "500"], "'memory' must be at least 300 bytes"),
+    (["a.csv", "a.csv", "--on", "k", "--method", "wavelet"], "invalid choice"),
+    (["a.csv", "a.csv", "--on", "k", "--memry", "500"], "Did you mean --memory")])
+def test_what_cannot_work_is_said(arguments, message, run):
+    Path("a.csv").write_text("k,n\n1,2\n")
+    Path("b.csv").write_text("k\nx\n")
+    code, _, err = run("estimate-join-size", *arguments)
+    assert code == 2 and message in err.replace("\n", " ")
+
+
+def test_settings_from_a_file(run):
+    Path("a.csv").write_text("k,n\n1,2\n")
+    Path("c.yaml").write_text("left: a.csv\nright: a.csv\non: k\nmethod: agms\n")
+    code, out, _ = run("estimate-join-size", "--config", "c.yaml", "--json")
+    assert code == 0 and json.loads(out)["method"] == "agms" and json.loads(out)["estimate"] == 1

@@ -1,0 +1,93 @@
+"""Operators go from one worker process to another with their memory."""
+
+import multiprocessing
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import oracle
+from semistream.joins import REGISTRY
+from semistream.joins.arena import Region
+from semistream.master import open_snapshot, publish_snapshot
+from semistream.sizing import open_join
+from semistream.streaming.workers import operators
+
+STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
+ON, R_T = [("k", "k")], 20_000
+MASTER = pa.table({"k": pa.array(range(R_T), pa.int64()), "v": [f"v{k}" for k in range(R_T)]})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("snapshots") / "m"
+    publish_snapshot(MASTER.to_batches(), MASTER.schema, root, "m", ["k"], bucket_count=4, page_tuples=64)
+    return root
+
+
+def chunks(first, count):
+    random = np.random.default_rng(first)
+    for i in range(first, first + count):
+        keys = np.minimum(random.zipf(1.2, 3_000), 1.1 * R_T).astype(np.int64)
+        yield pa.record_batch([np.arange(3_000 * i, 3_000 * (i + 1)), keys, [f"n{k}" for k in keys]], schema=STREAM)
+
+
+def work(root, name, queue, first, key_before, key_after):
+    """What a worker does in one micro-batch."""
+    operators.use_memory_files()
+    cache = operators.OperatorCache()
+    join = cache.take(key_before) if key_before else open_join(
+        name, memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON)
+    queue.put([o.joined for c in chunks(first, 4) for o in join.process(c)] if join else None)
+    if key_after:
+        cache.put(key_after, join)
+        del join
+        queue.put("cached")
+        multiprocessing.Event().wait()
+    elif join:
+        queue.put([o.joined for o in join.drain()])
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_another_process_goes_on_with_the_operator(root, name):
+    spawn, keys = multiprocessing.get_context("spawn"), [("checkpoint", 0, f"{name} {i}") for i in range(2)]
+    queues = [spawn.Queue() for _ in range(3)]
+    workers = [spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
+               for i, (queue, before, after) in enumerate(zip(queues, [None, *keys], [*keys, None], strict=True))]
+    joined = []
+    for i, (worker, queue) in enumerate(zip(workers, queues, strict=True)):
+        worker.start()
+        joined += queue.get(timeout=60)
+        joined += queue.get(timeout=60) if i == 2 else []
+        assert i == 2 or queue.get(timeout=60) == "cached"
+    assert operators.fetch(keys[0]) is None, "it was given away before"
+    for worker in workers:
+        worker.kill()
+    stream = [r for i in range(3) for c in chunks(4 * i, 4) for r in c.to_pylist()]
+    assert oracle.rows(joined) == oracle.join(stream, MASTER.to_pylist(), ON, ["v"])[0]
+
+
+def test_nothing_is_copied_and_who_dies_gives_nothing(root):
+    spawn, queue, key = multiprocessing.get_context("spawn"), multiprocessing.get_context("spawn").Queue(), ("checkpoint", 1, "s")
+    worker = spawn.Process(target=work, args=(root, "elevatorjoin", queue, 0, None, key), daemon=True)
+    worker.start()
+    queue.get(timeout=60)
+    assert queue.get(timeout=60) == "cached"
+    join = operators.fetch(key)
+    assert all(Region.of(a) is not None for a in (join.h_r.ekey, join.h_s.key, join.h_s.store.heap))
+    worker.kill()
+    worker.join()
+    assert sum(o.joined.num_rows for o in join.drain()) > 0
+    assert join.stats.waiting == 0 and join.stats.matched + join.stats.unmatched == join.stats.rows_read
+    assert operators.fetch(key) is None
+
+
+def test_one_is_taken_here_or_there_but_once(root):
+    cache, key = operators.OperatorCache(), ("checkpoint", 2, "s")
+    join = open_join("meshjoin", memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON)
+    cache.put(key, join)
+    assert cache.take(("checkpoint", 2, "another")) is None
+    assert cache.take(key) is join and cache.take(key) is None and operators.fetch(key) is None
+    cache.put(key, join)
+    cache.clear()
+    assert cache.take(key) is None

@@ -1,0 +1,165 @@
+"""A new sink, and a new source, is a file of its own and a line in its registry: here a toy of each loads and is proven."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource
+from sqlalchemy import inspect
+
+from loads import STREAM, SmallLoad, same
+from semistream.config import Job
+from semistream.quality.verification import verify
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sinks import registry as sinks
+from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum, with_load
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sources import registry as sources
+from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
+from semistream.warehouse import connect
+from test_streaming import provision_beside
+
+ROWS = 500
+
+
+@dataclass(frozen=True)
+class FileSink:
+    """A Parquet file a partition; those count that a directory's commit has named."""
+
+    directory: Path
+    warehouse: SqlSink
+    two_phase: ClassVar[bool] = True
+
+    @staticmethod
+    def accepts(setting):
+        return setting.startswith("toy://")
+
+    @classmethod
+    def open(cls, setting, warehouse, checkpoint):
+        return cls(Path(setting.removeprefix("toy://")), warehouse)
+
+    def loaded(self, app, batch, drain, partition):
+        return None
+
+    def take_back(self, app, batch, drain):
+        return None
+
+    def data_file(self, schema, load):
+        return None
+
+    def prepare(self, stream, added, id_columns):
+        self.directory.mkdir(exist_ok=True)
+        nobody = {"app": "", "batch": 0, "drain": 0, "partition": 0}
+        pq.write_table(with_load(pa.schema([*stream, *added]).empty_table(), nobody), self.directory / "empty.parquet")
+
+    def write(self, entry, spool):
+        name, dialect = entry["state_file"], self.warehouse.engine.dialect.name
+        pq.write_table(with_load(spool.joined(), entry), self.directory / f"{name}.joined")
+        pq.write_table(rejected_rows(spool.unmatched(), entry, self.warehouse.fact), self.directory / f"{name}.unmatched")
+        return entry | {"data": name, "facts_checksum": stored_checksum(spool.joined(), dialect),
+                        "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
+
+    def commit(self, commit, entries):
+        for entry in entries:
+            if (made := self.directory / f"{entry['data']}.joined").exists():
+                made.rename(made.with_suffix(".parquet"))
+        unmatched = pa.concat_tables([pq.read_table(self.directory / f"{e['data']}.unmatched") for e in entries])
+        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries], unmatched)
+
+    def clean_up(self):
+        for file in self.directory.glob("*.unmatched"):
+            file.unlink()
+
+    def newest(self, app):
+        return None
+
+    def stored(self, app):
+        return StoredRows(pq.read_schema(self.directory / "empty.parquet"), (
+            (str(f), lambda f=f: iter(pq.read_table(f).to_batches())) for f in self.directory.glob("*.parquet")))
+
+
+class CountingReader(RangeReader):
+    def newest(self, start):
+        return ROWS
+
+    def read(self, partition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        yield pa.RecordBatch.from_pylist([a_tuple(n) for n in range(partition.start + 1, partition.end + 1)], STREAM)
+
+
+class CountingData(DataSource):
+    @classmethod
+    def name(cls):
+        return "counting"
+
+    def schema(self):
+        return "id BIGINT, sku STRING, amount DOUBLE"
+
+    def streamReader(self, schema):
+        return CountingReader(dict(self.options))
+
+
+class Counting(NumberedSource):
+    formats = ("counting",)
+    data_source = CountingData
+
+
+def a_tuple(n):
+    return {"id": n, "sku": f"c{n % 37}", "amount": n / 4}
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """In Spark's workers, which cannot import the tests, too."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(sinks, "SINKS", [FileSink, *sinks.SINKS])
+    monkeypatch.setattr(sources, "SOURCES", [*sources.SOURCES, Counting])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def proven(load: SmallLoad, job: Job):
+    if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
+        provision_beside(load)
+    return verify(load.places.warehouse_url, "sales", job=job, reports_dir=load.places.reports, snapshots=load.places.snapshots)
+
+
+def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
+    for rows in (400, 300):
+        sqlite_load.add_file(rows)
+    directory = tmp_path / "toy"
+    sqlite_load.run(spark, sink=f"toy://{directory}")
+    rows = [r for f in directory.glob("*.parquet") for r in pq.read_table(f).to_pylist()]
+    joined, unmatched = sqlite_load.expected()
+    same(Counter(tuple(r[n] for n in ("id", "sku", "amount", "part_sk", "name", "price")) for r in rows), joined)
+    same(sqlite_load.unmatched(), unmatched)
+    sqlite_load.check_ledger()
+    result = proven(sqlite_load, sqlite_load.job)
+    assert result.success, result.describe()
+    next(directory.glob("0*.parquet")).write_text("damaged")
+    assert "table_files" in [r.name for r in proven(sqlite_load, sqlite_load.job).failed]
+
+
+def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered):
+    job = sqlite_load.job.model_copy(update={"stream": sqlite_load.job.stream.model_copy(
+        update={"format": "counting", "path": None, "options": {}})})
+    sqlite_load.stream = [a_tuple(n) for n in range(1, ROWS + 1)]
+    sqlite_load.run(spark, job, max_files=0, max_rows=200)
+    sqlite_load.check()
+    assert sqlite_load.query("SELECT rows_read FROM load_commits WHERE drain = 0 ORDER BY batch") == [(200,), (200,), (100,)]
+    result = proven(sqlite_load, job)
+    assert result.success, result.describe()
+    assert not result.notes, "the source was counted again"
+
+
+def test_settings_name_sinks_as_before():
+    for setting, kind in (("sql", "SqlSink"), ("/data/facts", "DeltaSink"), ("s3://bucket/facts", "DeltaSink")):
+        wanted = LoadSettings.load({"job": "tpch", "sink": setting}).sink
+        assert next(k for k in sinks.SINKS if k.accepts(wanted)).__name__ == kind
