@@ -365,6 +365,8 @@ def test_help_explains_every_flag(run):
         assert field.description and " ".join(field.description.split()[:4]) in told
     for command in ("snapshot", "provision", "verify", "algorithms", "status", "stop"):
         assert run(command, "--help")[0] == 0
+    told = " ".join(run("experiments", "--help")[1].split())
+    assert told.count("[500000,1000000]") == told.count("[0,0.5,1]") == 1
 
 
 def test_algorithms(run):

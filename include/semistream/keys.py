@@ -67,16 +67,18 @@ def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
                       f"{name}: {kind}", "Cast the column, for instance a floating-point number to a decimal.")
 
 
-def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]]) -> JoinKeys:
+def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]],
+                 sides: tuple[str, str] = ("stream", "master")) -> JoinKeys:
     """Check the join columns of both schemas and fix the canonical types, which are the master's.
 
-    on: (stream column, master column) pairs. Raises ConfigError for a missing column, or for types that differ.
+    on: (stream column, master column) pairs; sides: what errors call the two. Raises ConfigError for a missing column, or for
+    types that differ.
     """
     if not on:
         raise ConfigError("on", "must name at least one pair of columns", on, "Give --on COLUMN or --on STREAM=MASTER.")
     kinds = []
     for s, m in on:
-        for side, name, schema in (("stream", s, stream), ("master", m, master)):
+        for side, name, schema in ((sides[0], s, stream), (sides[1], m, master)):
             if name not in schema.names:
                 raise ConfigError("on", f"must name a column of the {side}", name, f"It has: {', '.join(schema.names)}.")
         left, right = canonical_type(s, stream.field(s).type), canonical_type(m, master.field(m).type)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
@@ -65,12 +68,22 @@ def _changed(connection: sa.Connection, scope: Scope) -> tuple[set[str], list[tu
 
 def _passed_over(path: str, stream: StreamSpec, names: set[str],
                  listed: float | None) -> Iterator[tuple[int | None, str, str]]:
-    """Files that came before the source was listed, and that no batch has. A file's time of change tells when it came, whatever
-    time of modification it was given."""
+    """Files that came before the source was listed, and that no batch has. When a file came is told by its time of change,
+    whatever time of modification it was given, or by that of a directory that was moved into the stream with it."""
     for entry in list_files(path, stream.options):
+        if listed is None or entry.path in names:
+            continue
         status = entry.stat()
-        if listed is not None and status.st_ctime < listed and entry.path not in names:
-            yield None, entry.path, f"in no batch, and there since {_time(status.st_ctime_ns)}: {status.st_size:,} bytes"
+        between = (d for d in Path(entry.path).parents if d.is_relative_to(_fixed(path)) and d != _fixed(path))
+        came = max(status.st_ctime_ns, *(d.stat().st_ctime_ns for d in between), 0)
+        if came < listed * 1e9:
+            yield None, entry.path, f"in no batch, and there since {_time(came)}: {status.st_size:,} bytes"
+
+
+def _fixed(path: str) -> Path:
+    """The directory that a path names, or the last one before a pattern."""
+    parts = Path(path).parts
+    return Path(*takewhile(lambda part: not glob.has_magic(part), parts))
 
 
 def _time(ns: int) -> str:

@@ -1,0 +1,303 @@
+"""The contract of a stream-stream join, and its components: edges, memory join, state relocation, disk join."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import StateError
+from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.state_file import JoinState
+from semistream.joins.stored_types import as_stored, variable_bytes
+from semistream.stream_joins import kernels
+from semistream.stream_joins.events import Event, Monitor, Registry
+from semistream.stream_joins.kernels import MATCHED
+from semistream.stream_joins.spec import JOIN_TYPES, SIDES, StreamJoinSpec, equal_keys
+from semistream.stream_joins.state import Leftover, State
+
+NO_PARTNER, NULL_KEY = "no_partner", "null_key"  # why a tuple is unmatched
+PIECE = 16_384  # tuples that are joined at a time
+
+
+class StreamJoinOutput(NamedTuple):
+    """What one step finished.
+
+    joined: as ``output_schema``; in an outer join with the outer rows. unmatched: tuples that will never have a partner, of the
+    side, with ``reason`` (``unmatched_schemas``).
+    """
+
+    joined: pa.RecordBatch | None = None
+    side: int = 0
+    unmatched: pa.RecordBatch | None = None
+
+
+@dataclass
+class SideStatistics:
+    """Of one stream: rows_read = matched + unmatched + held."""
+
+    rows_read: int = 0
+    matched: int = 0  # tuples that had a partner and have left
+    unmatched: dict[str, int] = field(default_factory=dict)  # by reason
+    held: int = 0  # in memory and on disk now
+    on_disk: int = 0  # of these
+
+
+@dataclass
+class StreamJoinStatistics:
+    """Totals since the operator was opened or restored."""
+
+    sides: tuple[SideStatistics, SideStatistics] = field(default_factory=lambda: (SideStatistics(), SideStatistics()))
+    output_rows: int = 0
+    relocations: int = 0
+    relocated: int = 0  # tuples
+    disk_joins: int = 0
+    bytes_written: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0  # inside the operator
+    memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component
+    memory_peak: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        shown = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sides"}
+        return shown | {name: vars(s).copy() for name, s in zip(SIDES, self.sides, strict=True)}
+
+
+class StreamStreamJoin(ABC):
+    """A single-threaded exact equijoin of two streams in at most M bytes; what does not fit waits on local disk.
+
+    No pair is joined twice: a pair is found by the memory join if both tuples were in memory at a time, and else by the first
+    disk join that has both (`kernels.leftover_pairs`).
+
+    An algorithm gives ``_take``, which is its loop, and the components that the registry names.
+    """
+
+    def __init__(self, spec: StreamJoinSpec, monitor: Monitor, registry: Registry):
+        self.spec, self.monitor, self.registry = spec, monitor, registry
+        self.state, self.stats = State(spec), StreamJoinStatistics()
+        self.output_schema = spec.output_schema
+        self.unmatched_schemas = tuple(s.append(pa.field("reason", pa.string())) for s in spec.schemas)
+        self._outer = JOIN_TYPES[spec.join_type]
+        self._account()
+
+    def process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
+        """Take in tuples of a side; give what that finished, in batches of bounded size. Consume it to the end."""
+        return self._timed(self._process(side, chunk))
+
+    def idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
+        """Both streams have had nothing for so long."""
+        return self._timed(self._idle(seconds))
+
+    def drain(self) -> Iterator[StreamJoinOutput]:
+        """Both streams have ended. Afterwards nothing is held."""
+        return self._timed(self._drain())
+
+    def snapshot(self) -> JoinState:
+        """The state between two calls."""
+        tables, values = self.state.tables()
+        return JoinState(tables, {"state": values, "identity": self.spec.identity()})
+
+    def restore(self, state: JoinState) -> None:
+        """Go on from the snapshot of an operator opened alike, in a new one. Raises StateError when it does not fit."""
+        mine, theirs = self.spec.identity(), state.values.get("identity", {})
+        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
+        if wrong:
+            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings.")
+        self.state.restore(state.tables, state.values["state"])
+        self._account()
+
+    # What an algorithm gives
+
+    @abstractmethod
+    def _take(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+        """Take in tuples in stored types whose keys are not null."""
+
+    # Edges
+
+    def _process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
+        batch = as_stored(chunk, self.spec.schemas[side])
+        codes, valid = self.spec.codes(side, batch)
+        self.stats.sides[side].rows_read += batch.num_rows
+        if not valid.all():
+            yield from self._unmatched(side, batch.filter(pa.array(~valid)).columns, NULL_KEY)
+            batch, codes = batch.filter(pa.array(valid)), codes[valid]
+        for first in range(0, batch.num_rows, PIECE):
+            yield from self._take(side, batch.slice(first, PIECE), codes[first:first + PIECE])
+
+    def _idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
+        self.monitor.idle = seconds
+        yield from self._raise(Event.STREAM_EMPTY)
+
+    def _raise(self, event: Event) -> Iterator[StreamJoinOutput]:
+        """Run the components that the registry has for the event, in its order."""
+        for component in self.registry.listeners(event, self.monitor):
+            yield from getattr(self, component.value)()
+
+    def _timed(self, steps: Iterator[StreamJoinOutput]) -> Iterator[StreamJoinOutput]:
+        while True:
+            start = time.perf_counter()
+            try:
+                item = next(steps)
+            except StopIteration:
+                return
+            finally:
+                self.stats.seconds += time.perf_counter() - start
+                self._account()
+            yield item
+
+    def _account(self) -> None:
+        state, s = self.state, self.stats
+        state.account()
+        s.memory, s.memory_peak = dict(state.arena.components), state.arena.peak
+        s.relocations, s.relocated, s.disk_joins = state.relocations, state.relocated, state.disk_joins
+        s.bytes_written, s.bytes_read = (sum(getattr(d, n) for d in state.disk) for n in ("written", "read"))
+        for side, one in enumerate(s.sides):
+            one.held, one.on_disk = state.held(side), state.disk[side].total
+
+    # Memory join
+
+    def memory_join(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+        """Probe the opposite memory portion with new tuples, and put them into their own. Raises the event
+        StateFull where M is reached."""
+        sizes = variable_bytes(batch)
+        first = 0
+        while first < len(codes):
+            count = self.state.fitting(side, sizes[first:])
+            if not count:
+                yield from self._raise(Event.STATE_FULL)
+                if not self.state.fitting(side, sizes[first:first + 1]):
+                    self.state.relocate()
+                continue
+            last = min(first + count, len(codes))
+            part = batch.slice(first, last - first)
+            yield from self._join_piece(side, part, codes[first:last])
+            self.state.account()
+            first = last
+
+    def _join_piece(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+        state, n = self.state, len(codes)
+        own, other = state.memory[side], state.memory[1 - side]
+        state.directory.grow(n)
+        found, ats, slot = np.empty(n, np.int32), state.tick(n) + np.arange(n), own.end
+        state.directory.used += kernels.join_and_insert(codes, np.ones(n, np.uint8), side, state.directory.t64,
+                                                        state.directory.t32, own.code, own.same, slot, found)
+        own.store_rows(batch, np.arange(n), ats)
+        matched = np.zeros(n, np.uint8)
+        for rows, slots in other.pairs(found):
+            mine = [c.take(pa.array(rows)) for c in batch.columns]
+            theirs = other.columns(slots)
+            pair = (mine, theirs) if side == 0 else (theirs, mine)
+            pair, equal = self._equal(pair)
+            if equal is not None:
+                rows, slots = rows[equal], slots[equal]
+            matched[rows] = MATCHED
+            other.match(slots)
+            yield self._joined(pair)
+        own.flags[slot:own.end] |= matched
+
+    # State relocation
+
+    def state_relocation(self) -> Iterator[StreamJoinOutput]:
+        self.state.relocate()
+        yield from ()
+
+    # Disk join
+
+    def disk_join(self) -> Iterator[StreamJoinOutput]:
+        """Join one disk portion, the largest that reaches the activation threshold and has new partners in memory, with these."""
+        best, most = None, max(self.monitor.activation_threshold, 1) - 1
+        for side, disk in enumerate(self.state.disk):
+            other = self.state.memory[1 - side]
+            if not other.live:
+                continue
+            newest = int(other.ats[other.end - 1])
+            for bucket in map(int, np.flatnonzero(disk.tuples > most)):
+                probed = max((at for _, at in disk.history[bucket]), default=int(self.state.done[bucket]))
+                if disk.tuples[bucket] > most and max(newest, disk.runs[bucket][-1].dts) > probed:
+                    best, most = (side, bucket), int(disk.tuples[bucket])
+        if best:
+            for left in self.state.probe(*best):
+                yield from self._leftover(left)
+
+    def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
+        """The disk join of everything in a hash bucket, at the end of the streams."""
+        for left in self.state.finish(bucket):
+            yield from self._leftover(left)
+        self.state.settle(bucket)
+
+    def _leftover(self, left: Leftover) -> Iterator[StreamJoinOutput]:
+        columns = tuple(b.columns(r) for b, r in zip(left.blocks, left.rows, strict=True))
+        pair, equal = self._equal(columns)  # type: ignore[arg-type]
+        for block, rows in zip(left.blocks, left.rows, strict=True):
+            block.match(rows if equal is None else rows[equal])
+        yield self._joined(pair)
+
+    # The end of the streams
+
+    def _drain(self) -> Iterator[StreamJoinOutput]:
+        for bucket in np.flatnonzero(self.state.disk[0].tuples + self.state.disk[1].tuples):
+            yield from self.finish_bucket(int(bucket))
+        for side, disk in enumerate(self.state.disk):
+            for bucket in np.flatnonzero(disk.tuples):
+                yield from self._leave_disk(side, int(bucket), lambda block: np.arange(len(block.code)))
+                disk.rewrite(int(bucket), 0)
+        for side, log in enumerate(self.state.memory):
+            yield from self._leave(side, log.slots())
+            log.compact()
+
+    # Tuples that leave, and output
+
+    def _leave(self, side: int, slots: np.ndarray) -> Iterator[StreamJoinOutput]:
+        """Tuples of the memory portion leave; those without a partner are said."""
+        log = self.state.memory[side]
+        lone = slots[log.flags[slots] & MATCHED == 0]
+        self.stats.sides[side].matched += len(slots) - len(lone)
+        for first in range(0, len(lone), OUTPUT_ROWS):
+            yield from self._unmatched(side, log.columns(lone[first:first + OUTPUT_ROWS]), NO_PARTNER)
+        log.remove(slots)
+
+    def _leave_disk(self, side: int, bucket: int, which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
+        """Tuples of a bucket's disk portion, of each block those that `which` tells, leave."""
+        disk = self.state.disk[side]
+        for block in disk.blocks(bucket):
+            rows = which(block)
+            lone = rows[block.flags[rows] & MATCHED == 0]
+            self.stats.sides[side].matched += len(rows) - len(lone)
+            block.remove(rows)
+            disk.tuples[bucket] -= len(rows)
+            if len(lone):
+                yield from self._unmatched(side, block.columns(lone), NO_PARTNER)
+
+    def _equal(self, pair: tuple[list[pa.Array], list[pa.Array]]
+               ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
+        """Of pairs with equal codes those with equal keys, and which they were (None: all)."""
+        if self.spec.keys.exact:
+            return pair, None
+        same = equal_keys(self.spec.key_values(0, pair[0]), self.spec.key_values(1, pair[1]))
+        if same.all():
+            return pair, None
+        keep = pa.array(same)
+        return ([c.filter(keep) for c in pair[0]], [c.filter(keep) for c in pair[1]]), same
+
+    def _joined(self, pair: tuple[list[pa.Array], list[pa.Array]]) -> StreamJoinOutput:
+        joined = pa.RecordBatch.from_arrays([*pair[0], *pair[1]], schema=self.output_schema)
+        self.stats.output_rows += joined.num_rows
+        return StreamJoinOutput(joined)
+
+    def _unmatched(self, side: int, columns: Sequence[pa.Array], reason: str) -> Iterator[StreamJoinOutput]:
+        count = len(columns[0])
+        told = self.stats.sides[side].unmatched
+        told[reason] = told.get(reason, 0) + count
+        rejected = pa.RecordBatch.from_arrays([*columns, pa.repeat(reason, count)], schema=self.unmatched_schemas[side])
+        joined = None
+        if self._outer[side]:
+            nulls = [pa.nulls(count, f.type) for f in self.spec.schemas[1 - side]]
+            both = [*columns, *nulls] if side == 0 else [*nulls, *columns]
+            joined = pa.RecordBatch.from_arrays(both, schema=self.output_schema)
+            self.stats.output_rows += count
+        yield StreamJoinOutput(joined, side, rejected)

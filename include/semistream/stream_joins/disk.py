@@ -1,0 +1,154 @@
+"""The disk-resident portion of a stream's join state: per hash bucket the runs that state relocation wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.durable import naming
+from semistream.stream_joins.kernels import DEAD, MATCHED, NEVER
+from semistream.stream_joins.memory import TupleLog
+
+MARKS = np.dtype([("pid", "<i4"), ("flags", "u1")])  # what changes of a tuple on disk, in a file of its own
+CODE, ATS = "__code", "__ats"
+
+
+class Block:
+    """Tuples of one hash bucket that a disk join holds against others. dts: when they left memory."""
+
+    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: int, pid: np.ndarray, flags: np.ndarray):
+        self.code, self.ats, self.dts, self.pid, self.flags = code, ats, dts, pid, flags
+        self.newest = int(ats.max()) if len(ats) else -1
+
+    def columns(self, rows: np.ndarray) -> list[pa.Array]:
+        raise NotImplementedError
+
+    def match(self, rows: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class MemoryBlock(Block):
+    """Slots of a log."""
+
+    def __init__(self, log: TupleLog, slots: np.ndarray):
+        super().__init__(log.code[slots], log.ats[slots], NEVER, log.pid[slots], log.flags[slots])
+        self._log, self._slots = log, slots
+
+    def columns(self, rows: np.ndarray) -> list[pa.Array]:
+        return self._log.columns(self._slots[rows])
+
+    def match(self, rows: np.ndarray) -> None:
+        self._log.match(self._slots[rows])
+
+
+class RunBlock(Block):
+    """Live tuples of a part of a run."""
+
+    def __init__(self, batch: pa.RecordBatch, marks: np.ndarray, dts: int):
+        self._rows = np.flatnonzero(marks["flags"] & DEAD == 0)
+        code, ats = (batch.column(c).to_numpy()[self._rows] for c in (CODE, ATS))
+        super().__init__(code, ats, dts, marks["pid"][self._rows], marks["flags"][self._rows])
+        self._batch, self._marks = batch, marks
+
+    def columns(self, rows: np.ndarray) -> list[pa.Array]:
+        at = pa.array(self._rows[rows])
+        return [c.take(at) for c in self._batch.columns[:-2]]
+
+    def match(self, rows: np.ndarray) -> None:
+        self._marks["flags"][self._rows[rows]] |= MATCHED
+
+    def remove(self, rows: np.ndarray) -> None:
+        self._marks["flags"][self._rows[rows]] |= DEAD
+
+    def assign(self, rows: np.ndarray, pids: np.ndarray) -> None:
+        self._marks["pid"][self._rows[rows]] = pids
+
+
+class Run:
+    """Tuples that left memory together: an Arrow file, read by mapping, and a file of marks."""
+
+    def __init__(self, path: Path, rows: int, dts: int, live: int):
+        self.path, self.rows, self.dts, self.live = path, rows, dts, live
+
+    def blocks(self) -> Iterator[RunBlock]:
+        marks, first = self.marks(), 0
+        with pa.memory_map(str(self.path)) as file:
+            reader = pa.ipc.open_file(file)
+            for i in range(reader.num_record_batches):
+                batch = reader.get_batch(i)
+                yield RunBlock(batch, marks[first:first + batch.num_rows], self.dts)
+                first += batch.num_rows
+
+    def marks(self) -> np.ndarray:
+        return np.memmap(self.path.with_suffix(".marks"), MARKS, "r+", shape=(self.rows,))
+
+    def table(self) -> pa.Table:
+        """All of it, mapped, with the marks as they are."""
+        with pa.memory_map(str(self.path)) as file:
+            table, marks = pa.ipc.open_file(file).read_all(), self.marks()
+        return table.append_column("__pid", pa.array(marks["pid"])).append_column("__flags", pa.array(marks["flags"]))
+
+    def delete(self) -> None:
+        self.path.unlink()
+        self.path.with_suffix(".marks").unlink()
+
+
+class DiskPortion:
+    """Of one stream. block_rows: the most tuples of a block."""
+
+    def __init__(self, directory: Path, schema: pa.Schema, buckets: int, block_rows: int):
+        self.directory, self.block_rows, self.schema = directory, block_rows, schema.append(
+            pa.field(CODE, pa.int64())).append(pa.field(ATS, pa.int64()))
+        self.runs: list[list[Run]] = [[] for _ in range(buckets)]
+        self.history: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]  # (last departure, time) of each probe
+        self.tuples = np.zeros(buckets, np.int64)  # live ones
+        self._number = 0
+        self.written = self.read = 0  # bytes
+
+    @property
+    def total(self) -> int:
+        return int(self.tuples.sum())
+
+    def write(self, bucket: int, blocks: Iterator[tuple[Block, np.ndarray]], dts: int) -> None:
+        """A run of the rows of these blocks, which are at most `block_rows` each."""
+        path = self.directory / f"{self._number}.arrow"
+        self._number += 1
+        marks, rows = [], 0
+        with naming(path), open(path, "wb") as file:
+            with pa.ipc.new_file(file, self.schema) as writer:
+                for block, which in blocks:
+                    columns = [*block.columns(which), pa.array(block.code[which]), pa.array(block.ats[which])]
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+                    mark = np.zeros(len(which), MARKS)
+                    mark["pid"], mark["flags"] = block.pid[which], block.flags[which]
+                    marks.append(mark)
+                    rows += len(which)
+            self.written += file.tell()
+        with naming(path):
+            np.concatenate(marks).tofile(path.with_suffix(".marks"))
+        live = int(sum(np.count_nonzero(m["flags"] & DEAD == 0) for m in marks))
+        self.runs[bucket].append(Run(path, rows, dts, live))
+        self.tuples[bucket] += live
+
+    def blocks(self, bucket: int) -> Iterator[RunBlock]:
+        for run in self.runs[bucket]:
+            self.read += run.path.stat().st_size
+            for block in run.blocks():
+                if len(block.code):
+                    yield block
+
+    def rewrite(self, bucket: int, dts: int) -> None:
+        """One run of what lives, in the place of all."""
+        old = self.runs[bucket]
+        self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
+        if live:
+            self.write(bucket, ((b, np.arange(len(b.code))) for run in old for b in run.blocks() if len(b.code)), dts)
+        for run in old:
+            run.delete()
+
+    def probes(self, bucket: int) -> np.ndarray:
+        """int64[k, 2]."""
+        return np.array(self.history[bucket], np.int64).reshape(-1, 2)

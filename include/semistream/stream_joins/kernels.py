@@ -1,0 +1,273 @@
+"""Numba kernels of the stream-stream joins: arrays in, arrays out; no configuration, no Arrow.
+
+**Directory**: an open-addressing table of key codes with linear probing, one memory seen as ``t64`` (int64[size, 2]) and ``t32``
+(int32[size, 4]). Of position p, ``t64[p, 0]`` is the code and ``t32[p, 2 + side]`` the list of the side's tuples with that code:
+0 none, -1 none any more, else its newest slot + 1. ``t64[p, 1] == 0``: the position was never used. A new tuple finds its
+partners and its own list with one look-up. Positions rise with the hash, so that a table is copied into another size in order.
+
+**Log**: per slot ``code`` (int64), ``ats`` (int64, arrival time), ``same`` (int32, the next older slot of the same list, or -1),
+``pid`` (int32, the punctuation that the tuple matches, or -1) and ``flags`` (uint8).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+MATCHED, DEAD, BUFFERED = 1, 2, 4  # flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list
+NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(inline="always")
+def _hash(code):
+    """32 bits."""
+    h = np.uint64(code) * GOLDEN
+    h ^= h >> np.uint64(29)
+    return (h * GOLDEN) >> np.uint64(32)
+
+
+@njit(inline="always")
+def _scaled(code, count):
+    return np.int64((_hash(code) * np.uint64(count)) >> np.uint64(32))
+
+
+@njit(inline="always")
+def _position(code, t64):
+    """Where the code is, or the free position where it belongs."""
+    size = len(t64)
+    p = _scaled(code, size)
+    while t64[p, 1] != 0 and t64[p, 0] != code:
+        p += 1
+        if p == size:
+            p = 0
+    return p
+
+
+@njit(cache=True)
+def buckets(codes, count, out):
+    """out[i] (int32, written) = hash bucket of codes[i], 0 <= bucket < count."""
+    for i in range(len(codes)):
+        out[i] = _scaled(codes[i], count)
+
+
+@njit(cache=True)
+def bucket_slots(code, flags, end, count, wanted, out):
+    """Live slots below `end` whose hash bucket b has wanted[b] (uint8[count]), ascending, to out (int64). Returns how many."""
+    n = 0
+    for s in range(end):
+        if not flags[s] & DEAD and wanted[_scaled(code[s], count)]:
+            out[n] = s
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def bucket_counts(code, flags, end, out):
+    """out[b] (int64, written) = live slots below `end` of hash bucket b."""
+    out[:] = 0
+    for s in range(end):
+        if not flags[s] & DEAD:
+            out[_scaled(code[s], len(out))] += 1
+
+
+@njit(cache=True)
+def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
+    """The memory join's look-ups: found[i] = newest slot of the opposite side with codes[i], or -1; tuples to keep (uint8[n])
+    are put in their own side's lists, in slots from `slot` on. Returns the number of positions newly used.
+
+    t32, code, same: written.
+    """
+    new = 0
+    for i in range(len(codes)):
+        p = _position(codes[i], t64)
+        if t64[p, 1] == 0:
+            found[i] = -1
+            if keep[i]:
+                new += 1
+                t64[p, 0] = codes[i]
+                t32[p, 3 - side] = -1
+                same[slot] = -1
+                code[slot] = codes[i]
+                t32[p, 2 + side] = slot + 1
+                slot += 1
+            continue
+        first = t32[p, 3 - side]
+        found[i] = first - 1 if first > 0 else -1
+        if keep[i]:
+            first = t32[p, 2 + side]
+            same[slot] = first - 1 if first > 0 else -1
+            code[slot] = codes[i]
+            t32[p, 2 + side] = slot + 1
+            slot += 1
+    return new
+
+
+@njit(cache=True)
+def find(codes, side, t64, t32, found):
+    """found[i] (int32, written) = newest slot of the side with codes[i], or -1."""
+    for i in range(len(codes)):
+        first = t32[_position(codes[i], t64), 2 + side]
+        found[i] = first - 1 if first > 0 else -1
+
+
+@njit(cache=True)
+def pairs(found, same, i, slot, out_row, out_slot):
+    """(row, slot) pairs from row i on, or within its list from `slot` on (-1: from its start), as far as the output (int64)
+    reaches. Returns (pairs, row, slot) to go on from; row len(found): all are given."""
+    k, most = 0, len(out_row)
+    while i < len(found):
+        s = found[i] if slot < 0 else slot
+        while s >= 0 and k < most:
+            out_row[k] = i
+            out_slot[k] = s
+            k += 1
+            s = same[s]
+        if s >= 0:
+            return k, i, s
+        slot = -1
+        i += 1
+    return k, i, -1
+
+
+@njit(cache=True)
+def unlink(slots, side, t64, t32, code, same, flags):
+    """Take slots that are dead or buffered out of their lists (t32 and same: written)."""
+    gone = DEAD | BUFFERED
+    for i in range(len(slots)):
+        p = _position(code[slots[i]], t64)
+        s = t32[p, 2 + side] - 1
+        while s >= 0 and flags[s] & gone:
+            s = same[s]
+        t32[p, 2 + side] = s + 1 if s >= 0 else -1
+        while s >= 0:
+            after = same[s]
+            while after >= 0 and flags[after] & gone:
+                after = same[after]
+            same[s] = after
+            s = after
+
+
+@njit(cache=True)
+def directory_live(t64, t32):
+    """Positions that have a tuple."""
+    n = 0
+    for p in range(len(t64)):
+        if t32[p, 2] > 0 or t32[p, 3] > 0:
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def directory_copy(t64, t32, u64):
+    """Copy the positions that have a tuple into the zeroed table u64 (written). Both are passed through in order."""
+    for p in range(len(t64)):
+        if t32[p, 2] > 0 or t32[p, 3] > 0:
+            q = _position(t64[p, 0], u64)
+            u64[q, 0] = t64[p, 0]
+            u64[q, 1] = t64[p, 1]
+
+
+@njit(cache=True)
+def directory_move(t32, side, moved):
+    """Follow slots of a side to moved[slot]."""
+    for p in range(len(t32)):
+        if t32[p, 2 + side] > 0:
+            t32[p, 2 + side] = moved[t32[p, 2 + side] - 1] + 1
+
+
+@njit(cache=True)
+def compact(end, flags, same, moved, kept):
+    """moved[slot] (int32, written) = new slot of each slot that is not dead; kept[new] (int32, written) = old one, ascending;
+    `same` follows. Returns how many are left."""
+    n = 0
+    for s in range(end):
+        if not flags[s] & DEAD:
+            moved[s] = n
+            kept[n] = s
+            n += 1
+    for k in range(n):
+        s = kept[k]
+        linked = same[s] >= 0 and not flags[s] & BUFFERED
+        same[k] = moved[same[s]] if linked else -1
+    return n
+
+
+@njit(cache=True)
+def mark(flags, slots, bits):
+    for i in range(len(slots)):
+        flags[slots[i]] |= bits
+
+
+@njit(cache=True)
+def add_at(counts, index, by):
+    """counts[index[i]] += by for each index that is not negative."""
+    for i in range(len(index)):
+        if index[i] >= 0:
+            counts[index[i]] += by
+
+
+@njit(cache=True)
+def chain(codes, heads, following):
+    """A hash table over a block: heads (int32[m]) and following (int32[n]), both written; -1 ends a chain."""
+    heads[:] = -1
+    for i in range(len(codes)):
+        b = _scaled(codes[i], len(heads))
+        following[i] = heads[b]
+        heads[b] = i
+
+
+@njit(inline="always")
+def _probed(history, dts, other_ats, other_dts):
+    """Whether a disk portion's probe, of its tuples that departed until history[k, 0], met the other tuple in memory at
+    history[k, 1]."""
+    for k in range(len(history)):  # noqa: SIM110 - Numba
+        if dts <= history[k, 0] and other_ats < history[k, 1] and history[k, 1] < other_dts:
+            return True
+    return False
+
+
+@njit(cache=True)
+def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_ats, y_dts, y_history, done, i, j, out_x, out_y):
+    """Pairs of block x, which (heads, following) index, and block y that have not been joined yet, from row i of y on, or within
+    its chain from j on. Returns (pairs, i, j) to go on from; i == len(y_code): all are given.
+
+    x_dts, y_dts: departure time of the whole block, NEVER if in memory; histories: int64[k, 2], the probes of the disk portion;
+    done: all tuples that arrived before have been joined with each other.
+
+    A pair was joined if both were in memory at a time (the memory join), if both arrived before `done` (a disk join of the whole
+    bucket), or if a probe of one's disk portion met the other one in memory.
+    """
+    k, most = 0, len(out_x)
+    while i < len(y_code):
+        if j < 0:
+            j = heads[_scaled(y_code[i], len(heads))]
+        while j >= 0 and k < most:
+            if x_code[j] == y_code[i]:
+                a, b = x_ats[j], y_ats[i]
+                met = (a < y_dts and b < x_dts) or (a < done and b < done)
+                if not met and not _probed(x_history, x_dts, b, y_dts) and not _probed(y_history, y_dts, a, x_dts):
+                    out_x[k] = j
+                    out_y[k] = i
+                    k += 1
+            j = following[j]
+        if j >= 0:
+            return k, i, j
+        j = -1
+        i += 1
+    return k, i, -1
+
+
+@njit(cache=True)
+def in_intervals(codes, low, high, out):
+    """out[i] (bool, written) |= codes[i] lies in one of the disjoint closed intervals low[k]..high[k], ascending."""
+    for i in range(len(codes)):
+        a, b = 0, len(low)
+        while a < b:
+            m = (a + b) // 2
+            if low[m] <= codes[i]:
+                a = m + 1
+            else:
+                b = m
+        if a and codes[i] <= high[a - 1]:
+            out[i] = True

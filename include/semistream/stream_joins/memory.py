@@ -1,0 +1,174 @@
+"""The memory-resident portion of the join state: a directory of key codes, and per stream a log of tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.joins.arena import mapped, release
+from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.stored_types import as_stored
+from semistream.joins.tuple_store import TupleStore
+from semistream.stream_joins import kernels
+from semistream.stream_joins.kernels import BUFFERED, DEAD, MATCHED
+
+LEAST = 1024  # positions of a directory
+LOAD = 0.7  # of its positions, that may be used
+
+
+class Directory:
+    """Key code -> the newest tuple of each side; tuples of one code are linked from there. See ``kernels``."""
+
+    POSITION = 16  # bytes
+
+    def __init__(self, most: int):
+        """most: positions that it may ever have."""
+        self._most, self.used = max(most, LEAST), 0  # used: positions, with those whose tuples are gone
+        self.t64, self._other = (mapped(self._most, np.int64, 2) for _ in range(2))
+        self._tables = [self.t64, self._other]
+        self._resize(LEAST)
+
+    def _resize(self, size: int) -> None:
+        self.size, self.t64 = size, self._tables[0][:size]
+        self.t32 = self.t64.view(np.int32)
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.POSITION
+
+    def growth(self, count: int) -> int:
+        """Bytes that it takes, for a moment, to make place for so many more codes."""
+        return 0 if self.used + count <= LOAD * self.size else self._wanted(count) * self.POSITION
+
+    def _wanted(self, count: int) -> int:
+        return min(max(LEAST, 2 * (kernels.directory_live(self.t64, self.t32) + count)), self._most)
+
+    def grow(self, count: int) -> None:
+        """Make place for so many more codes, and forget those without tuples."""
+        if self.used + count <= LOAD * self.size:
+            return
+        size, old = self._wanted(count), (self.t64, self.t32)
+        self._tables.reverse()
+        self._resize(size)
+        kernels.directory_copy(*old, self.t64)
+        self.used = kernels.directory_live(*old)
+        old[0][:] = 0
+        release(self._tables[1], 0)
+
+
+class TupleLog:
+    """Tuples in slots in the order of their arrival; those that have left are garbage until `compact`."""
+
+    OVERHEAD = 8 + 8 + 4 + 4 + 1 + 4 + 4  # code, ats, same, pid, flags; the two maps of `compact`
+
+    def __init__(self, schema: pa.Schema, directory: Directory, side: int, budget: int):
+        self.schema, self.directory, self.side = schema, directory, side
+        self.slot_bytes = self.OVERHEAD + TupleStore.slot_bytes(schema)
+        slots = budget // self.slot_bytes + 1
+        self.store = TupleStore(schema, slots, budget)
+        self.code, self.ats = mapped(slots, np.int64), mapped(slots, np.int64)
+        self.same, self.pid, self.flags = mapped(slots, np.int32), mapped(slots, np.int32), mapped(slots, np.uint8)
+        self._moved, self._kept = mapped(slots, np.int32), mapped(slots, np.int32)
+        self.end = self.heap_at = self.dead = self.buffered = 0
+
+    @property
+    def live(self) -> int:
+        return self.end - self.dead
+
+    @property
+    def bytes(self) -> int:
+        return self.end * self.slot_bytes + self.heap_at
+
+    @property
+    def garbage(self) -> int:
+        """Bytes that `compact` gives back, about."""
+        return self.bytes * self.dead // max(self.end, 1)
+
+    def store_rows(self, batch: pa.RecordBatch, rows: np.ndarray, ats: np.ndarray) -> None:
+        """Append rows whose lists are made already."""
+        slots = np.arange(self.end, self.end + len(rows))
+        last = self.end + len(rows)
+        self.ats[self.end:last], self.pid[self.end:last], self.flags[self.end:last] = ats, -1, 0
+        self.heap_at = self.store.put(batch, rows, slots, self.heap_at)
+        self.end = last
+
+    def find(self, codes: np.ndarray) -> np.ndarray:
+        """The newest slot of each code, or -1, int32[n]."""
+        found = np.empty(len(codes), np.int32)
+        kernels.find(codes, self.side, self.directory.t64, self.directory.t32, found)
+        return found
+
+    def pairs(self, found: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(rows, slots) of lists found, in portions."""
+        row, slot = 0, -1
+        while row < len(found):
+            rows, slots = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
+            count, row, slot = kernels.pairs(found, self.same, row, slot, rows, slots)
+            if count:
+                yield rows[:count], slots[:count]
+
+    def slots(self, without: int = DEAD) -> np.ndarray:
+        """Those that have none of the flags."""
+        return np.flatnonzero(self.flags[:self.end] & without == 0)
+
+    def of_buckets(self, wanted: np.ndarray) -> np.ndarray:
+        """Live slots of the hash buckets with wanted[bucket] (uint8[b]), with those of the purge buffer."""
+        out = np.empty(self.live, np.int64)
+        return out[:kernels.bucket_slots(self.code, self.flags, self.end, len(wanted), wanted, out)]
+
+    def columns(self, slots: np.ndarray) -> list[pa.Array]:
+        return self.store.get(slots)
+
+    def match(self, slots: np.ndarray) -> None:
+        kernels.mark(self.flags, slots, MATCHED)
+
+    def remove(self, slots: np.ndarray) -> None:
+        """Of live slots without twice the same one."""
+        self.buffered -= int(np.count_nonzero(self.flags[slots] & BUFFERED))
+        linked = slots[self.flags[slots] & BUFFERED == 0]
+        self.flags[slots] |= DEAD
+        self.dead += len(slots)
+        self._unlink(linked)
+
+    def buffer(self, slots: np.ndarray) -> None:
+        """Move linked slots to the purge buffer: no probe finds them there."""
+        self.flags[slots] |= BUFFERED
+        self.buffered += len(slots)
+        self._unlink(slots)
+
+    def _unlink(self, slots: np.ndarray) -> None:
+        kernels.unlink(slots, self.side, self.directory.t64, self.directory.t32, self.code, self.same, self.flags)
+
+    def compact(self) -> np.ndarray:
+        """Slide what lives to the front. Gives the old slots, ascending."""
+        left = kernels.compact(self.end, self.flags, self.same, self._moved, self._kept)
+        kernels.directory_move(self.directory.t32, self.side, self._moved)
+        for array in (self.code, self.ats, self.pid, self.flags, *self.store.arrays()):
+            for first in range(0, left, OUTPUT_ROWS):  # in place: a tuple never moves up
+                last = min(first + OUTPUT_ROWS, left)
+                array[first:last] = array[self._kept[first:last]]
+        if lanes := self.store.variable:
+            self.heap_at = self.store.close_gaps([np.arange(left)] * len(lanes), 0) if left else 0
+        kept = self._kept[:left].copy()
+        for array in (self.code, self.ats, self.pid, self.flags, self.same, *self.store.arrays()):
+            release(array, left)
+        release(self.store.heap, self.heap_at)
+        for array in (self._moved, self._kept):
+            release(array, 0)
+        self.end, self.dead = left, 0
+        return kept
+
+    def append(self, columns: Sequence[pa.Array], codes: np.ndarray, ats: np.ndarray, linked: np.ndarray) -> np.ndarray:
+        """Add tuples; those not linked go to the purge buffer. The directory has grown already. Gives their slots."""
+        batch = as_stored(pa.RecordBatch.from_arrays(list(columns), schema=self.schema), self.schema)
+        first = self.end
+        found = np.empty(len(codes), np.int32)
+        self.directory.used += kernels.join_and_insert(codes, np.ones(len(codes), np.uint8), self.side, self.directory.t64,
+                                                       self.directory.t32, self.code, self.same, first, found)
+        self.store_rows(batch, np.arange(len(codes)), ats)
+        slots = np.arange(first, self.end)
+        if not linked.all():
+            self.buffer(slots[~linked])
+        return slots

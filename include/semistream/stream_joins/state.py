@@ -1,0 +1,243 @@
+"""The join state of both streams: memory and disk portions under one budget, state relocation, and the joins left over by it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import NotEnoughMemory, StateError
+from semistream.joins.arena import Arena, mapped
+from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.stored_types import variable_bytes
+from semistream.scratch import scratch_directory
+from semistream.stream_joins import kernels
+from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock
+from semistream.stream_joins.memory import Directory, TupleLog
+from semistream.stream_joins.spec import SIDES, StreamJoinSpec
+
+BUCKETS = 64
+DISK_SHARE, FREED_SHARE = 16, 8  # parts of M: a disk join's index; what a relocation frees
+INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
+LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
+
+
+class Leftover(NamedTuple):
+    """Pairs that a disk join found, by rows of two blocks: of the left stream, then of the right one."""
+
+    blocks: tuple[Block, Block]
+    rows: tuple[np.ndarray, np.ndarray]
+
+
+class State:
+    """``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS), departures (DTS) and probes.
+
+    Each tuple, relocation and disk join has a time of its own, so that two times are never equal.
+    """
+
+    def __init__(self, spec: StreamJoinSpec):
+        self.spec, self.arena, self.clock = spec, Arena(spec.memory), 0
+        self.block_rows = int(np.clip(spec.memory // DISK_SHARE // INDEX_ROW, LEAST_BLOCK, MOST_BLOCK))
+        self._heads, self._following = mapped(2 * self.block_rows, np.int32), mapped(self.block_rows, np.int32)
+        self.directory = Directory(spec.memory // Directory.POSITION)
+        self.memory = [TupleLog(s, self.directory, side, spec.memory) for side, s in enumerate(spec.schemas)]
+        self._scratch: Path | None = None
+        self.disk = [DiskPortion(Path(), s, BUCKETS, self.block_rows) for s in spec.schemas]
+        self.done = np.zeros(BUCKETS, np.int64)  # per bucket: all that arrived before has been joined
+        self.relocations = self.relocated = self.disk_joins = 0
+        self.account()
+
+    def account(self) -> None:
+        """Tell the arena. Raises ConfigError when M is exceeded."""
+        a = self.arena
+        a.components = {"disk join": INDEX_ROW * self.block_rows, "directory": self.directory.bytes}
+        for side in (0, 1):
+            a.components[SIDES[side]] = self.memory[side].bytes
+        if a.used > a.budget:
+            raise NotEnoughMemory(2 * a.used, a.budget, f"{self.spec.algorithm}: {a.components}")
+        a.peak = max(a.peak, a.used)
+
+    def tick(self, count: int = 1) -> int:
+        """The next free time."""
+        now = self.clock
+        self.clock += count
+        return now
+
+    def held(self, side: int) -> int:
+        """Tuples of the side in memory and on disk."""
+        return self.memory[side].live + self.disk[side].total
+
+    def fitting(self, side: int, sizes: np.ndarray) -> int:
+        """How many of the coming tuples, with these heap bytes each, can be stored now."""
+        free = self.arena.budget - self._used() - self.directory.growth(len(sizes))
+        log = self.memory[side]
+        return int(np.searchsorted(np.cumsum(sizes + log.slot_bytes), free, side="right"))
+
+    def _used(self) -> int:
+        return INDEX_ROW * self.block_rows + self.directory.bytes + sum(m.bytes for m in self.memory)
+
+    # State relocation
+
+    def relocate(self) -> None:
+        """Move the largest hash buckets, of either stream, to disk, until an eighth of M is free. Raises NotEnoughMemory when
+        there is nothing to move."""
+        counts = [np.empty(BUCKETS, np.int64) for _ in self.memory]
+        for log, count in zip(self.memory, counts, strict=True):
+            kernels.bucket_counts(log.code, log.flags, log.end, count)
+        sizes = np.concatenate([c * (m.bytes / max(m.end, 1)) for c, m in zip(counts, self.memory, strict=True)])
+        order = np.argsort(-sizes, kind="stable")
+        goal = self.spec.memory / FREED_SHARE
+        chosen = order[:int(np.searchsorted(np.cumsum(sizes[order]), goal)) + 1]
+        chosen = chosen[sizes[chosen] > 0]
+        if not len(chosen):
+            raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory, f"a tuple of {self.spec.algorithm}")
+        dts = self.tick()
+        for side, log in enumerate(self.memory):
+            wanted = np.zeros(BUCKETS, np.uint8)
+            wanted[chosen[chosen // BUCKETS == side] % BUCKETS] = 1
+            if wanted.any():
+                self._relocate(side, wanted, dts)
+                log.compact()
+        self.relocations += 1
+
+    def _relocate(self, side: int, wanted: np.ndarray, dts: int) -> None:
+        log, disk = self.memory[side], self._on_disk(side)
+        slots = log.of_buckets(wanted)
+        of = np.empty(len(slots), np.int32)
+        kernels.buckets(log.code[slots], BUCKETS, of)
+        for bucket in np.flatnonzero(wanted):
+            mine = slots[of == bucket]
+            pieces = (mine[i:i + self.block_rows] for i in range(0, len(mine), self.block_rows))
+            disk.write(int(bucket), ((MemoryBlock(log, p), np.arange(len(p))) for p in pieces), dts)
+        self.relocated += len(slots)
+        log.remove(slots)
+
+    def _on_disk(self, side: int) -> DiskPortion:
+        if self._scratch is None:
+            self._scratch = scratch_directory()
+        disk = self.disk[side]
+        if disk.directory == Path():
+            disk.directory = Path(tempfile.mkdtemp(dir=self._scratch))
+        return disk
+
+    # Disk join
+
+    def probe(self, side: int, bucket: int) -> Iterator[Leftover]:
+        """Join the bucket's disk portion of one stream with the memory portion of the other, and note it in the history."""
+        disk, other = self.disk[side], self._in_memory(1 - side, bucket)
+        last = disk.runs[bucket][-1].dts
+        for x in disk.blocks(bucket):
+            for y in other:
+                yield from self._left_over(bucket, side, x, y)
+        disk.history[bucket].append((last, self.tick()))
+        self.disk_joins += 1
+
+    def finish(self, bucket: int) -> Iterator[Leftover]:
+        """Join all of the bucket that has not been joined yet: disk with disk, and each with the other's memory."""
+        known = int(self.done[bucket])
+        memory = [self._in_memory(side, bucket) for side in (0, 1)]
+        for x in self.disk[0].blocks(bucket):
+            for y in (*memory[1], *self.disk[1].blocks(bucket)):
+                if x.newest >= known or y.newest >= known:
+                    yield from self._left_over(bucket, 0, x, y)
+        for x in self.disk[1].blocks(bucket):
+            for y in memory[0]:
+                yield from self._left_over(bucket, 1, x, y)
+        self.done[bucket] = self.tick()
+        for disk in self.disk:
+            disk.history[bucket].clear()
+        self.disk_joins += 1
+
+    def settle(self, bucket: int) -> None:
+        """Behind `finish`: give back the disk space of tuples that have left."""
+        for disk in self.disk:
+            runs = disk.runs[bucket]
+            rows = sum(r.rows for r in runs)
+            if rows > 2 * disk.tuples[bucket] or len(runs) > 16:
+                disk.rewrite(bucket, int(self.done[bucket]))
+
+    def _in_memory(self, side: int, bucket: int) -> list[Block]:
+        """The bucket's memory portion, with the purge buffer."""
+        wanted = np.zeros(BUCKETS, np.uint8)
+        wanted[bucket] = 1
+        slots = self.memory[side].of_buckets(wanted)
+        pieces = (slots[i:i + self.block_rows] for i in range(0, len(slots), self.block_rows))
+        return [MemoryBlock(self.memory[side], p) for p in pieces]
+
+    def _left_over(self, bucket: int, side: int, x: Block, y: Block) -> Iterator[Leftover]:
+        """side: of x, whose index is built."""
+        heads, following = self._heads[:2 * len(x.code)], self._following[:len(x.code)]
+        kernels.chain(x.code, heads, following)
+        histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
+        at, j, done = 0, -1, int(self.done[bucket])
+        while at < len(y.code):
+            rows = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
+            count, at, j = kernels.leftover_pairs(heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats, y.dts,
+                                                  histories[1], done, at, j, *rows)
+            if count:
+                found = (rows[0][:count], rows[1][:count])
+                yield Leftover((x, y), found) if side == 0 else Leftover((y, x), found[::-1])
+
+    # Snapshots
+
+    def tables(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        tables: dict[str, pa.Table] = {}
+        runs_told: list[list[Any]] = []
+        for side, log in enumerate(self.memory):
+            slots = log.slots()
+            columns = [*log.columns(slots), *(pa.array(a[slots]) for a in (log.code, log.ats, log.pid, log.flags))]
+            names = [*self.spec.schemas[side].names, CODE, ATS, "__pid", "__flags"]
+            tables[SIDES[side]] = pa.Table.from_arrays(columns, names)
+            disk = self.disk[side]
+            for bucket, runs in enumerate(disk.runs):
+                for run in runs:
+                    name = f"{SIDES[side]} {len(runs_told)}"
+                    tables[name] = run.table()
+                    runs_told.append([name, side, bucket, run.dts])
+        return tables, {"clock": self.clock, "done": self.done.tolist(), "disk": runs_told,
+                        "history": [disk.history for disk in self.disk]}
+
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        """Raises StateError when M does not hold what was in memory."""
+        for name, side, bucket, dts in values["disk"]:
+            disk = self._on_disk(side)
+            batches = [b for whole in tables[name].to_batches() for b in _pieces(whole, self.block_rows)]
+            disk.write(bucket, ((_Saved(b, dts), np.arange(b.num_rows)) for b in batches), dts)
+        for side, log in enumerate(self.memory):
+            for whole in tables[SIDES[side]].to_batches():
+                for batch in _pieces(whole, OUTPUT_ROWS):
+                    saved = _Saved(batch, 0)
+                    rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
+                    sizes = variable_bytes(rows)
+                    if self.fitting(side, sizes) < batch.num_rows:
+                        raise StateError(f"the saved state does not fit into M = {self.spec.memory:,} bytes. Give as much "
+                                         "memory as before.")
+                    self.directory.grow(batch.num_rows)
+                    slots = log.append(rows.columns, saved.code, saved.ats, saved.flags & kernels.BUFFERED == 0)
+                    log.pid[slots] = saved.pid
+                    log.flags[slots] = saved.flags
+        self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
+        for disk, history in zip(self.disk, values["history"], strict=True):
+            disk.history = [[(a, b) for a, b in one] for one in history]
+        self.account()
+
+
+class _Saved(Block):
+    """Rows of a snapshot's table."""
+
+    def __init__(self, batch: pa.RecordBatch, dts: int):
+        code, ats, pid, flags = (batch.column(c).to_numpy() for c in (CODE, ATS, "__pid", "__flags"))
+        super().__init__(code, ats, dts, pid, flags)
+        self._batch = batch
+
+    def columns(self, rows: np.ndarray) -> list[pa.Array]:
+        return self._batch.columns[:-4]
+
+
+def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    for first in range(0, batch.num_rows, most):
+        yield batch.slice(first, most)

@@ -1,0 +1,175 @@
+"""The contract of the stream-stream joins, against a join by plain loops."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import semistream.keys as keys_module
+import strategies
+from semistream.errors import ConfigError, StateError
+from semistream.joins.state_file import JoinState
+from semistream.stream_joins import LEFT, RIGHT, XJoin, stream_join_spec
+from semistream.stream_joins.spec import JOIN_TYPES
+
+OUTER = ("inner", "left", "right", "full")
+
+
+def expected(left, right, on, join_type):
+    """(joined, left unmatched, right unmatched) as Counters of tuples, by plain loops."""
+    a, b = left.to_pylist(), right.to_pylist()
+    key = lambda row, side: tuple(row[pair[side]] for pair in on)  # noqa: E731
+    joined, met = Counter(), (set(), set())
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            if key(x, 0) == key(y, 1) and None not in key(x, 0):
+                joined[(*x.values(), *y.values())] += 1
+                met[0].add(i)
+                met[1].add(j)
+    lone = [Counter(), Counter()]
+    for side, rows in enumerate((a, b)):
+        for i, row in enumerate(rows):
+            if i not in met[side]:
+                lone[side][(*row.values(), "null_key" if None in key(row, side) else "no_partner")] += 1
+                if JOIN_TYPES[join_type][side]:
+                    nulls = (None,) * (right if side == 0 else left).num_columns
+                    joined[(*row.values(), *nulls) if side == 0 else (*nulls, *row.values())] += 1
+    return joined, *lone
+
+
+def found(outputs):
+    joined, lone = Counter(), [Counter(), Counter()]
+    for o in outputs:
+        if o.joined is not None:
+            joined.update(tuple(r.values()) for r in o.joined.to_pylist())
+        if o.unmatched is not None:
+            lone[o.side].update(tuple(r.values()) for r in o.unmatched.to_pylist())
+    return joined, *lone
+
+
+def start(left, right, on, join_type="inner", memory=100_000):
+    return XJoin(stream_join_spec("xjoin", memory, left.schema, right.schema, on, join_type))
+
+
+def complete(join):
+    for side in join.stats.sides:
+        assert side.rows_read == side.matched + sum(side.unmatched.values()) and side.held == 0
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), join_type=st.sampled_from(OUTER), restarts=st.booleans())
+def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(data, join_type, restarts, tmp_path_factory):
+    left, right, on, _ = data.draw(strategies.joins())
+    join, outputs, totals = start(left, right, on, join_type), [], [Counter(), Counter()]
+    path, at = tmp_path_factory.mktemp("state") / "state", [0, 0]
+    steps = data.draw(st.lists(st.sampled_from(["left", "right", "relocate", "idle", "finish"]), max_size=25))
+    for step in [*steps, "left", "right"]:
+        if step in ("left", "right"):
+            side = LEFT if step == "left" else RIGHT
+            table = (left, right)[side]
+            count = data.draw(st.integers(0, 20)) if len(steps) else table.num_rows
+            for batch in table.slice(at[side], count).combine_chunks().to_batches():
+                outputs += join.process(side, batch)
+            at[side] += min(count, table.num_rows - at[side])
+        elif step == "relocate" and sum(m.live for m in join.state.memory):
+            join.state.relocate()
+        elif step == "idle":
+            outputs += join.idle(1.0)
+        elif step == "finish":
+            for bucket in np.flatnonzero(join.state.disk[0].tuples + join.state.disk[1].tuples):
+                outputs += join.finish_bucket(int(bucket))
+        if restarts:
+            join.snapshot().write(path)
+            before = join
+            join = start(left, right, on, join_type)
+            join.restore(*JoinState.read(path))
+            assert [join.state.held(s) for s in (0, 1)] == [before.state.held(s) for s in (0, 1)]
+            for total, side in zip(totals, before.stats.sides, strict=True):
+                total.update(read=side.rows_read, out=side.matched + sum(side.unmatched.values()))
+    for side, table in enumerate((left, right)):
+        for batch in table.slice(at[side]).combine_chunks().to_batches():
+            outputs += join.process(side, batch)
+    outputs += join.drain()
+    for total, side in zip(totals, join.stats.sides, strict=True):
+        total.update(read=side.rows_read, out=side.matched + sum(side.unmatched.values()))
+    assert found(outputs) == expected(left, right, on, join_type)
+    assert [t["read"] for t in totals] == [t["out"] for t in totals] == [left.num_rows, right.num_rows]
+
+
+@pytest.mark.parametrize("memory", [60_000, 200_000, 20_000_000])
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_large_streams_stay_within_memory(memory, skew):
+    rng = np.random.default_rng(7)
+    weights = 1 / np.arange(1, 3001) ** skew
+    tables = [pa.table({"id": range(6000), "k": rng.choice(3000, 6000, p=weights / weights.sum()) + shift,
+                        "note": ["n" * (i % 9) for i in range(6000)]}) for shift in (0, 1500)]
+    join, outputs = start(*tables, [("k", "k")], "full", memory), []
+    for i, pair in enumerate(zip(*(t.to_batches(max_chunksize=500) for t in tables), strict=True)):
+        for side, batch in enumerate(pair):
+            for out in join.process(side, batch):
+                outputs.append(out)
+                assert join.state.arena.used <= memory
+        if i % 3 == 2:
+            outputs += join.idle(1.0)
+    assert (join.stats.relocations > 0) == (memory < 1_000_000)
+    outputs += join.drain()
+    assert join.stats.memory_peak <= memory
+    complete(join)
+    counts = [np.bincount(t["k"].to_numpy(), minlength=4501) for t in tables]
+    assert sum(found(outputs)[0].values()) == int((counts[0] * counts[1]).sum() + counts[0][counts[1] == 0].sum()
+                                                  + counts[1][counts[0] == 0].sum())
+    assert max(found(outputs)[0].values()) == 1
+
+
+def test_hash_collisions_cost_time_and_no_row(monkeypatch):
+    real = keys_module.codes
+    monkeypatch.setattr(keys_module, "codes", lambda columns, kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]))
+    left = pa.table({"a": range(300), "k": [f"key{i * i % 70}" for i in range(300)]})
+    right = pa.table({"b": range(200), "k": [f"key{i}" for i in range(200)]})
+    join, outputs = start(left, right, [("k", "k")], "full"), []
+    for side, table in enumerate((left, right)):
+        outputs += join.process(side, table.to_batches()[0])
+        join.state.relocate()
+    outputs += join.drain()
+    assert found(outputs) == expected(left, right, [("k", "k")], "full")
+
+
+def test_a_golden_trace_of_the_three_stages():
+    """Worked by hand: one key, so that one hash bucket has all. A1 B1 | A1 B1 to disk | B2, which misses A1 | a probe of A's disk
+    portion gives A1 B2 | B2 to disk, A2 meets nobody in memory | the end gives A2 B1 and A2 B2, and nothing a second time."""
+    schema = pa.schema([("id", pa.string()), ("k", pa.int64())])
+    join = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]))
+
+    def take(side, name):
+        return pairs(join.process(side, pa.RecordBatch.from_pydict({"id": [name], "k": [7]}, schema)))
+
+    def pairs(outputs):
+        return sorted((r["id"], r["right_id"]) for o in outputs if o.joined is not None for r in o.joined.to_pylist())
+
+    assert take(LEFT, "A1") == [] and take(RIGHT, "B1") == [("A1", "B1")]
+    while any(m.live for m in join.state.memory):
+        join.state.relocate()
+    assert take(RIGHT, "B2") == []
+    assert pairs(join.idle(1.0)) == [("A1", "B2")]
+    assert pairs(join.idle(1.0)) == []
+    while any(m.live for m in join.state.memory):
+        join.state.relocate()
+    assert take(LEFT, "A2") == []
+    assert pairs(join.drain()) == [("A2", "B1"), ("A2", "B2")]
+    complete(join)
+
+
+def test_what_cannot_work_is_refused():
+    schema = pa.schema([("id", pa.string()), ("k", pa.int64())])
+    with pytest.raises(ConfigError, match="column of the right"):
+        stream_join_spec("xjoin", 100_000, schema, schema, [("k", "q")])
+    with pytest.raises(ConfigError, match="join_type"):
+        stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")], "outer")
+    saved = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")])).snapshot()
+    with pytest.raises(StateError, match="another join"):
+        XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")], "full")).restore(saved)
