@@ -63,7 +63,7 @@ def json_lines(place: Path) -> None:
 
 
 def delta(place: Path) -> None:
-    file = DataFile(str(place), ROWS.schema, {"app": "a", "batch": 0, "drain": 0, "partition": 0})
+    file = DataFile(str(place), ROWS.schema, {"app": "a", "batch": 0, "drain": 0, "partition": 0}, {"load_id": pa.scalar(1)})
     try:
         file.write(ROWS)
         file.close()
