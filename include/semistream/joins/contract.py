@@ -16,7 +16,7 @@ from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
-from semistream.joins.statistics import Iteration, JoinStatistics
+from semistream.joins.statistics import Iteration, JoinStatistics, timed
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import StreamTable
@@ -62,11 +62,11 @@ class SemiStreamJoin(ABC):
 
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to the end."""
-        return self._timed(self._process(chunk))
+        return timed(self._process(chunk), self._account)
 
     def drain(self) -> Iterator[JoinOutput]:
         """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting = 0."""
-        return self._timed(self._drain())
+        return timed(self._drain(), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
         """The state between two calls. changes: what has changed since the last snapshot will do, where the join knows it."""
@@ -154,19 +154,7 @@ class SemiStreamJoin(ABC):
             self._open(self.layout.strings(batch))
         yield from self._take(batch, codes)
 
-    def _timed(self, steps: Iterator[JoinOutput]) -> Iterator[JoinOutput]:
-        """Count the seconds spent inside, not those while the caller uses what came out."""
-        while True:
-            start = time.perf_counter()
-            try:
-                item = next(steps)
-            except StopIteration:
-                return
-            finally:
-                self.stats.seconds += time.perf_counter() - start
-                self._account()
-            yield item
-
-    def _account(self) -> None:
+    def _account(self, seconds: float = 0.0) -> None:
+        self.stats.seconds += seconds
         self.stats.waiting = self._waiting()
         self.stats.memory, self.stats.memory_peak = dict(self.arena.components), self.arena.peak

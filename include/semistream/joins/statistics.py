@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+def timed(steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
+    """What a join's steps give; account is told the seconds spent inside each step, not those that
+    the caller takes with what came out."""
+    while True:
+        start = time.perf_counter()
+        try:
+            item = next(steps)
+        except StopIteration:
+            return
+        finally:
+            account(time.perf_counter() - start)
+        yield item
 
 
 class Iteration(NamedTuple):

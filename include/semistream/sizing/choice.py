@@ -3,7 +3,7 @@ moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,22 +38,19 @@ def known_costs(home: str | Path | None = None) -> Costs:
 
 
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequence[tuple[str, str]],
-           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL, frequencies: Frequencies | None = None,
-           algorithms: Iterable[str] | None = None) -> Choice:
+           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL) -> Choice:
     """The algorithm and parameters of the highest predicted service rate, and why; of those that are even, the soonest there.
 
-    sample: stream tuples, the more the better (some 100,000 of the first micro-batches); frequencies: in the place of the
-    sample's. Where M is too small for what the models think worth while, the one that needs the least. Raises NotEnoughMemory
-    when it is too small for that one too.
+    sample: stream tuples, the more the better (some 100,000 of the first micro-batches). Where M is too small for what the models
+    think worth while, the one that needs the least. Raises NotEnoughMemory when it is too small for that one too.
     """
-    names = list(MODELS if algorithms is None else algorithms)
-    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample, frequencies)
+    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample)
 
     def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
         return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on, columns=columns,
                          parameters=parameters, costs=costs, sample=sample)
 
-    ranking = tuple(tune_all(work, memory, costs, names))
+    ranking = tuple(tune_all(work, memory, costs))
     while ranking:
         best = fastest(ranking, lambda p: p.mu)
         try:
@@ -62,13 +59,12 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
         except NotEnoughMemory:  # the models know averages
             ranking = tuple(p for p in ranking if p is not best)
     else:
-        smallest = SMALLEST if SMALLEST in names else names[0]
         try:
-            join = opened(smallest, {})
+            join = opened(SMALLEST, {})
         except NotEnoughMemory as e:
-            raise NotEnoughMemory(e.least, int(memory), f"any of {', '.join(names)}") from None
-        reason = f"{smallest}: what needs the least memory; M = {memory:,} bytes is too little to choose"
-        return Choice(smallest, join.parameters.model_dump(), reason, ())
+            raise NotEnoughMemory(e.least, int(memory), f"any of {', '.join(MODELS)}") from None
+        reason = f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to choose"
+        return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
     return Choice(best.algorithm, best.parameters, _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,6 +13,7 @@ import pyarrow as pa
 from semistream.errors import StateError
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
+from semistream.joins.statistics import timed
 from semistream.joins.stored_types import as_stored, variable_bytes
 from semistream.stream_joins import kernels
 from semistream.stream_joins.events import Event, Monitor, Registry
@@ -87,15 +87,15 @@ class StreamStreamJoin(ABC):
 
     def process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
         """Take in tuples of a side; give what that finished, in batches of bounded size. Consume it to the end."""
-        return self._timed(self._process(side, chunk))
+        return timed(self._process(side, chunk), self._account)
 
     def idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
         """Both streams have had nothing for so long."""
-        return self._timed(self._idle(seconds))
+        return timed(self._idle(seconds), self._account)
 
     def drain(self) -> Iterator[StreamJoinOutput]:
         """Both streams have ended. Afterwards nothing is held."""
-        return self._timed(self._drain())
+        return timed(self._drain(), self._account)
 
     def snapshot(self) -> JoinState:
         """The state between two calls."""
@@ -138,20 +138,9 @@ class StreamStreamJoin(ABC):
         for component in self.registry.listeners(event, self.monitor):
             yield from getattr(self, component.value)()
 
-    def _timed(self, steps: Iterator[StreamJoinOutput]) -> Iterator[StreamJoinOutput]:
-        while True:
-            start = time.perf_counter()
-            try:
-                item = next(steps)
-            except StopIteration:
-                return
-            finally:
-                self.stats.seconds += time.perf_counter() - start
-                self._account()
-            yield item
-
-    def _account(self) -> None:
+    def _account(self, seconds: float = 0.0) -> None:
         state, s = self.state, self.stats
+        s.seconds += seconds
         state.account()
         s.memory, s.memory_peak = dict(state.arena.components), state.arena.peak
         s.relocations, s.relocated, s.disk_joins = state.relocations, state.relocated, state.disk_joins
