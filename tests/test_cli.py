@@ -385,6 +385,24 @@ def test_progress_is_shown_when_asked_for(run):
     assert "joining" not in run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")[2]
 
 
+def test_an_interrupt_within_a_finaliser_is_no_traceback():
+    code = """
+import os, signal
+from semistream import cli
+
+class Kept:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+cli.main(["algorithms"])
+kept = Kept()
+del kept
+assert cli._interrupts == [signal.SIGTERM]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(20_000)))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semistream import cost_models
@@ -273,6 +273,7 @@ class TestFrequencies:
         assert f.absent == pytest.approx(0.1) and f.top(10) == pytest.approx(0.9)
 
     @given(st.floats(0, 2), st.integers(1, 10 ** 9), st.floats(0, 1))
+    @example(skew=1.0, keys=9, share=0.9999999999999999)
     @settings(deadline=None)
     def test_rest_and_partitions_keep_the_mass(self, skew, keys, share):
         f = Frequencies.zipf(keys, skew)

@@ -214,8 +214,8 @@ def test_tuples_that_do_not_add_up_are_not_loaded(tasks, monkeypatch):
 
     original = SemiStreamJoin._account
 
-    def losing(self):
-        original(self)
+    def losing(self, seconds):
+        original(self, seconds)
         self.stats.waiting -= 1
 
     monkeypatch.setattr(SemiStreamJoin, "_account", losing)

@@ -75,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell has it for what runs in the background
             signal.signal(number, _interrupt)
+    sys.unraisablehook = _unraisable
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         return arguments.run(arguments)
@@ -99,6 +100,12 @@ _interrupts: list[int] = []  # signals that came
 def _interrupt(number: int, frame: object) -> NoReturn:
     _interrupts.append(number)
     raise KeyboardInterrupt
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """An interrupt that came within a finaliser is noted, and ends the command a moment later: no traceback of it."""
+    if what.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(what)
 
 
 def _interruptible(tell: Callable[P, None]) -> Callable[P, None]:

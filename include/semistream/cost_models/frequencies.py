@@ -20,6 +20,7 @@ from semistream.errors import ConfigError
 
 _DRAWN = 4_096  # partitions
 _CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
+_ROUNDING = 1e-12
 _SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups behind them
 
 
@@ -97,8 +98,9 @@ class Frequencies:
 
     @cached_property
     def absent(self) -> float:
-        """Share of the stream that has no master tuple."""
-        return max(1.0 - float(self.p @ self.keys), 0.0)
+        """Share of the stream that has no master tuple; 0 where it is but the sum's rounding."""
+        absent = 1.0 - float(self.p @ self.keys)
+        return absent if absent > _ROUNDING else 0.0
 
     @cached_property
     def count(self) -> float:
