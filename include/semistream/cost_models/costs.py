@@ -233,7 +233,7 @@ class Prediction:
 
     algorithm: str
     sizes: dict[str, float]  # the setting, by the names of the operator's parameters
-    w_n: float  # stream tuples per iteration through the front stage
+    w_n: float  # stream tuples per iteration through H_R
     w_s: float  # stream tuples per iteration through H_S
     c_loop: float  # s, corrected
     c_loop_printed: float  # s, by the paper's own equation

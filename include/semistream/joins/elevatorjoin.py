@@ -351,7 +351,7 @@ class Elevatorjoin(SemiStreamJoin):
     def _values(self) -> dict[str, Any]:
         h_s = self.h_s
         values = {"position": self.position, "sweeps": self.sweeps, "phi": self.costs.phi,
-                  "variable": h_s.strings, "changed": self._changed}
+                  "strings": h_s.strings, "changed": self._changed}
         if h_s.opened:
             values |= {"width": h_s.width, "blocks": h_s.blocks, "heap": h_s.heap_capacity}
         return values
@@ -370,7 +370,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.position, self.sweeps, self.costs.phi = (values[n]
                                                       for n in ("position", "sweeps", "phi"))
         self._saves, self._changed = 1 + len(changes), values["changed"]
-        self._open(values["variable"], values["width"])
+        self._open(values["strings"], values["width"])
         self.arena.reserve("H_R", 0)
         for part in (state, *changes):
             self._repeat(part)

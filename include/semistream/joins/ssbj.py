@@ -315,20 +315,20 @@ class Ssbj(SemiStreamJoin):
         tables = self.h_s.tables() | {
             "cache": pa.table({"key": h_r.keys, "tuples": h_r.counts, "f_count": h_r.frequencies}),
             "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
-        return tables, {"mesh": self.scan.values() | self.h_s.values(), "rc": self.rc,
-                        "last_eviction": self.last_eviction,
-                        "planned": self.planned, "h_r": self.arena.components["H_R"],
-                        "h_s": self.h_s.size}
+        sizes = {"H_S": self.h_s.size, "H_R": self.arena.components["H_R"]}
+        return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(), "rc": self.rc,
+                        "last_eviction": self.last_eviction, "planned": self.planned,
+                        "sizes": sizes}
 
     def _restore(self, state: JoinState) -> None:
         if "waiting" not in state.tables:
             return
-        values, mesh, tables = state.values, state.values["mesh"], state.tables
-        self.rc, self.last_eviction, self.planned = values["rc"], values[
-            "last_eviction"], values["planned"]
-        self._open(mesh["variable"])
-        self._resize(min(values["h_s"], self.pool))
-        self.arena.reserve("H_R", min(values["h_r"], self.arena.free))
+        values, tables = state.values, state.tables
+        self.rc, self.planned = values["rc"], values["planned"]
+        self.last_eviction = values["last_eviction"]
+        self._open(values["H_S"]["strings"])
+        self._resize(min(values["sizes"]["H_S"], self.pool))
+        self.arena.reserve("H_R", min(values["sizes"]["H_R"], self.arena.free))
         budget = self.arena.components["H_R"]
         keys, f_count = (tables["cache"][name].to_numpy() for name in ("key", "f_count"))
         self.h_r.switch(self.h_r.stage_from(self.spec, keys, f_count, budget))
@@ -337,5 +337,5 @@ class Ssbj(SemiStreamJoin):
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):
             self.h_r.stage_from(self.spec, self.candidates.keys, self.candidates.waiting, budget)
             self.staged_all = True
-        self.scan.restore(mesh)
-        self.h_s.restore(tables["waiting"], mesh, self.spec)
+        self.scan.restore(values["disk buffer"])
+        self.h_s.restore(tables["waiting"], values["H_S"], self.spec)

@@ -104,14 +104,14 @@ class Sscj(SemiStreamJoin):
             yield from self.iterate(expected=math.inf)
 
     def _state(self) -> State:
-        indexed = self.h_s.values() | {"read": self.index.partitions}
-        return self.h_s.tables() | {"cache": self.h_r.table()}, {"indexed": indexed,
-                                                                 "front": self.h_r.values()}
+        tables = self.h_s.tables() | {"cache": self.h_r.table()}
+        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values(),
+                        "frequency recorder": self.h_r.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["indexed"]
-        self.h_r.restore(state.tables["cache"], state.values["front"])
-        self.index.partitions = values["read"]
+        self.h_r.restore(state.tables["cache"], state.values["frequency recorder"])
+        self.index.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

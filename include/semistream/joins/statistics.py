@@ -28,7 +28,7 @@ def timed(steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
 class Iteration(NamedTuple):
     """One outer loop."""
 
-    w_n: int  # stream tuples finished through the front stage since the last one
+    w_n: int  # stream tuples finished through H_R since the last one
     w_s: int  # stream tuples finished through H_S
     disk_tuples: int
     bytes_read: int
@@ -46,7 +46,7 @@ class JoinStatistics:
     matched: int = 0  # stream tuples finished with a match
     unmatched: int = 0  # stream tuples finished without
     output_rows: int = 0  # pairs (and, in a left join, unmatched tuples)
-    cache_hits: int = 0  # stream tuples finished by the front stage
+    cache_hits: int = 0  # stream tuples finished through H_R
     disk_tuples_read: int = 0
     bytes_read: int = 0
     r_cycles: int = 0

@@ -131,12 +131,12 @@ class XHybridjoin(SemiStreamJoin):
 
     def _state(self) -> State:
         tables = self.h_s.tables() | self.non_swappable.tables()
-        return tables, {"indexed": self.h_s.values() | {"read": self.index.partitions}}
+        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["indexed"]
-        self.index.partitions = values["read"]
+        self.index.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)
         self.non_swappable.restore(state.tables)
