@@ -4,7 +4,7 @@ M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth: *SSCJ: A Semi-Stream Cache Join 
 Cache Module*, 2013, section 4.1.
 
     loop
-        stream-probing phase, until H_S is full:
+        stream-probing phase, until H_S is full or the stream buffer is empty:
             READ a stream tuple; if its key is in H_R OUTPUT it with its match, else ADD it to H_S and Q
         disk-probing phase:
             READ the partition of R (d tuples) that the index gives for the oldest key in Q
@@ -13,8 +13,9 @@ Cache Module*, 2013, section 4.1.
                 if f >= threshold SWITCH r into H_R, in the place of the least frequent tuple if H_R is full
 
 The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the
-disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations. A period of
-the frequency recorder is N partitions read. The paper assumes unique master keys: here H_R has all
+disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations, but for the
+last one of HYBRIDJOIN. The stream buffer is the chunk that the caller gives. A period of the
+frequency recorder is N partitions read. The paper assumes unique master keys: here H_R has all
 tuples of a key or none.
 """
 
@@ -80,6 +81,8 @@ class Sscj(SemiStreamJoin):
             # ADD them to H_S and Q, until H_S is full
             while (yield from fill(h_s, buffer, self.output)):
                 yield from self.iterate()
+        if h_s.live:  # the stream buffer is empty
+            yield from self.iterate()
 
     def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
         """The disk-probing phase. expected: tuples; if fewer leave, keys that are absent are looked

@@ -21,6 +21,10 @@ Deviations, and why:
   read the partitions of the most frequent keys, and keep these keys' tuples for good.
 - So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master
   tuples of a key or none (many-to-many; the paper assumes unique master keys).
+- The paper's section 3 takes the oldest key out of Q before both parts are probed, its section 5.2
+  after the first inner loop, which probes the non-swappable part. Here it is the latter: when no
+  tuple of a former iteration is left, the oldest key may be a resident one, for which the former
+  would read a partition in vain.
 - As in HYBRIDJOIN (`joins/hybridjoin.py`).
 """
 
