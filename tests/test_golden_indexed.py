@@ -244,7 +244,7 @@ def test_tuned_x_hybridjoin(master):
 
 
 def test_sscj(master):
-    # h_S = 4, h_R = 2, threshold 2. Whenever a chunk has entered, the stream buffer is empty and the
+    # h_S = 4, h_R = 2, threshold 2. When a chunk has entered, the stream buffer is empty and the
     # disk-probing phase begins.
     #                            H_S and Q, oldest first     read  leave    H_R behind it
     # chunk 0:30 1:10 2:30 3:70 4:20

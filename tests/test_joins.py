@@ -1,6 +1,7 @@
 """Every check on every registered algorithm: a new one is tested by being registered."""
 
 import itertools
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -309,3 +310,19 @@ def test_statistics_tell_each_iteration(algorithm):
     assert 0 < sum(i.seconds for i in s.iterations) <= s.seconds
     assert s.processed_seconds > 0 and s.waited_seconds >= 0
     assert s.iterations[-1].r_cycles == s.r_cycles
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_the_caller_does_with_the_output_is_no_time_of_an_iteration(algorithm, monkeypatch):
+    """Each output keeps the caller busy for an hour, by the clock; the join is as fast as ever."""
+    late, real = [0.0], time.perf_counter
+    monkeypatch.setattr("time.perf_counter", lambda: real() + late[0])
+    stream = sales(np.random.default_rng(3).integers(0, 600, 20_000))
+    join = start(algorithm, stream, integers(500), [("k", "k")], memory=60_000, partition_tuples=50)
+    for batch in stream.to_batches(max_chunksize=1_000):
+        for _ in join.process(batch):
+            late[0] += 3_600
+    assert late[0] > 10 * 3_600 and join.stats.iteration_count > 10
+    assert 0 < sum(i.seconds for i in join.stats.iterations) <= join.stats.seconds < 3_600
+    if algorithm == "elevatorjoin":
+        assert join.sweeps > 1 and 0.01 < join.costs.phi < 1

@@ -11,7 +11,7 @@ stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and
 the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without
-master tuples; phi is the share that reading R has in the cost of a miss, sqrt(n) what chance may
+master tuples; phi is the share that the stops have in the cost of a miss, sqrt(n) what chance may
 add to a sweep's count. One equation in T. *Reading ahead* is that of MESHJOIN.
 """
 
@@ -80,6 +80,7 @@ class _Sweep:
         if work.cut is not None:
             width = 2.0 ** math.floor(math.log2(width))
         self.empty = number * (width - 1) / 2  # half a block of each partition
+        self.c_s_hit = work.symbols(costs, 1, 1).c_s
         self.phi = 1.0
 
     def at(self, log_t: float) -> Balance:
@@ -103,14 +104,17 @@ class _Sweep:
         return Balance(t, keys * work.fan_out, hit, c.lost, h_s, self.phi)
 
     def _share_of_the_disk(self, misses: float, h_r: float) -> float:
-        """phi, where so many tuples miss H_R in a sweep."""
+        """phi = (C / 2 h_S) / (c_m + C / 2 h_S), where so many tuples miss H_R in a sweep: C = N
+        (c_IO(d) + d c_H + c_I), c_m = c_O + c_E + c_A + c_S - c_S'."""
         if self.disk_share:
             return self.disk_share
         work, number = self.work, self.number
         s = work.symbols(self.costs, misses / 2, self.cut_tuples, h_r, "elevator")
-        others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
-        disk = work.beside(number * (s.c_io + self.cut_tuples * s.c_h) + others, s, number) - others
-        return disk / (disk + others)
+        look_up = max(s.c_s - self.c_s_hit, 0.0)
+        others = misses * (s.c_o + s.c_e + s.c_a + look_up)
+        stops = number * (s.c_io + self.cut_tuples * s.c_h + s.c_i)
+        stops = work.beside(stops + others, s, number) - others
+        return stops / (stops + others)
 
     def surplus(self, log_t: float) -> float:
         """ln of the tuples that miss H_R in a sweep, over those that leave H_S."""

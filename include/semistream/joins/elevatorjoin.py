@@ -20,14 +20,15 @@ Why it is fast:
 - A waiting tuple needs no hash entry, no queue node and no links: it lies with those of its
   partition. h_S is larger by as much.
 - The **cost-balanced inequality**: a miss costs c_m of the processor and its share of a sweep's
-  reads, C / (2 h_S). Caching a value with m master tuples takes m v_R + v_E bytes from H_S. Setting
-  the derivative of misses (c_m + C / (2 h_S)) to zero gives
+  stops, C / (2 h_S) with C = N (c_IO(d) + d c_H + c_I). Caching a value with m master tuples takes
+  m v_R + v_E bytes from H_S. Setting the derivative of misses (c_m + C / (2 h_S)) to zero gives
 
       cache j  iff  n_j v_S > 2 phi (m_j v_R + v_E),   phi = (C / 2 h_S) / (c_m + C / 2 h_S),
 
-  where n_j stream tuples of j came since the last sweep's visit and phi is the disk's share of what a miss costs, measured sweep
-  by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that wait half a sweep. A uniform stream caches nothing, and where
-  the disk costs nothing any repeated value is cached.
+  where n_j stream tuples of j came since the last sweep's visit and phi is the stops' share of what
+  a miss costs, measured sweep by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that
+  wait half a sweep. A uniform stream caches nothing, and where the disk costs nothing any repeated
+  value is cached.
 - It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one
   (hysteresis 2), so that what has been hot once does not stay.
 - Its state is kept by its changes: the tuples that came since the last snapshot and the partitions
@@ -55,7 +56,7 @@ from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput
-from semistream.joins.scan_phase import largest_chunk
+from semistream.joins.scan_phase import ITERATION_COST, largest_chunk
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import has_strings, variable_bytes
@@ -80,25 +81,27 @@ class ElevatorjoinParameters(Settings):
                                                    "as many as the inequality gives")
     waiting_tuples: int = Field(0, ge=0, description="h_S, the most stream tuples that wait; 0: as "
                                                      "many as the memory holds and save anything")
-    disk_share: float = Field(0.0, ge=0, le=1, description="phi, the disk's share of what a miss "
+    disk_share: float = Field(0.0, ge=0, le=1, description="phi, the stops' share of what a miss "
                                                            "costs; 0: measured")
 
 
 class MissCosts:
-    """phi, the disk's share of what a miss costs: given, or measured sweep by sweep."""
+    """phi, the stops' share of what a miss costs: given, or measured sweep by sweep."""
 
     def __init__(self, given: float):
         self.phi, self._measure = given or 1.0, not given
-        # seconds of this sweep: reading R; everything else that misses cost
+        # of this sweep: seconds of reading R and probing; seconds of all else that misses cost
         self.disk = self.other = 0.0
+        self.stops = 0
 
     def end_sweep(self, sweeps: int) -> None:
-        """Take up what the sweep, the sweeps-th, has shown."""
+        """Take up what the sweep, the sweeps-th, has shown. A stop's own cost, c_I, cannot be timed
+        apart from its tuples' and is taken to be `ITERATION_COST`."""
         spent = self.disk + self.other
         if self._measure and spent > 0:
-            now = self.disk / spent
+            now = (self.disk + min(self.stops * ITERATION_COST, self.other)) / spent
             self.phi = (self.phi + now) / 2 if sweeps > 1 else now
-        self.disk = self.other = 0.0
+        self.disk, self.other, self.stops = 0.0, 0.0, 0
 
 
 class Elevatorjoin(SemiStreamJoin):
@@ -146,18 +149,18 @@ class Elevatorjoin(SemiStreamJoin):
     def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray,
              arrived: float) -> Iterator[JoinOutput]:
         """ADD the misses to H_S; stop at the next partition whenever it is full."""
-        begun = time.perf_counter()
+        begun = self.clock()
         buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
         absent = buffer.look_up(self.master)
         if len(absent):
             yield self.output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
         while True:
             full = yield from fill(self.h_s, buffer, self.output)
-            self.costs.other += time.perf_counter() - begun
+            self.costs.other += self.clock() - begun
             if not full:
                 return
             yield from self.iterate()
-            begun = time.perf_counter()
+            begun = self.clock()
 
     def iterate(self) -> Iterator[JoinOutput]:
         """The disk phase: the elevator's next stop, where all tuples that wait for that partition
@@ -169,14 +172,14 @@ class Elevatorjoin(SemiStreamJoin):
             at = h_s.next(0)
         visit = h_s.visit(at)
         for number in range(at, visit.reach):
-            reading = time.perf_counter()
+            reading = self.clock()
             if number == at:
                 self.master.prefetch(h_s.upcoming(at, self.master.buffers), self.spec.fetched)
             partition = DiskPartition(self.spec, number)  # READ
             found = h_s.find(partition.codes, visit)
             if found.total:
                 partition.read()
-            disk += time.perf_counter() - reading
+            disk += self.clock() - reading
             read += len(partition.codes)
             if found.total:
                 yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
@@ -187,7 +190,8 @@ class Elevatorjoin(SemiStreamJoin):
             self._switch(visit, partition, found.counts)
         self.position = at + 1
         self.costs.disk += disk
-        self.costs.other += time.perf_counter() - begun.at - disk
+        self.costs.other += self.clock() - begun.at - disk
+        self.costs.stops += 1
         self._end(begun, len(removed.slots), read, self.sweeps)
         if self.position >= self.master.partition_count:
             self._end_sweep()

@@ -11,18 +11,34 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
+class Clock:
+    """Seconds spent inside a join: it stands still while the caller has what came out."""
+
+    def __init__(self) -> None:
+        self._spent, self._since = 0.0, 0.0
+
+    def __call__(self) -> float:
+        """Seconds so far, for differences; to be read inside a step."""
+        return self._spent + time.perf_counter() - self._since
+
+    def timed(self, steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
+        """What the steps give; account is told the seconds spent inside each."""
+        while True:
+            self._since = time.perf_counter()
+            try:
+                item = next(steps)
+            except StopIteration:
+                return
+            finally:
+                seconds = time.perf_counter() - self._since
+                self._spent += seconds
+                account(seconds)
+            yield item
+
+
 def timed(steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
-    """What a join's steps give; account is told the seconds spent inside each step, not those that
-    the caller takes with what came out."""
-    while True:
-        start = time.perf_counter()
-        try:
-            item = next(steps)
-        except StopIteration:
-            return
-        finally:
-            account(time.perf_counter() - start)
-        yield item
+    """``Clock.timed`` by a clock that nobody else reads."""
+    return Clock().timed(steps, account)
 
 
 class Iteration(NamedTuple):
@@ -32,7 +48,7 @@ class Iteration(NamedTuple):
     w_s: int  # stream tuples finished through H_S
     disk_tuples: int
     bytes_read: int
-    seconds: float  # c_loop
+    seconds: float  # c_loop, without what the caller does with the output
     waiting: int  # tuples in H_S behind it
     cached: int  # master tuples in H_R behind it
     r_cycles: int  # full passes over R so far
