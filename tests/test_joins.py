@@ -23,6 +23,7 @@ ALGORITHMS = sorted(REGISTRY)
 FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
          for a in REGISTRY.values()
          for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields
+                   else [{}, {"filter_bits": 8}] if "filter_bits" in a.parameters.model_fields
                    else [{}])]
 
 

@@ -240,6 +240,8 @@ class Prediction:
     memory: dict[str, float]  # bytes by component
     h_s: float = 0.0  # tuples in H_S
     h_r: float = 0.0  # tuples in H_R
+    # parameters that the model itself has chosen for these sizes
+    chosen: dict[str, float] = field(default_factory=dict)
 
     @property
     def w(self) -> float:
@@ -260,7 +262,7 @@ class Prediction:
     def parameters(self) -> dict[str, float]:
         """For ``open_join``."""
         return {name: round(size, 3) if name.endswith("share") else int(size)
-                for name, size in self.sizes.items()}
+                for name, size in (self.sizes | self.chosen).items()}
 
 
 def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:

@@ -4,9 +4,12 @@ What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks
 elevator give together.
 
     loop
-        cache phase:  READ stream tuples; join each with H_R at once, or ADD it to the waiting tuples of its disk partition,
-                      which the index knows, until H_S is full
-        disk phase:   GO ON to the next partition of R for which tuples wait, READ it
+        cache phase, until H_S is full:
+            READ stream tuples; join each with H_R at once;
+            else, if the index or the filter knows that R lacks its key, it is unmatched;
+            else ADD it to the waiting tuples of its disk partition, which the index knows
+        disk phase:
+            GO ON to the next partition of R for which tuples wait, READ it, FILTER its keys
             OUTPUT each of its tuples r with each of its matches among them, and REMOVE them all
             SWITCH the join values that are worth it into the switching buffer
             MOVE the switching buffer to H_R once much of what waits has waited for its values, or it is full
@@ -31,6 +34,10 @@ Why it is fast:
   value is cached.
 - It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one
   (hysteresis 2), so that what has been hot once does not stay.
+- A tuple waits for N stops at most: the elevator only goes on, stops nowhere twice in a sweep, and
+  leaves nobody behind.
+- A tuple whose key R lacks would wait half a sweep for nothing. A few bits remain of each key that
+  was read (`joins/key_filter.py`): a key whose bits are not all there is answered at once.
 - Its state is kept by its changes: the tuples that came since the last snapshot and the partitions
   that were visited. A load that keeps it after every micro-batch writes what the batch brought, and
   not h_S tuples; so all of M can wait.
@@ -54,6 +61,7 @@ from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.key_filter import KeyFilter
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.scan_phase import ITERATION_COST, largest_chunk
@@ -65,6 +73,8 @@ from semistream.joins.stream_probing import PROBE_ROWS, probe, steps
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
+HYSTERESIS = 2.0  # a value stays while it is worth half of what let it in
+ABSENT_VALUES = True  # whether H_R has values without master tuples
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
 MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
 # values that so large a part of what waits has waited for are not kept back until the end of the
@@ -83,6 +93,9 @@ class ElevatorjoinParameters(Settings):
                                                      "many as the memory holds and save anything")
     disk_share: float = Field(0.0, ge=0, le=1, description="phi, the stops' share of what a miss "
                                                            "costs; 0: measured")
+    filter_bits: int = Field(0, ge=-1, le=32, description="Bits per master tuple of a filter that "
+                                                          "knows absent keys; 0: chosen from M by "
+                                                          "the cost model; -1: no filter")
 
 
 class MissCosts:
@@ -105,7 +118,7 @@ class MissCosts:
 
 
 class Elevatorjoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N."""
+    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N + filter."""
 
     h_s: ByPartition
     parameters: ElevatorjoinParameters
@@ -113,6 +126,8 @@ class Elevatorjoin(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: ElevatorjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
+        self.filter = KeyFilter(self.master, max(parameters.filter_bits, 0))
+        self.arena.reserve("filter", self.filter.size)
         self.pool = self.arena.free  # for H_S and H_R
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
         most = int(
@@ -151,9 +166,11 @@ class Elevatorjoin(SemiStreamJoin):
         """ADD the misses to H_S; stop at the next partition whenever it is full."""
         begun = self.clock()
         buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
-        absent = buffer.look_up(self.master)
-        if len(absent):
-            yield self.output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
+        self.stats.cache_hits += len(rejected)
+        for rows in (absent, rejected):
+            if len(rows):
+                yield self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
         while True:
             full = yield from fill(self.h_s, buffer, self.output)
             self.costs.other += self.clock() - begun
@@ -180,6 +197,7 @@ class Elevatorjoin(SemiStreamJoin):
             if found.total:
                 partition.read()
             disk += self.clock() - reading
+            self.filter.add(number, partition.codes)
             read += len(partition.codes)
             if found.total:
                 yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
@@ -225,7 +243,7 @@ class Elevatorjoin(SemiStreamJoin):
         # that a value with one master tuple needs
         least = 2 * self._price * (self.v_r + h_r.ENTRY) / self.h_s.tuple_bytes
         rows = np.arange(len(counts)) if self.whole else np.flatnonzero(counts > least)
-        absent = np.flatnonzero((visit.number > 0) & ~visit.met)
+        absent = np.flatnonzero((visit.number > 0) & ~visit.met & ABSENT_VALUES)
         absent = absent[self._worth(self._surely(visit.number[absent]), 0) > 1]
         if not (len(rows) or len(absent)):
             return
@@ -286,7 +304,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.costs.end_sweep(self.sweeps)
         h_r = self.h_r
         if h_r.entries and self._price and not self.whole:  # not while there is memory to spare
-            keep = 2 * self._worth(h_r.frequencies, h_r.counts) > 1
+            keep = HYSTERESIS * self._worth(h_r.frequencies, h_r.counts) > 1
             gone = int((~keep).sum()) * h_r.ENTRY + int(h_r.counts[~keep].sum()) * self.v_r
             if gone * SLACK_SHARE > h_r.used:
                 h_r.keep(keep)
