@@ -195,9 +195,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     algorithms.add_argument("--json", action="store_true", help="as JSON")
     for name, run, about in (("status", _status, "show how a streaming app is doing"),
                              ("stop", _stop, "ask a streaming app to drain and stop")):
-        command(name, run,
-                about).add_argument("app", nargs="?" if name == "status" else None,
-                                    help="name of the app" + (" [all]" if name == "status" else ""))
+        many = name == "status"
+        command(name, run, about).add_argument("app", nargs="?" if many else None,
+                                               help="name of the app" + (" [all]" if many else ""))
     for name, about in (("reset", "take away an app's rows, ledger and checkpoint, so that it "
                                   "loads its source anew"),
                         ("remove", "the same, with the app's reports")):

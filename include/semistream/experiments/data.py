@@ -129,8 +129,8 @@ def _repeated(first: int, count: int, tuples: int) -> np.ndarray:
     return np.random.default_rng((1, first)).integers(1, tuples + 1, count)
 
 
-def _tuples(tuples: int, keys: Callable[[int, int, int], np.ndarray]) -> tuple[
-        pa.Schema, str, Iterator[pa.RecordBatch]]:
+def _tuples(tuples: int, keys: Callable[[int, int, int], np.ndarray]
+            ) -> tuple[pa.Schema, str, Iterator[pa.RecordBatch]]:
     width = MASTER_BYTES - 16  # the stored key code has 8 bytes
     schema = pa.schema([("key", pa.int64()), ("payload", pa.binary(width))])
 
@@ -151,8 +151,9 @@ def stream_batch(keys: np.ndarray, start: int = 0) -> pa.RecordBatch:
     note = np.zeros((len(keys), STREAM_BYTES - 8), np.uint8)
     note[:, :8] = np.arange(start, start + len(keys))[:, None].view(np.uint8)
     kind = pa.binary(STREAM_BYTES - 8)
-    return pa.RecordBatch.from_arrays([pa.array(keys), pa.FixedSizeBinaryArray.from_buffers(
-        kind, len(keys), [None, pa.py_buffer(note.tobytes())])], ["key", "note"])
+    notes = pa.FixedSizeBinaryArray.from_buffers(kind, len(keys),
+                                                 [None, pa.py_buffer(note.tobytes())])
+    return pa.RecordBatch.from_arrays([pa.array(keys), notes], ["key", "note"])
 
 
 class ZipfStream:

@@ -52,9 +52,10 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
     Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section "
-              "2.2"), Algorithm("ssj", "SSJ", "ssj.Ssj", "ssj.SsjParameters",
-                                "Naeem, Jamil: An Efficient Stream-based Join to Process "
-                                "End User Transactions in Real-Time Data Warehousing (2014)"),
+              "2.2"),
+    Algorithm("ssj", "SSJ", "ssj.Ssj", "ssj.SsjParameters",
+              "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in "
+              "Real-Time Data Warehousing (2014)"),
     Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
     Algorithm("hybridjoin",
