@@ -1,5 +1,5 @@
-"""What ELEVATORJOIN promises beyond the contract: nobody waits longer than a sweep, and a key that R
-lacks mostly not at all."""
+"""What ELEVATORJOIN promises beyond the contract: nobody waits for more than a sweep, and a key that
+R lacks mostly not at all."""
 
 import numpy as np
 import pyarrow as pa

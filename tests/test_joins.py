@@ -45,9 +45,8 @@ def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", pa
 def chunks(stream, lengths):
     at = 0
     for n in lengths:
-        yield from stream.slice(at,
-                                n).combine_chunks().to_batches() or [pa.RecordBatch.from_pylist(
-                                    [], stream.schema)]
+        yield from stream.slice(at, n).combine_chunks().to_batches() or [
+            pa.RecordBatch.from_pylist([], stream.schema)]
         at += n
 
 
@@ -128,8 +127,9 @@ def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_hash_collisions_cost_time_and_no_row(algorithm, monkeypatch):
     real = keys_module.codes
-    monkeypatch.setattr(keys_module, "codes", lambda columns,
-                        kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]))
+    monkeypatch.setattr(keys_module, "codes",
+                        lambda columns, kinds: (real(columns, kinds)[0] % 5,
+                                                real(columns, kinds)[1]))
     master = pa.table({"k": [f"key{i}" for i in range(60)], "v": range(60)})
     stream = pa.table({"id": range(2000), "k": [f"key{i * i % 70}" for i in range(2000)]})
     join = start(algorithm, stream, master, [("k", "k")], memory=60_000)

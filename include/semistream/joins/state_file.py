@@ -49,8 +49,8 @@ class JoinState:
                     writer.write_table(table, WRITTEN_ROWS)
                 parts.append([name, part.size, part.check])
             foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to}).encode()
-            file.write(foot + len(foot).to_bytes(8, "little") + zlib.crc32(foot)
-                       .to_bytes(4, "little"))
+            file.write(foot + len(foot).to_bytes(8, "little")
+                       + zlib.crc32(foot).to_bytes(4, "little"))
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
@@ -86,7 +86,7 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
         raise StateError(f"the join state {path} cannot be read: {e}") from e
     header = data[:len(HEADER)].to_pybytes()
     if header.startswith(MAGIC) and header != HEADER and header.endswith(b"\n"):
-        former = header[len(MAGIC):-1].decode()
+        former = header[len(MAGIC):-1].decode(errors="replace")
         raise StateError(f"the join state {path} is of format {former}, and this version reads "
                          f"format {FORMAT}. Go on with the version that wrote it until the join is "
                          "drained, or begin again with another app name and checkpoint.")
