@@ -20,7 +20,8 @@ from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
 BENCHMARKS = {"memory": "memory", "grid": "grid", "duckdb": "duckdb_join", "spark": "spark_join",
               "scale-out": "scale_out", "sinks": "sinks", "start": "start_up",
-              "workers": "workers"}  # name: module
+              "workers": "workers",
+              "elevatorjoin-ablation": "elevatorjoin_ablation"}  # name: module
 RUNS = {"smallest": 1, "small": 3, "full": 5}
 
 
