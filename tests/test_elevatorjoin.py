@@ -1,5 +1,8 @@
-"""What ELEVATORJOIN promises beyond the contract: no tuple waits for more than a sweep, and one whose
-key R lacks mostly not at all."""
+"""What ELEVATORJOIN promises beyond the contract: no tuple waits for more than a sweep, and one
+whose key R lacks mostly not at all."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -100,3 +103,17 @@ def test_the_model_takes_a_filter_where_keys_are_absent_and_memory_allows(master
     assert start(master, sample=chunk(absent), filter_bits=-1).filter.size == 0
     assert start(master, 24_000, sample=chunk(absent)).filter.size < 0.5 * 24_000
     assert not tune("elevatorjoin", workload(), 6e6, TYPICAL).chosen
+
+
+def test_the_ablation_runs_in_its_smallest_form(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    from benchmarks.__main__ import main
+
+    variants = "no filter,no index: ssbj"
+    assert main(["elevatorjoin-ablation", "--scale", "smallest", "--runs", "1", "--set",
+                 f"variants={variants}", "--data", str(tmp_path / "data"), "--output",
+                 str(tmp_path)]) == 0
+    lines = (tmp_path / "elevatorjoin-ablation-smallest.jsonl").read_text().splitlines()
+    rows = {row["peer"]: row for row in map(json.loads, lines)}
+    assert set(rows) == {"elevatorjoin", *variants.split(",")}
+    assert all(row["right"] and row["rate"] > 0 for row in rows.values())
