@@ -153,18 +153,33 @@ def _readable_file(file: Path, *arguments: Any) -> Iterator[tuple[int, pa.Record
 def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str, str],
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none."""
-    if kind == "parquet":
-        parquet = open_parquet(file)
-        if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
-            raise CannotRecount(f"{file} has no column {lacking[0]}")
-        for batch in parquet.iter_batches(ROWS, columns=list(ids)):
-            yield len(batch), batch
-    elif kind == "csv":
-        yield from _pieces(_csv_rows(file, stream, options), ids)
-    elif kind == "json":
-        yield from _pieces(_json_rows(file, stream), ids)
-    else:
-        raise CannotRecount(f"no way is known to read {kind} again")
+    if kind not in COUNTED:
+        raise CannotRecount(f"files of the format {kind} cannot be read again; those that can are "
+                            f"{', '.join(COUNTED)}")
+    yield from COUNTED[kind](file, stream, options, ids)
+
+
+def _parquet_ids(file: Path, _stream: StreamSpec, _options: dict[str, str],
+                 ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    parquet = open_parquet(file)
+    if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
+        raise CannotRecount(f"{file} has no column {lacking[0]}")
+    for batch in parquet.iter_batches(ROWS, columns=list(ids)):
+        yield len(batch), batch
+
+
+def _csv_ids(file: Path, stream: StreamSpec, options: dict[str, str],
+             ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    return _pieces(_csv_rows(file, stream, options), ids)
+
+
+def _json_ids(file: Path, stream: StreamSpec, _options: dict[str, str],
+              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    return _pieces(_json_rows(file, stream), ids)
+
+
+# the file formats (of ``config.FILE_FORMATS``) that can be counted again, and how
+COUNTED = {"parquet": _parquet_ids, "csv": _csv_ids, "json": _json_ids}
 
 
 def _pieces(rows: Iterator[tuple[Any, ...] | None],

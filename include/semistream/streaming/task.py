@@ -1,5 +1,4 @@
-"""What one Spark task does: join one partition of a micro-batch and load the result, exactly
-once."""
+"""One Spark task: it joins one partition of a micro-batch and loads the result exactly once."""
 
 from __future__ import annotations
 
@@ -29,21 +28,22 @@ from semistream.streaming.workers.operators import OperatorCache, use_memory_fil
 from semistream.streaming.workers.parquet import read_partition
 from semistream.warehouse.ids import LONG_ID, has_long_id
 
-SUMMARY = "summary STRING"  # what a task returns to mapInArrow
+SUMMARY = "summary STRING"  # schema of the row that a task returns to mapInArrow
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
           "bytes_read", "seconds")
 
-# workers are reused, so that the next micro-batch need not read the state back
+# Spark reuses a worker: the next micro-batch finds its operator here and reads no state
 operators = OperatorCache()
 
 
 @dataclass(frozen=True)
 class Work:
-    """One micro-batch, or the drain after it, as every task of it is told.
+    """A micro-batch, or the drain after it: what all its tasks are given.
 
-    checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples,
-    ``_corrupt_record`` left out; files: of the micro-batch, which the tasks read themselves; none
-    where Spark brings the tuples. sources: its files, whoever reads them.
+    states: name of the state file by partition; checkpoint: directory of the join states, shared by
+    all workers; stream: schema of the tuples without ``_corrupt_record``; files: paths that the
+    tasks read themselves, empty where Spark brings the tuples; sources: the micro-batch's files,
+    whether the tasks or Spark read them.
     """
 
     app: str
@@ -59,13 +59,13 @@ class Work:
     sources: tuple[SourceFile, ...] = ()
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row."""
+        """The function for ``mapInArrow``. Yields one row: the partition's ledger row as JSON."""
         names = [*self.stream.names, RAW]
         named = (batch.rename_columns(names[:batch.num_columns]) for batch in batches)
         yield pa.record_batch([pa.array([self._summary(named)])], names=["summary"])
 
     def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
-        """The function for ``mapPartitions``, where Spark brings no tuples; gives the same."""
+        """The function for ``mapPartitions``, if Spark brings no tuples. Yields the same row."""
         yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[pa.RecordBatch]) -> str:
@@ -79,11 +79,11 @@ class Work:
         return json.dumps(entry)
 
     def join_partition(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
-        """Join and load one partition, unless that has been done; gives the ledger row that
-        counts."""
+        """Join and load one partition, unless an earlier attempt did so. Returns the ledger row of
+        the attempt that was first."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
-            for _ in batches:  # a worker that leaves input unread cannot be reused
+            for _ in batches:  # Spark does not reuse a worker that leaves input unread
                 pass
             return done
         join = self._operator(partition)
@@ -113,13 +113,13 @@ class Work:
         yield from read_partition(self.files, self.plan, self.stream, partition, key)
 
     def _operator(self, partition: int) -> SemiStreamJoin:
-        """The operator as it stood after the batch before: the one at hand, or a new one that takes
-        up the state."""
+        """The operator in its state after the previous batch: the cached one, or a new one that
+        restores the state."""
         before = self.states.get(partition, "")
         cached = operators.take((self.checkpoint, partition, before)) if before else None
         if cached is not None:
             return cached
-        operators.clear()  # its memory, before the next one takes its own
+        operators.clear()  # frees an operator's memory before the next one allocates its own
         join = self.plan.open(self.stream, partition)
         if before:
             join.restore(*JoinState.read(Path(self.checkpoint) / "state" / before))
@@ -127,7 +127,8 @@ class Work:
 
     def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch],
              spool: Spool) -> Counter[str]:
-        """Feed the operator; gives the number of tuples that it was not given, by reason."""
+        """Feed the operator. Returns the number of tuples that were rejected before it, by
+        reason."""
         refused: Counter[str] = Counter()
         for batch in batches:
             batch, rejected = split_unparsable(batch)
@@ -147,8 +148,8 @@ class Work:
 
     def _entry(self, partition: int, join: SemiStreamJoin, before: dict[str, Any],
                refused: Counter[str]) -> dict[str, Any]:
-        """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing
-        is loaded."""
+        """The partition's ledger row. Raises StateError if its tuples do not add up: nothing is
+        loaded."""
         now = join.stats.as_dict()
         entry = {name: now[name] - before[name] for name in SUMMED}
         rejected = {r: n for r in now["rejected"]
@@ -174,7 +175,8 @@ class Work:
                         "state_file": self._state_file(partition, entry["rows_read"])}
 
     def _state_file(self, partition: int, rows_read: int) -> str:
-        """A new name; that of the state before where no tuple has come, and nothing has changed."""
+        """The state's file name: a new one, or the previous one if no tuple came and nothing
+        changed."""
         before = self.states.get(partition)
         if before and not rows_read and not self.drain:
             return before
@@ -183,19 +185,19 @@ class Work:
 
 @cache
 def keep_modules() -> None:
-    """Once in a process, when all is imported and compiled: Spark's daemon collects garbage after
-    every task, which takes a tenth of a second if it looks at all of that."""
+    """Exclude all modules and compiled kernels from garbage collection, once per process. Spark's
+    daemon collects garbage after every task; scanning them would take 0.1 s each time."""
     gc.freeze()
 
 
 def get_ready(_: Iterator[object]) -> None:
-    """A task after which its worker has imported what a micro-batch's needs; PyArrow and Numba do
-    so at their first calls."""
+    """A task that makes its worker import what a micro-batch's tasks need. PyArrow and Numba import
+    and compile at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
 
 
 def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """(tuples without ``_corrupt_record``, those that could not be parsed or None)."""
+    """(the parsed tuples without ``_corrupt_record``, the unparsable ones or None)."""
     if RAW not in batch.schema.names:
         return batch, None
     good, broken = split(batch, pc.is_valid(batch.column(RAW)))
@@ -203,15 +205,15 @@ def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBa
 
 
 def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """(the other tuples, the wrong ones or None)."""
+    """(tuples where `wrong`, bool[n], is false; those where it is true, or None)."""
     if not pc.any(wrong).as_py():
         return batch, None
     return batch.filter(pc.invert(wrong)), batch.filter(wrong)
 
 
 def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
-    """A partition's ledger row for a batch that brings it nothing, from that of the commit
-    before."""
+    """The ledger row of a partition that gets no tuple in this batch, made from its row of the
+    previous commit."""
     nothing = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
     return ledger_row(entry) | nothing | {"batch": batch, "drain": 0,
                                           "waiting_before": entry["waiting"], "r_cycles": 0.0,
