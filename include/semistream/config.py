@@ -233,7 +233,7 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     return ConfigError(where, f"is wrong: {first['msg']}", first["input"], remedy)
 
 
-def _pairs(value: Any) -> Any:
+def pairs(value: Any) -> Any:
     """{'a': 'b'}, ['a=b', 'c'] or 'a=b' as a mapping; a lone name maps to itself."""
     if isinstance(value, str):
         value = [value]
@@ -263,12 +263,12 @@ def _quoted(name: Any) -> str:
 
 
 def _types(value: Any) -> Any:
-    """As ``_pairs``, and 'a=string,b, c=decimal(12,2)' in one text: a, and 'b, c'."""
+    """As ``pairs``, and 'a=string,b, c=decimal(12,2)' in one text: a, and 'b, c'."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
         value = [part for v in value for part in ([v] if TYPED.sub("", v) else TYPED.findall(v))]
-    return _pairs(value)
+    return pairs(value)
 
 
 def _validators(field: Any) -> list[Any]:
@@ -282,7 +282,7 @@ def _positive(value: ByteSize) -> ByteSize:
     return value
 
 
-Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Pairs = Annotated[dict[str, str], BeforeValidator(pairs)]
 Types = Annotated[dict[str, str], BeforeValidator(_types)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
@@ -312,7 +312,7 @@ class JoinSettings(Settings):
                                                             "instance 64MB")
     join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched "
                                                      "ones too, with nulls")
-    parameters: Annotated[dict[str, Any], BeforeValidator(_pairs)] = Field(
+    parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = Field(
         {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream "
                         "algorithms`)")
 
@@ -363,6 +363,12 @@ class StreamSpec(Settings):
         """Raises ConfigError as ``secrets`` does."""
         return self.options | self.secrets()
 
+    def shown(self) -> Self:
+        """Without options that may hold a secret."""
+        options = {k: v for k, v in self.options.items()
+                   if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
+        return self.model_copy(update={"options": options})
+
 
 class MasterSpec(Settings):
     """A job's master data and its dimension table."""
@@ -406,14 +412,69 @@ class Job(Settings):
                                                "stream's id columns, for those who look rows up by "
                                                "them; the load takes longer with it")
 
+    @property
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (self.stream,)
+
+    def fact_ids(self, added: pa.Schema) -> tuple[str, ...]:
+        """The fact table's columns that identify what a row was joined of. added: its columns
+        besides those of the (left) stream."""
+        return self.stream.id
+
     def to_ledger(self) -> str:
         """JSON that ``Job.load`` takes again, without options of the source that may hold a
         secret."""
-        options = {k: v for k, v in self.stream.options.items()
-                   if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
-        return self.model_copy(
-            update={"stream": self.stream.model_copy(
-                update={"options": options})}).model_dump_json()
+        return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
+
+
+SIDES = ("left", "right")  # of a job of two streams
+SideJoinType = Literal["inner", "left", "right", "full"]
+
+
+class StreamStreamJob(Settings):
+    """One load of two streams: what they are, how they join and where the result goes.
+
+    The fact table has the columns of the left stream, then those of the right one, of which those
+    that the left one has too are called right_COLUMN.
+    """
+
+    name: str = Field(description="Name of the job")
+    left: StreamSpec
+    right: StreamSpec
+    on: Pairs = Field(description="Join columns: a name, or LEFT=RIGHT; several for a composite "
+                                  "key")
+    join_type: SideJoinType = Field("inner", description="inner: joined tuples only; left, right, "
+                                                         "full: also those of that stream, or of "
+                                                         "both, that certainly have no partner, "
+                                                         "with nulls")
+    fact_table: str = Field(description="Table that receives the joined tuples")
+    index_ids: bool = Field(False, description="Whether the fact table has an index on both "
+                                               "streams' id columns; the load takes longer with "
+                                               "it")
+
+    @property
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (self.left, self.right)
+
+    def fact_ids(self, added: pa.Schema) -> tuple[str, ...]:
+        """As ``Job.fact_ids``."""
+        return (*self.left.id, *(n if n in added.names else f"right_{n}" for n in self.right.id))
+
+    def to_ledger(self) -> str:
+        """JSON that ``StreamStreamJob.load`` takes again, without options that may hold a
+        secret."""
+        shown = {"left": self.left.shown(), "right": self.right.shown()}
+        return self.model_copy(update=shown).model_dump_json()
+
+
+AnyJob = Job | StreamStreamJob
+
+
+def job_of(values: dict[str, Any]) -> AnyJob:
+    """The job that a mapping is: of two streams where it has ``left`` or ``right``. Raises
+    ConfigError."""
+    two = "left" in values or "right" in values
+    return StreamStreamJob.load(values) if two else Job.load(values)
 
 
 class Places(Settings):

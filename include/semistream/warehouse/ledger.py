@@ -15,8 +15,9 @@ independent count of its tuples::
     {"format": "outbox",  "offsets": [{"id": 7311}],     "start": [{"id": 7200}]}         # outbox ids start < id <= end
     {"format": "kafka",   "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}   # start <= offset < end
 
-``start`` holds where the batch before ended (null: the source's beginning), one element a source,
-as Spark's offset log has it. A drain's is ``{}``. ``files`` is their number (an earlier version had
+``start`` holds where the batch before ended (null: the source's beginning), as Spark's offset log
+has it. A drain's is ``{}``. Of two streams it is ``{"left": …, "right": …}``, each of them as
+above. ``files`` is their number (an earlier version had
 their paths). ``load_files`` names them, with size and time as they were when the batch began; those
 that are gone from the source are forgotten there by and by.
 
@@ -89,6 +90,11 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
         retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and is_transient(e)),
         reraise=True, wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
     return attempts(work)
+
+
+def parts_of(offsets: dict[str, Any]) -> list[dict[str, Any]]:
+    """``source_offsets`` of each stream."""
+    return [offsets[side] for side in ("left", "right")] if "left" in offsets else [offsets]
 
 
 class Ledger:
@@ -218,7 +224,7 @@ class Ledger:
         f, said = load_files.c, select(
             load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
         offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
-        if isinstance(offsets.get("files"), list):
+        if isinstance(offsets.get("files"), list):  # of an earlier version
             return offsets, offsets["files"]
         paths = select(f.path).where(f.app == self.app, f.batch == batch).order_by(f.number)
         return offsets, self.run(lambda connection: list(connection.scalars(paths)))
@@ -284,11 +290,13 @@ def app_number(connection: Connection, app: str) -> int | None:
 def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
     key = load_id(number, entry["batch"], entry["drain"], entry["partition"])
     return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]),
-            "rejected": json.dumps(entry["rejected"]), "committed_at": utc_now()}
+            "rejected": json.dumps(entry["rejected"]),
+            "sides": json.dumps(entry["sides"]) if entry.get("sides") else None,
+            "committed_at": utc_now()}
 
 
 def _entry(row: Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)
     del values["committed_at"], values["load_id"]
-    return {**values, "memory": json.loads(values["memory"]),
-            "rejected": json.loads(values["rejected"])}
+    return {**values, **{name: json.loads(values[name]) if values[name] else None
+                         for name in ("memory", "rejected", "sides")}}

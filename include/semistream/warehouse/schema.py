@@ -74,6 +74,9 @@ load_batches = Table(
     Column("memory_peak", BigInteger, nullable=False),  # bytes
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
+    # JSON: of each of two streams waiting_before, rows_read, matched, rejected and waiting, which
+    # add up to the above; null: it is a stream joined with master data
+    Column("sides", Text),
     Column("state_file", Text, nullable=False),  # the join state after this batch
     # of the rows in the fact table, see checksum.py; null: loaded before there were any
     Column("facts_checksum", BigInteger),
@@ -114,6 +117,7 @@ unmatched = Table(
     *row_key(),
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
+    Column("side", String(5)),  # "left" or "right" of two streams; null: there is one
     Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),

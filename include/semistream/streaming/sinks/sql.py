@@ -41,7 +41,7 @@ class SqlSink:
 
     url: str = field(repr=False)
     fact: str
-    master: str
+    master: str  # empty where two streams are joined
     retry: float
     index_ids: bool = False  # of the fact table, on the stream's id columns
     two_phase: ClassVar[bool] = False

@@ -1,0 +1,167 @@
+"""What a task runs on its partition: the join of a stream with R, or that of two streams.
+
+Both are fed a side's tuples, tell what they have finished, and are kept, or saved, from one
+micro-batch to the next. A stream that is joined with R is side 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from semistream.config import SIDES
+from semistream.joins import JoinState, SemiStreamJoin
+
+if TYPE_CHECKING:
+    from semistream.stream_joins import StreamStreamJoin
+
+SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
+          "bytes_read", "seconds")
+Refused = Counter[tuple[int, str]]  # tuples that the operator was not given, by side and reason
+
+
+class Finished(NamedTuple):
+    """joined: rows of ``output_schema``; unmatched: tuples of the side, and ``reason``."""
+
+    joined: pa.RecordBatch | None
+    unmatched: pa.RecordBatch | None
+    side: int = 0
+
+
+class Joining(Protocol):
+    """An operator in a task."""
+
+    output_schema: pa.Schema
+
+    def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
+        """Take in tuples of a side."""
+
+    def settle(self) -> Iterator[Finished]:
+        """The tuples of the micro-batch are in."""
+
+    def drain(self) -> Iterator[Finished]:
+        """Finish what waits."""
+
+    def count(self) -> Any:
+        """How much it has done so far, for ``entry``."""
+
+    def entry(self, before: Any, refused: Refused) -> dict[str, Any]:
+        """What the ledger says of it since ``before``; sides: of each of two streams by itself."""
+
+    def save(self, path: Path, before: str) -> None:
+        """Write the state; before: name of the file that has the former one, if any."""
+
+    def restore(self, path: Path) -> None:
+        """Take up a state in a new operator."""
+
+    def close(self) -> None:
+        """Give back memory and files now: its parts refer to it, so that it would stay until the
+        next garbage collection. It cannot be used any more."""
+
+
+class WithMaster:
+    """A stream, joined with R."""
+
+    def __init__(self, join: SemiStreamJoin):
+        self.join, self.output_schema = join, join.output_schema
+
+    def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
+        return (Finished(*output) for output in self.join.process(tuples))
+
+    def settle(self) -> Iterator[Finished]:
+        return iter(())
+
+    def drain(self) -> Iterator[Finished]:
+        return (Finished(*output) for output in self.join.drain())
+
+    def count(self) -> dict[str, Any]:
+        return deepcopy(self.join.stats.as_dict())
+
+    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
+        now, master = self.join.stats.as_dict(), self.join.master
+        entry = {name: now[name] - before[name] for name in SUMMED}
+        rejected = _since(now["rejected"], before["rejected"])
+        rejected |= {reason: n for (_, reason), n in refused.items()}
+        entry["rows_read"] += refused.total()
+        entry["unmatched"] += refused.total()
+        return entry | {"master": master.name, "master_version": master.version,
+                        "waiting_before": before["waiting"], "waiting": now["waiting"],
+                        "r_cycles": entry["disk_tuples_read"] / max(master.tuple_count, 1),
+                        "memory_peak": now["memory_peak"], "memory": now["memory"],
+                        "rejected": rejected}
+
+    def save(self, path: Path, before: str) -> None:
+        self.join.snapshot(changes=bool(before)).write(path, before)
+
+    def restore(self, path: Path) -> None:
+        self.join.restore(*JoinState.read(path))
+
+    def close(self) -> None:
+        self.join.master.close()
+        vars(self.join).clear()
+
+
+class OfTwoStreams:
+    """Two streams, joined with each other. A tuple waits as long as it is held, also where it has
+    had a partner."""
+
+    def __init__(self, join: StreamStreamJoin):
+        self.join, self.output_schema = join, join.output_schema
+
+    def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
+        return self._finished(self.join.process(side, tuples))
+
+    def settle(self) -> Iterator[Finished]:
+        """Both streams have nothing more for the moment."""
+        return self._finished(self.join.idle(0.0))
+
+    def drain(self) -> Iterator[Finished]:
+        return self._finished(self.join.drain())
+
+    @staticmethod
+    def _finished(outputs: Iterator[Any]) -> Iterator[Finished]:
+        return (Finished(output.joined, output.unmatched, output.side) for output in outputs)
+
+    def count(self) -> dict[str, Any]:
+        return deepcopy(self.join.stats.as_dict())
+
+    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
+        now = self.join.stats.as_dict()
+        sides = {}
+        for side, name in enumerate(SIDES):
+            a, b = before[name], now[name]
+            rejected = _since(b["unmatched"], a["unmatched"])
+            rejected |= {reason: n for (of, reason), n in refused.items() if of == side}
+            outside = sum(n for (of, _), n in refused.items() if of == side)
+            sides[name] = {"waiting_before": a["held"],
+                           "rows_read": b["rows_read"] - a["rows_read"] + outside,
+                           "matched": b["matched"] - a["matched"], "rejected": rejected,
+                           "waiting": b["held"]}
+        total = {name: sum(s[name] for s in sides.values())
+                 for name in ("waiting_before", "rows_read", "matched", "waiting")}
+        rejected = sum((Counter(s["rejected"]) for s in sides.values()), Counter())
+        return total | {
+            "unmatched": rejected.total(), "rejected": dict(rejected), "sides": sides,
+            **{name: now[name] - before[name] for name in ("output_rows", "bytes_read", "seconds")},
+            "cache_hits": 0, "disk_tuples_read": 0, "r_cycles": 0.0, "master": "",
+            "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
+
+    def save(self, path: Path, before: str) -> None:
+        self.join.snapshot().write(path)
+
+    def restore(self, path: Path) -> None:
+        (state,) = JoinState.read(path)
+        self.join.restore(state)
+
+    def close(self) -> None:
+        vars(self.join).clear()
+
+
+def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """By reason, those that have come."""
+    return {reason: n for reason in now if (n := now[reason] - before.get(reason, 0))}
