@@ -1,5 +1,5 @@
-"""A small load of two streams: orders and their lines, in files of their own, and what the warehouse
-must hold afterwards."""
+"""A small load of two streams, orders and their lines, in files of their own; and what the
+warehouse must hold afterwards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from sqlalchemy import text
 
 from loads import Running, SmallLoad, same
 from semistream.config import Places, StreamStreamJob
 from semistream.streaming.app import Load
 from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.warehouse import connect
 
 ORDERS = pa.schema([("id", pa.int64()), ("order_no", pa.string()), ("customer", pa.int64())])
 LINES = pa.schema([("line", pa.int64()), ("order_no", pa.string()), ("amount", pa.float64())])
@@ -28,6 +30,8 @@ COLUMNS = ("id", "order_no", "customer", "line", "right_order_no", "amount")
 class Pair:
     """Two streams that are joined on order_no, many-to-many. Some tuples have no partner, some no
     key."""
+
+    script = "stream_stream_join.py"
 
     def __init__(self, home: Path, warehouse_url: str, join_type: str = "inner", seed: int = 1):
         self.places = Places(home=home, warehouse_url=warehouse_url)
@@ -51,7 +55,8 @@ class Pair:
     def tuples(self, side: str, rows: int, keys: np.ndarray | None = None) -> pa.Table:
         """The next tuples of a side; they are remembered."""
         first = len(self.rows[side])
-        keys = self.random.integers(0, 400, rows) + (200 if side == "right" else 0) if keys is None else keys
+        if keys is None:
+            keys = self.random.integers(0, 400, rows) + (200 if side == "right" else 0)
         names = [None if k % 101 == 100 else f"o{k}" for k in keys.tolist()]
         if side == "left":
             new = [{"id": first + i, "order_no": n, "customer": i % 7} for i, n in enumerate(names)]
@@ -78,7 +83,7 @@ class Pair:
 
     def settings(self, **values: Any) -> StreamStreamSettings:
         return StreamStreamSettings.load({"job": "orders", "partitions": 2, "memory": "400KB",
-                                          "algorithm": "xjoin", "max_files": 1, **values})
+                                          "max_files": 1, **values})
 
     def yaml(self) -> Path:
         """The job as a file, for an app in a process of its own."""
@@ -98,6 +103,12 @@ class Pair:
         return Running(lambda: self.run(spark, **values))
 
     query = SmallLoad.query
+
+    def execute(self, sql: str) -> None:
+        engine = connect(self.places.warehouse_url)
+        with engine.begin() as connection:
+            connection.execute(text(sql))
+        engine.dispose()
 
     def expected(self) -> tuple[Counter, Counter]:
         """(joined rows, unmatched tuples with their side and reason), where both streams have
@@ -126,6 +137,13 @@ class Pair:
     def facts(self) -> Counter:
         return Counter(self.query(f"SELECT {', '.join(COLUMNS)} FROM fact_orders"))
 
+    def delta_facts(self, uri: str) -> Counter:
+        """``facts`` where they are in a Delta table."""
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(uri).to_pyarrow_table().select(list(COLUMNS))
+        return Counter(tuple(row.values()) for row in rows.to_pylist())
+
     def unmatched(self) -> Counter:
         ids = {"left": "id", "right": "line"}
         rows = self.query("SELECT side, reason, stream_id, tuple FROM unmatched")
@@ -145,9 +163,9 @@ class Pair:
         entries = self.query("SELECT batch, drain, waiting_before, rows_read, matched, unmatched, "
                              "waiting, sides FROM load_batches ORDER BY batch, drain, partition")
         read = Counter()
-        for *_, before, rows, matched, unmatched, waiting, text in entries:
+        for *_, before, rows, matched, unmatched, waiting, told in entries:
             assert before + rows == matched + unmatched + waiting
-            sides = json.loads(text)
+            sides = json.loads(told)
             for side, s in sides.items():
                 read[side] += s["rows_read"]
                 assert s["waiting_before"] + s["rows_read"] == s["matched"] + sum(

@@ -14,7 +14,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -370,6 +370,42 @@ class StreamSpec(Settings):
         return self.model_copy(update={"options": options})
 
 
+class WatermarkSpec(Settings):
+    """A column of event time that advances."""
+
+    column: str = Field(description="Column of times: a join column, or one of within")
+    delay: float = Field(0, ge=0, description="How much older a tuple may be than the newest before "
+                                              "it, in seconds; of a column of integers in its unit")
+
+
+class SideSpec(StreamSpec):
+    """One of two streams, and what it promises about tuples that are still to come. Each promise
+    lets tuples go that wait for them. A tuple that breaks one is kept in unmatched with the reason
+    against_punctuation, and joined with nothing."""
+
+    unique: bool = Field(False, description="No two tuples have the same join columns")
+    clustered: bool = Field(False, description="Tuples with the same join columns come one after "
+                                               "the other; they are complete once a later "
+                                               "micro-batch brings others and none of them")
+    watermark: WatermarkSpec | None = Field(None, description="No tuple is older than the newest "
+                                                              "before it by more than a delay")
+
+    @property
+    def promises(self) -> dict[str, Any]:
+        """Those that are given, as JSON has them."""
+        return self.model_dump(include={"unique", "clustered", "watermark"}, exclude_defaults=True)
+
+
+class WithinSpec(Settings):
+    """A further join condition: two times are not far from each other. With it a watermark lets
+    tuples go that are too old for whatever is still to come."""
+
+    left: str = Field(description="Column of times of the left stream")
+    right: str = Field(description="Column of times of the right stream")
+    distance: float = Field(ge=0, description="The most that they differ, in seconds; of columns of "
+                                              "integers in their unit")
+
+
 class MasterSpec(Settings):
     """A job's master data and its dimension table."""
 
@@ -416,9 +452,8 @@ class Job(Settings):
     def streams(self) -> tuple[StreamSpec, ...]:
         return (self.stream,)
 
-    def fact_ids(self, added: pa.Schema) -> tuple[str, ...]:
-        """The fact table's columns that identify what a row was joined of. added: its columns
-        besides those of the (left) stream."""
+    def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Those of the fact table's columns that identify what a row was joined of."""
         return self.stream.id
 
     def to_ledger(self) -> str:
@@ -438,27 +473,35 @@ class StreamStreamJob(Settings):
     that the left one has too are called right_COLUMN.
     """
 
+    shipped: ClassVar[tuple[str, ...]] = ("orders",)
+
     name: str = Field(description="Name of the job")
-    left: StreamSpec
-    right: StreamSpec
+    left: SideSpec
+    right: SideSpec
     on: Pairs = Field(description="Join columns: a name, or LEFT=RIGHT; several for a composite "
                                   "key")
     join_type: SideJoinType = Field("inner", description="inner: joined tuples only; left, right, "
                                                          "full: also those of that stream, or of "
                                                          "both, that certainly have no partner, "
                                                          "with nulls")
+    within: WithinSpec | None = Field(None, description="Times of both streams that differ little")
     fact_table: str = Field(description="Table that receives the joined tuples")
     index_ids: bool = Field(False, description="Whether the fact table has an index on both "
                                                "streams' id columns; the load takes longer with "
                                                "it")
 
     @property
-    def streams(self) -> tuple[StreamSpec, ...]:
+    def streams(self) -> tuple[SideSpec, ...]:
         return (self.left, self.right)
 
-    def fact_ids(self, added: pa.Schema) -> tuple[str, ...]:
+    def in_fact(self, side: int, names: Iterable[str], columns: Collection[str]) -> dict[str, str]:
+        """What columns of a side are called in the fact table, which has these columns."""
+        return {n: f"right_{n}" if side and f"right_{n}" in columns else n for n in names}
+
+    def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
         """As ``Job.fact_ids``."""
-        return (*self.left.id, *(n if n in added.names else f"right_{n}" for n in self.right.id))
+        return tuple(of for side, stream in enumerate(self.streams)
+                     for of in self.in_fact(side, stream.id, columns).values())
 
     def to_ledger(self) -> str:
         """JSON that ``StreamStreamJob.load`` takes again, without options that may hold a

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from semistream.keys import JoinKeys, resolve_keys
 from semistream.partitioning import Placement
 
 if TYPE_CHECKING:  # an app of one stream does without
-    from semistream.stream_joins import StreamStreamJoin
+    from semistream.stream_joins import StreamStreamJoin, Within
 
 BUCKETS = 4096  # of join keys, shared out to the partitions; also the most partitions
 
@@ -30,34 +32,46 @@ class StreamStreamPlan:
     parameters: dict[str, Any]
     on: tuple[tuple[str, str], ...]  # (left column, right column)
     partitions: int  # P
+    # of each side, ``config.SideSpec.promises``
+    promises: tuple[dict[str, Any], ...] = ({}, {})
+    within: dict[str, Any] | None = None  # ``config.WithinSpec``
     reason: str = ""  # why this algorithm
     version: str = ""  # no master data
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> StreamStreamPlan:
-        return cls(**{**values, "on": tuple((a, b) for a, b in values["on"])})
+        return cls(**{**values, "on": tuple((a, b) for a, b in values["on"]),
+                      "promises": tuple(values["promises"])})
 
     def open(self, streams: tuple[pa.Schema, ...]) -> StreamStreamJoin:
         """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of
         the M of all partitions."""
-        from semistream.stream_joins import XJoin, stream_join_spec
-        from semistream.stream_joins.events import Monitor
+        from semistream.stream_joins import open_stream_join
 
-        if self.algorithm != "xjoin":
-            raise ConfigError("algorithm", "must be xjoin", self.algorithm,
-                              "It joins two streams.")
+        parameters = {name: _number(value) for name, value in self.parameters.items()}
+        if self.algorithm == "xjoin" and any(self.promises):
+            raise ConfigError("algorithm", "must be pjoin where a stream makes promises", "xjoin",
+                              "Choose pjoin, or leave unique, clustered and watermark out.")
         try:
-            monitor = Monitor(**self.parameters)
-        except TypeError as e:
-            raise ConfigError("parameters", "must be those of the algorithm", self.parameters,
-                              str(e)) from None
-        left, right = streams
-        try:
-            return XJoin(stream_join_spec(self.algorithm, self.memory, left, right, list(self.on),
-                                          self.join_type), monitor)
+            return open_stream_join(self.algorithm, memory=self.memory, left=streams[0],
+                                    right=streams[1], on=list(self.on), join_type=self.join_type,
+                                    within=self._within(streams), parameters=parameters)
         except NotEnoughMemory as e:
             raise NotEnoughMemory(self.partitions * e.least, self.partitions * self.memory,
                                   f"{self.algorithm}, {self.partitions} partitions") from None
+
+    def _within(self, streams: tuple[pa.Schema, ...]) -> Within | None:
+        from semistream.stream_joins import Within
+
+        if self.within is None:
+            return None
+        columns = [self.within[side] for side in SIDES]
+        for side, (column, stream) in enumerate(zip(columns, streams, strict=True)):
+            if column not in stream.names:
+                raise ConfigError(f"within.{SIDES[side]}", "must be a column of the stream", column,
+                                  f"It has: {', '.join(stream.names)}.")
+        kind = streams[0].field(columns[0]).type
+        return Within(columns[0], columns[1], distance(self.within["distance"], kind))
 
     def placement(self, side: int, streams: tuple[pa.Schema, ...]) -> Placement:
         """Of the tuples of a side; both sides' of one key go to the same partition."""
@@ -65,3 +79,20 @@ class StreamStreamPlan:
         mine = JoinKeys(keys.master if side else keys.stream, keys.master, keys.types)
         owners = np.arange(BUCKETS) % self.partitions
         return Placement(streams[side], mine, owners, self.partitions)
+
+
+def distance(value: float, kind: pa.DataType) -> timedelta | int:
+    """Of times of this type."""
+    return int(value) if pa.types.is_integer(kind) else timedelta(seconds=value)
+
+
+def _number(value: Any) -> Any:
+    """A parameter as a command line has it, as a number."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        with suppress(ValueError):
+            return float(value)
+    return value

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import NotEnoughMemory, StateError
+from semistream.errors import NotEnoughMemory
 from semistream.joins.arena import Arena, mapped
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import variable_bytes
@@ -77,9 +77,13 @@ class State:
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
         """How many of the coming tuples, with these heap bytes each, can be stored now."""
-        free = self.free - self.directory.growth(len(sizes))
-        log = self.memory[side]
-        return int(np.searchsorted(np.cumsum(sizes + log.slot_bytes), free, side="right"))
+        slot, count = self.memory[side].slot_bytes, len(sizes)
+        while count:  # fewer tuples take less to make place for
+            free = self.free - self.directory.growth(count)
+            if fits := int(np.searchsorted(np.cumsum(sizes[:count] + slot), free, side="right")):
+                return fits
+            count //= 2
+        return 0
 
     def _used(self) -> int:
         return INDEX_ROW * self.block_rows + self.directory.bytes + self.punctuation_bytes + sum(m.bytes for m in self.memory)
@@ -239,28 +243,36 @@ class State:
                         "history": [disk.history for disk in self.disk]}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
-        """Raises StateError when M does not hold what was in memory."""
+        """What was in memory and does not fit there now, as M is smaller, goes to disk."""
+        self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
         for name, side, bucket, dts in values["disk"]:
             disk = self._on_disk(side)
             batches = [b for whole in tables[name].to_batches() for b in _pieces(whole, self.block_rows)]
             disk.write(bucket, ((_Saved(b, dts), np.arange(b.num_rows)) for b in batches), dts)
-        for side, log in enumerate(self.memory):
-            for whole in tables[SIDES[side]].to_batches():
-                for batch in _pieces(whole, OUTPUT_ROWS):
-                    saved = _Saved(batch, 0)
-                    rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
-                    sizes = variable_bytes(rows)
-                    if self.fitting(side, sizes) < batch.num_rows:
-                        raise StateError(f"the saved state does not fit into M = {self.spec.memory:,} bytes. Give as much "
-                                         "memory as before.")
-                    self.directory.grow(batch.num_rows)
-                    slots = log.append(rows.columns, saved.code, saved.ats, saved.flags & kernels.BUFFERED == 0)
-                    log.pid[slots] = saved.pid
-                    log.flags[slots] = saved.flags
-        self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
         for disk, history in zip(self.disk, values["history"], strict=True):
             disk.history = [[(a, b) for a, b in one] for one in history]
+        for side in (0, 1):
+            for whole in tables[SIDES[side]].to_batches():
+                for batch in _pieces(whole, self.block_rows):
+                    self._take_up(side, batch)
         self.account()
+
+    def _take_up(self, side: int, batch: pa.RecordBatch) -> None:
+        log = self.memory[side]
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
+        sizes, first = variable_bytes(rows), 0
+        while first < batch.num_rows:
+            count = self.fitting(side, sizes[first:])
+            if not count:
+                self.relocate()
+                continue
+            part = batch.slice(first, count)
+            saved = _Saved(part, 0)
+            self.directory.grow(count)
+            slots = log.append(part.columns[:-4], saved.code, saved.ats, saved.flags & kernels.BUFFERED == 0)
+            log.pid[slots] = saved.pid
+            log.flags[slots] = saved.flags
+            first += count
 
 
 class _Saved(Block):

@@ -172,7 +172,8 @@ class Load:
         joined = list(self.planner.open(plan, self.schemas))
         n, sink = len(self.schemas[0]), self.commits.sink
         stream, added = pa.schema(joined[:n]), pa.schema(joined[n:])
-        self.commits.sink = retrying(lambda: sink.prepare(stream, added, self.job.fact_ids(added)),
+        ids = self.job.fact_ids([f.name for f in joined])
+        self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids),
                                      self.settings.retry)
 
     def _consume(self, stream: DataFrame) -> None:

