@@ -1,9 +1,10 @@
 """The relations of the benchmarks, and what their join must be.
 
-R has the keys 1..R_t and 13 words of payload: with the key 112 bytes, with the stored key code 120, as the papers' tuples. The
-payload is one opaque column of 104 bytes or, the same bytes, 13 BIGINT columns. A tuple of S has 20 bytes: key, id, quantity;
-keys are Zipf distributed and frequent ones are not neighbours. Every byte follows from the key or from the id, so that the
-checksum of any join can be computed without joining.
+R has the keys 1..R_t and 13 words of payload: with the key 112 bytes, with the stored key code 120,
+as the papers' tuples. The payload is one opaque column of 104 bytes or, the same bytes, 13 BIGINT
+columns. A tuple of S has 20 bytes: key, id, quantity; keys are Zipf distributed and frequent ones
+are not neighbours. Every byte follows from the key or from the id, so that the checksum of any join
+can be computed without joining.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Answer:
     checksum: int = 0
 
     def add(self, joined: pa.RecordBatch | pa.Table) -> None:
-        """Count joined rows: columns key, id, quantity, then the payload in either form; others are not looked at."""
+        """Count joined rows: columns key, id, quantity, then the payload in either form; others are
+        not looked at."""
         for batch in joined.to_batches() if isinstance(joined, pa.Table) else [joined]:
             self._add(batch)
 
@@ -119,9 +121,11 @@ class Stream:
     drift: int = 0  # tuples after which other keys are the frequent ones; 0: never
 
     def batch(self, first: int, rows: int) -> pa.RecordBatch:
-        keys = ZipfKeys(self.master, self.skew, seed=1, scattered=True, drift=self.drift).draw(first, rows)
+        keys = ZipfKeys(self.master, self.skew, seed=1, scattered=True,
+                        drift=self.drift).draw(first, rows)
         ids = np.arange(first, first + rows, dtype=np.int64)
-        return pa.record_batch([pa.array(keys), pa.array(ids), pa.array((ids % 97).astype(np.int32))], schema=STREAM)
+        return pa.record_batch(
+            [pa.array(keys), pa.array(ids), pa.array((ids % 97).astype(np.int32))], schema=STREAM)
 
     def expected(self, tuples: int) -> Answer:
         """The join of the first tuples."""
@@ -129,7 +133,9 @@ class Stream:
         for first in range(0, tuples, STEP):
             batch = self.batch(first, min(STEP, tuples - first))
             answer.rows += batch.num_rows
-            answer.checksum = (answer.checksum + int(_sum_expected(*(c.to_numpy() for c in batch.columns)))) % 2**64
+            answer.checksum = (
+                answer.checksum
+                + int(_sum_expected(*(c.to_numpy() for c in batch.columns)))) % 2**64
         return answer
 
 
@@ -141,15 +147,18 @@ def master_batches(tuples: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         _payload(first, words)
         keys = pa.array(np.arange(first, first + n, dtype=np.int64))
         if schema.equals(OPAQUE):
-            payload = [pa.FixedSizeBinaryArray.from_buffers(OPAQUE.field(1).type, n, [None, pa.py_buffer(words)])]
+            payload = [pa.FixedSizeBinaryArray.from_buffers(OPAQUE.field(1).type, n,
+                                                            [None, pa.py_buffer(words)])]
         else:
-            payload = [pa.array(np.ascontiguousarray(words[:, i]).view(np.int64)) for i in range(WORDS)]
+            payload = [pa.array(np.ascontiguousarray(words[:, i]).view(np.int64))
+                       for i in range(WORDS)]
         yield pa.record_batch([keys, *payload], schema=schema)
 
 
 @dataclass(frozen=True)
 class Files:
-    """Data files under one directory, made when first asked for; what runs write is under ``runs`` and goes with them."""
+    """Data files under one directory, made when first asked for; what runs write is under ``runs``
+    and goes with them."""
 
     root: Path
     owner: int = field(default_factory=os.getpid)
@@ -173,7 +182,10 @@ class Files:
         def make(at: Path) -> None:
             at.mkdir()
             batches, number = master_batches(tuples, schema), 0
-            while (table := pa.Table.from_batches([b for _, b in zip(range(10_000_000 // STEP), batches, strict=False)], schema)):
+            while (table := pa.Table.from_batches([b
+                                                   for _,
+                                                   b in zip(range(10_000_000 // STEP), batches,
+                                                            strict=False)], schema)):
                 pq.write_table(table, at / f"part-{number:05d}.parquet")
                 number += 1
 
@@ -184,11 +196,14 @@ class Files:
         def make(at: Path) -> None:
             at.mkdir()
             for number in range(files):
-                pq.write_table(pa.Table.from_batches([stream.batch(number * rows, rows)]), at / f"part-{number:05d}.parquet",
+                pq.write_table(pa.Table.from_batches([stream.batch(number * rows, rows)]),
+                               at / f"part-{number:05d}.parquet",
                                row_group_size=max(rows // ROW_GROUPS, 1))
 
         drift = f"-{stream.drift}" if stream.drift else ""
-        return self.made(f"stream-{stream.master}-{stream.skew:g}{drift}-{files}x{rows}-{ROW_GROUPS}.parquet", make)
+        return self.made(
+            f"stream-{stream.master}-{stream.skew:g}{drift}-{files}x{rows}-{ROW_GROUPS}.parquet",
+            make)
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
         """What ``make`` puts at a path; whole, or not at all."""

@@ -1,8 +1,9 @@
 """ELEVATORJOIN beside the algorithms of the papers, over M, skew and drift.
 
-As in ``memory``: in process, one thread, R read past the page cache, sizes by the cost models, joined rows written out as Arrow.
-With a drift other keys are the frequent ones after so many tuples. grid-SCALE.svg shows, point by point, ELEVATORJOIN's service
-rate beside that of the best of the others.
+As in ``memory``: in process, one thread, R read past the page cache, sizes by the cost models,
+joined rows written out as Arrow. With a drift other keys are the frequent ones after so many
+tuples. grid-SCALE.svg shows, point by point, ELEVATORJOIN's service rate beside that of the best of
+the others.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ class Settings:
     warm_up: float = 0.5
 
 
-SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), skews=(1.0,), drifts=(0, 50_000), algorithms=("ssbj", "sscj"),
-                               seconds=0.02, warm_up=0.1),
+SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), skews=(1.0,), drifts=(0, 50_000),
+                               algorithms=("ssbj", "sscj"), seconds=0.02, warm_up=0.1),
           "small": Settings(),
-          "full": Settings(master=1_000_000, shares=(1.0, 10.0, 50.0), skews=(0.0, 0.5, 1.0, 1.5), drifts=(0, 500_000),
-                           algorithms=tuple(a for a in REGISTRY if a != OURS), batch=65_536, seconds=0.7, warm_up=3.0)}
+          "full": Settings(master=1_000_000, shares=(1.0, 10.0, 50.0), skews=(0.0, 0.5, 1.0, 1.5),
+                           drifts=(0, 500_000),
+                           algorithms=tuple(a for a in REGISTRY if a != OURS), batch=65_536,
+                           seconds=0.7, warm_up=3.0)}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -50,9 +53,11 @@ def run(bench: Bench, s: Settings) -> None:
             if drift and not skew:  # the same stream
                 continue
             for share in s.shares:
-                memory, stream = int(share / 100 * s.master * MASTER_BYTES), Stream(s.master, skew, drift)
+                memory, stream = int(
+                    share / 100 * s.master * MASTER_BYTES), Stream(s.master, skew, drift)
                 bench.compare("grid", case(share, skew, drift), {
-                    name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
+                    name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds,
+                                   s.warm_up)
                     for name in (OURS, *s.algorithms)}, OURS)
     write_text(bench.path("grid", "svg"), picture(bench.rows, s))
 
@@ -62,22 +67,29 @@ def case(share: float, skew: float, drift: int) -> str:
 
 
 def picture(rows: Sequence[Mapping[str, Any]], s: Settings) -> str:
-    """ELEVATORJOIN's rate, times that of the best other, and which that is: a field a point, a panel a drift, as SVG."""
+    """ELEVATORJOIN's rate, times that of the best other, and which that is: a field a point, a
+    panel a drift, as SVG."""
     with rc_context({**STYLE, "axes.grid": False}):
-        figure, axes = figure_of(1.2 + 1.5 * len(s.shares) * len(s.drifts), 1.2 + 0.6 * len(s.skews), 1, len(s.drifts))
+        figure, axes = figure_of(1.2 + 1.5 * len(s.shares) * len(s.drifts),
+                                 1.2 + 0.6 * len(s.skews), 1, len(s.drifts))
         for panel, drift in zip([axes] if len(s.drifts) == 1 else axes, s.drifts, strict=True):
             times = [[float("nan")] * len(s.shares) for _ in s.skews]
             for y, skew in enumerate(s.skews):
                 for x, share in enumerate(s.shares):
-                    others = [(r["ratio"], r["peer"]) for r in rows if r["benchmark"] == "grid" and r["peer"] != OURS
+                    others = [(r["ratio"], r["peer"]) for r in rows if r["benchmark"] == "grid"
+                              and r["peer"] != OURS
                               and r["case"] == case(share, skew, drift) and r.get("ratio")]
                     if others:
                         ratio, name = max(others)
                         times[y][x] = 1 / ratio
-                        panel.text(x, y, f"{1 / ratio:.2f}\n{REGISTRY[name].title}", ha="center", va="center")
+                        panel.text(x, y, f"{1 / ratio:.2f}\n{REGISTRY[name].title}", ha="center",
+                                   va="center")
             panel.imshow(times, norm=LogNorm(0.25, 4), cmap="PiYG", aspect="auto")
-            panel.set(xticks=range(len(s.shares)), xticklabels=[f"{v:g}%" for v in s.shares], yticks=range(len(s.skews)),
-                      yticklabels=[f"{v:g}" for v in s.skews], xlabel="M, of R", ylabel="Zipf exponent",
+            panel.set(xticks=range(len(s.shares)), xticklabels=[f"{v:g}%" for v in s.shares],
+                      yticks=range(len(s.skews)),
+                      yticklabels=[f"{v:g}" for v in s.skews], xlabel="M, of R",
+                      ylabel="Zipf exponent",
                       title=f"other keys after {drift:,} tuples" if drift else "no drift")
-        figure.suptitle(f"{REGISTRY[OURS].title}'s service rate, times that of the best of the others")
+        figure.suptitle(
+            f"{REGISTRY[OURS].title}'s service rate, times that of the best of the others")
         return svg(figure)

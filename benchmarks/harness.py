@@ -1,4 +1,5 @@
-"""Measuring peers side by side: interleaved runs, medians, checked answers, rows with all that one needs to judge them."""
+"""Measuring peers side by side: interleaved runs, medians, checked answers, rows with all that one
+needs to judge them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from semistream.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
-PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc-driver-sqlite", "pymysql")
+PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc-driver-sqlite",
+            "pymysql")
 
 
 class Unavailable(Exception):
@@ -45,7 +47,8 @@ class Sample:
     seconds: float
     bytes_read: int = 0  # of R
     cpu_seconds: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)  # other figures of the run, by what they are
+    # other figures of the run, by what they are
+    extra: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,8 +85,10 @@ class Bench:
     def say(self, text: str) -> None:
         print(f"# {text}", file=sys.stderr, flush=True)
 
-    def compare(self, benchmark: str, case: str, peers: Mapping[str, Callable[[], Peer]], baseline: str) -> None:
-        """Run the peers in turn, ``runs`` times, each in a process of its own; write a row for each, the ratio to the baseline's.
+    def compare(self, benchmark: str, case: str, peers: Mapping[str, Callable[[], Peer]],
+                baseline: str) -> None:
+        """Run the peers in turn, ``runs`` times, each in a process of its own; write a row for
+        each, the ratio to the baseline's.
 
         Raises WrongAnswer after writing them when an answer is wrong.
         """
@@ -108,13 +113,16 @@ class Bench:
         finally:
             for peer in open_peers.values():
                 peer.close()
-        rates = {name: statistics.median(s.tuples / s.seconds for s in runs) for name, runs in samples.items()}
+        rates = {name: statistics.median(s.tuples / s.seconds for s in runs) for name,
+                 runs in samples.items()}
         for name in peers:
             if name in failed:
                 self.add(benchmark, case, name, {"note": f"cannot run: {failed[name]}"})
             else:
-                self.add(benchmark, case, name, _summary(samples[name], results[name], rates, name, baseline))
-        wrong = [f"{n}: {r.answer}, expected {r.expected}" for n, r in results.items() if r.answer != r.expected]
+                self.add(benchmark, case, name,
+                         _summary(samples[name], results[name], rates, name, baseline))
+        wrong = [f"{n}: {r.answer}, expected {r.expected}" for n,
+                 r in results.items() if r.answer != r.expected]
         if wrong:
             raise WrongAnswer(f"{benchmark}, {case}: {'; '.join(wrong)}")
 
@@ -125,7 +133,8 @@ class Bench:
             self.path(benchmark, "jsonl").unlink(missing_ok=True)
         self.rows.append(row)
         with open(self.path(benchmark, "jsonl"), "a") as file:
-            file.write(json.dumps(row | self.about | {"load": os.getloadavg()[0], "at": time.strftime("%FT%TZ", time.gmtime())})
+            file.write(json.dumps(row | self.about | {"load": os.getloadavg()[0],
+                                                      "at": time.strftime("%FT%TZ", time.gmtime())})
                        + "\n")
         mine = [r for r in self.rows if r["benchmark"] == benchmark]
         self.path(benchmark, "txt").write_text("\n".join(table(mine, self.about)) + "\n")
@@ -137,18 +146,23 @@ class Bench:
         return self.output / f"{benchmark}-{self.scale}.{suffix}"
 
 
-def _summary(samples: list[Sample], result: Result, rates: dict[str, float], name: str, baseline: str) -> dict[str, Any]:
+def _summary(samples: list[Sample], result: Result, rates: dict[str, float], name: str,
+             baseline: str) -> dict[str, Any]:
     median = lambda values: statistics.median(values)  # noqa: E731
     extra = {what: median(s.extra[what] for s in samples) for what in samples[0].extra}
-    note = ", ".join(filter(None, [result.note, *(f"{what} {value:,.6g}" for what, value in extra.items())]))
+    note = ", ".join(
+        filter(None, [result.note, *(f"{what} {value:,.6g}" for what, value in extra.items())]))
     return {
-        "rate": rates[name], "ratio": rates[name] / rates[baseline] if baseline in rates else None, "baseline": baseline,
+        "rate": rates[name], "ratio": rates[name] / rates[baseline] if baseline in rates else None,
+        "baseline": baseline,
         "rates": [float(f"{s.tuples / s.seconds:.4g}") for s in samples], "runs": len(samples),
         "tuples": median(s.tuples for s in samples), "seconds": median(s.seconds for s in samples),
-        "cpu_seconds": median(s.cpu_seconds for s in samples), "bytes_read": median(s.bytes_read for s in samples),
-        "rows": result.answer.rows, "checksum": f"{result.answer.checksum:016x}", "right": result.answer == result.expected,
-        "memory_budget": result.memory_budget, "memory_peak": result.memory_peak, "rss_peak": result.rss_peak,
-        "extra": extra, "note": note}
+        "cpu_seconds": median(s.cpu_seconds for s in samples),
+        "bytes_read": median(s.bytes_read for s in samples),
+        "rows": result.answer.rows, "checksum": f"{result.answer.checksum:016x}",
+        "right": result.answer == result.expected,
+        "memory_budget": result.memory_budget, "memory_peak": result.memory_peak,
+        "rss_peak": result.rss_peak, "extra": extra, "note": note}
 
 
 # ---- a peer in a process of its own
@@ -167,7 +181,8 @@ class Remote:
     def __init__(self, make: Callable[[], Peer]):
         context = _context()
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make))  # type: ignore[attr-defined]
+        self._process = context.Process(target=_serve,
+                                        args=(theirs, make))  # type: ignore[attr-defined]
         self._process.start()
         theirs.close()
         try:
@@ -230,9 +245,11 @@ def peak_rss() -> int:
 
 
 def change(settings: Any, changes: dict[str, str]) -> Any:
-    """A frozen dataclass with some fields replaced by what texts say, in the type of the value that is there."""
+    """A frozen dataclass with some fields replaced by what texts say, in the type of the value that
+    is there."""
     known = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    return dataclasses.replace(settings, **{n: _parse(known[n], v) for n, v in changes.items() if n in known})
+    return dataclasses.replace(settings,
+                               **{n: _parse(known[n], v) for n, v in changes.items() if n in known})
 
 
 def _parse(value: Any, text: str) -> Any:
@@ -243,14 +260,17 @@ def _parse(value: Any, text: str) -> Any:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on beside the code."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout  # noqa: E731
-    cpu = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
+    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True,  # noqa: E731
+                                        check=False).stdout
+    cpu = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines()
+           if x.startswith("model name")]
     return {
         "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": cpu[0] if cpu else platform.processor(), "cores": len(os.sched_getaffinity(0)),
         "memory": psutil.virtual_memory().total,
-        "commit": git("rev-parse", "--short", "HEAD").strip() + ("+changes" if git("status", "--porcelain", "include",
-                                                                                   "spark_apps").strip() else ""),
+        "commit": git("rev-parse", "--short", "HEAD")
+        .strip() + ("+changes" if git("status", "--porcelain", "include",
+                                      "spark_apps").strip() else ""),
         "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
         "versions": {"python": platform.python_version(), **dict(_versions())}}
 
@@ -263,8 +283,8 @@ def _versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-HEAD = (f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'seconds':>9}{'read MB':>10}{'M MB':>9}{'arena MB':>9}"
-        f"{'RSS MB':>8}{'rows':>13}  checksum")
+HEAD = (
+    f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'seconds':>9}{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
 
 
 def line(row: dict[str, Any]) -> str:
@@ -274,17 +294,18 @@ def line(row: dict[str, Any]) -> str:
     mb = lambda name, width: f"{row.get(name, 0) / MB:>{width},.1f}" if row.get(name) else " " * (width - 1) + "-"  # noqa: E731
     ratio = f"{row['ratio']:>8.2f}" if row.get("ratio") is not None else f"{'-':>8}"
     rate = f"{row['rate']:>12,.0f}" if row["rate"] >= 100 else f"{row['rate']:>12.3g}"
-    return (f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}{mb('memory_budget', 9)}"
-            f"{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  {row['checksum']}{'' if row['right'] else ' WRONG'}"
-            f"{'  ' + row['note'] if row.get('note') else ''}")
+    return (
+        f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  {row['checksum']}{'' if row['right'] else ' WRONG'}{'  ' + row['note'] if row.get('note') else ''}")
 
 
 def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
     """Rows for people."""
-    lines = [f"{about['processor']}, {about['cores']} cores, {about['memory'] / 1e9:.0f} GB, {about['machine']}",
-             f"commit {about['commit']}, {', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
-             f"medians of {max((r.get('runs', 0) for r in rows), default=0)} runs, peers in turn; ratio: to the rate of the "
-             f"case's baseline"]
+    lines = [f"{about['processor']}, {about['cores']} cores, {about['memory'] / 1e9:.0f} GB, "
+             f"{about['machine']}",
+             f"commit {about['commit']}, "
+             f"{', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
+             f"medians of {max((r.get('runs', 0) for r in rows), default=0)} runs, peers in turn; "
+             f"ratio: to the rate of the case's baseline"]
     for case in dict.fromkeys(r["case"] for r in rows):
         lines += ["", HEAD, *(line(r) for r in rows if r["case"] == case)]
     return lines

@@ -1,7 +1,8 @@
-"""Service rate over M, from a thousandth of R to all of it, of every algorithm, beside a hash join with all of R in memory.
+"""Service rate over M, from a thousandth of R to all of it, of every algorithm, beside a hash join
+with all of R in memory.
 
-In process, one thread; R on disk, read past the page cache; Zipf 1; joined rows are written out as Arrow. Sizes are those that
-the cost models find best. The curve is drawn in memory-SCALE.svg.
+In process, one thread; R on disk, read past the page cache; Zipf 1; joined rows are written out as
+Arrow. Sizes are those that the cost models find best. The curve is drawn in memory-SCALE.svg.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class Settings:
     hash_join: bool = True  # beside them; its R must fit into this machine's memory
 
 
-SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"), batch=20_000,
-                               seconds=0.02, warm_up=0.1),
+SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"),
+                               batch=20_000, seconds=0.02, warm_up=0.1),
           "small": Settings(),
-          "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), seconds=3.0, warm_up=60.0)}
+          "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+                           seconds=3.0, warm_up=60.0)}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -48,7 +50,8 @@ def run(bench: Bench, s: Settings) -> None:
     beside = (HASH_JOIN,) if s.hash_join else ()
     for share in s.shares:
         memory = int(share / 100 * s.master * MASTER_BYTES)
-        make = {name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
+        make = {
+            name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
                 for name in (*beside, *s.algorithms)}
         for group in together(list(s.algorithms), memory, s.master if s.hash_join else 0):
             bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}",
@@ -62,12 +65,15 @@ def curve(rows: Sequence[Mapping[str, Any]], master: int) -> str:
     with rc_context(STYLE):
         figure, axes = figure_of(7.2, 4.0)
         for name, colour in zip(REGISTRY, [*COLOURS, "black"], strict=False):
-            points = sorted((100 * r["memory_budget"] / MASTER_BYTES / master, r["ratio"]) for r in rows
+            points = sorted((100 * r["memory_budget"] / MASTER_BYTES / master, r["ratio"])
+                            for r in rows
                             if r["benchmark"] == "memory" and r["peer"] == name and r.get("ratio"))
             if points:
-                axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=REGISTRY[name].title)
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour,
+                          label=REGISTRY[name].title)
         axes.axhline(1, color="grey", linestyle=":")
-        axes.set(xscale="log", yscale="log", xlabel=f"M, % of R of {master:,} tuples", ylabel="service rate, of the hash join's",
+        axes.set(xscale="log", yscale="log", xlabel=f"M, % of R of {master:,} tuples",
+                 ylabel="service rate, of the hash join's",
                  title="What bounded memory costs: 1 is a hash join with all of R in memory")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))

@@ -1,4 +1,5 @@
-"""The project's operators as peers, in one process, and the hash join in main memory that they are measured against."""
+"""The project's operators as peers, in one process, and the hash join in main memory that they are
+measured against."""
 
 from __future__ import annotations
 
@@ -28,17 +29,20 @@ HASH_JOIN = "hash join, all of R"
 
 
 class HashJoin(SemiStreamJoin):
-    """The stream-probing phase with all of R in H_R: a hash join in main memory, of the same kernels."""
+    """The stream-probing phase with all of R in H_R: a hash join in main memory, of the same
+    kernels."""
 
     def __init__(self, spec: JoinSpec):
-        size = spec.master.tuple_count * (MasterCache.bytes_per_tuple(spec.fetched_schema, 0) + MasterCache.ENTRY)
+        size = spec.master.tuple_count * (MasterCache.bytes_per_tuple(spec.fetched_schema, 0)
+                                          + MasterCache.ENTRY)
         assert not has_strings(spec.fetched_schema)
         super().__init__(replace(spec, memory=int(size)), Settings())
         self.arena.reserve("H_R", int(size))
         count = spec.master.tuple_count
         self.cache = MasterCache(spec.fetched_schema, count, count, 0)
         numbers = range(spec.master.partition_count)
-        self.cache.stage(np.concatenate([spec.master.read_codes(n) for n in numbers]), np.zeros(count))
+        self.cache.stage(np.concatenate([spec.master.read_codes(n) for n in numbers]),
+                         np.zeros(count))
         first = 0
         for partition in (DiskPartition(spec, n) for n in numbers):
             rows = np.arange(len(partition.codes))
@@ -52,7 +56,8 @@ class HashJoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), PROBE_ROWS):
-            yield from probe(self.cache, batch.slice(first, PROBE_ROWS), codes[first:first + PROBE_ROWS], self.output)
+            yield from probe(self.cache, batch.slice(first, PROBE_ROWS),
+                             codes[first:first + PROBE_ROWS], self.output)
 
     def iterate(self) -> Iterator[JoinOutput]:
         return iter(())
@@ -64,8 +69,10 @@ class HashJoin(SemiStreamJoin):
         raise NotImplementedError
 
 
-def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: float, batch: int) -> SemiStreamJoin:
-    """An operator at the sizes that its cost model finds best, or its own choice. Raises ConfigError when M is too small."""
+def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: float,
+                  batch: int) -> SemiStreamJoin:
+    """An operator at the sizes that its cost model finds best, or its own choice. Raises
+    ConfigError when M is too small."""
     if algorithm == HASH_JOIN:
         return HashJoin(join_spec(HASH_JOIN, 1 << 50, STREAM, master, ON))
     parameters: dict[str, Any] = {}
@@ -74,14 +81,16 @@ def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: flo
         spec = join_spec(algorithm, memory, STREAM, master, ON)
         work = describe(spec, sample, Frequencies.zipf(master.tuple_count, skew), batch)
         parameters = tune(algorithm, work, memory, TYPICAL).parameters
-    return open_join(algorithm, memory=memory, stream=STREAM, master=master, on=ON, parameters=parameters)
+    return open_join(algorithm, memory=memory, stream=STREAM, master=master, on=ON,
+                     parameters=parameters)
 
 
 @dataclass(frozen=True)
 class Operator:
     """How to make the peer; ``OperatorPeer`` is made in its process.
 
-    batch: stream tuples given at a time; seconds: least time of a run; warm_up: most seconds before the first one.
+    batch: stream tuples given at a time; seconds: least time of a run; warm_up: most seconds before
+    the first one.
     """
 
     files: Files
@@ -110,29 +119,34 @@ class OperatorPeer:
         self._warm_up()
 
     def measure(self) -> Sample:
-        """Batches until the time is over and, where R is read at all, as much was read as R has (at most five times as long)."""
+        """Batches until the time is over and, where R is read at all, as much was read as R has (at
+        most five times as long)."""
         stats, before = self.join.stats, replace(self.join.stats)
         finished = self._finished
         start, cpu = self.seconds, self.cpu
         while True:
             self._feed()
             spent, read = self.seconds - start, stats.disk_tuples_read - before.disk_tuples_read
-            if spent >= self.of.seconds and (not read or read >= self.of.stream.master or spent >= 5 * self.of.seconds):
-                return Sample(self._finished - finished, spent, stats.bytes_read - before.bytes_read, self.cpu - cpu)
+            if spent >= self.of.seconds and (not read or read >= self.of.stream.master
+                                             or spent >= 5 * self.of.seconds):
+                return Sample(self._finished - finished, spent,
+                              stats.bytes_read - before.bytes_read, self.cpu - cpu)
 
     def finish(self) -> Result:
         self._pass_on(self.join.drain())
         stats = self.join.stats
         cached = getattr(self.join, "cached", 0)
         note = f"{stats.cache_hits / max(stats.rows_read, 1):.0%} through the cache" if cached else ""
-        return Result(self.answer, self.of.stream.expected(self.fed), self.join.arena.budget, stats.memory_peak, peak_rss(), note)
+        return Result(self.answer, self.of.stream.expected(self.fed), self.join.arena.budget,
+                      stats.memory_peak, peak_rss(), note)
 
     @property
     def _finished(self) -> int:
         return self.join.stats.matched + self.join.stats.unmatched
 
     def _warm_up(self) -> None:
-        """Until H_S is full and H_R has hardly grown for as many tuples as R has or for a quarter of the time."""
+        """Until H_S is full and H_R has hardly grown for as many tuples as R has or for a quarter
+        of the time."""
         deadline, cached = time.monotonic() + self.of.warm_up, -1
         self._feed()
         if self.of.algorithm == HASH_JOIN:

@@ -20,7 +20,9 @@ import pyarrow.dataset as ds
 from benchmarks.data import Answer
 from benchmarks.harness import ROOT
 
-LOOK = 3.0  # s between looks at the memory: one walks the page tables of all processes, and stops them for that long
+# s between looks at the memory: one walks the page tables of all processes, and stops them for that
+# long
+LOOK = 3.0
 LONGEST = 3600  # s that a program may take
 SAMPLED = 0.1  # s between looks at the processors
 
@@ -34,21 +36,26 @@ class Program:
     log: Path
     started: float
     memory_peak: int = 0  # bytes, the sum of proportional set sizes
-    busy: list[tuple[float, float]] = field(default_factory=list)  # s since the epoch, core seconds that the machine was busy
+    # s since the epoch, core seconds that the machine was busy
+    busy: list[tuple[float, float]] = field(default_factory=list)
 
     def end(self) -> float:
-        """Wait for the end; gives the seconds since the start. Raises RuntimeError with the log's end when it failed."""
+        """Wait for the end; gives the seconds since the start. Raises RuntimeError with the log's
+        end when it failed."""
         code = self.process.wait(LONGEST)
         seconds = time.monotonic() - self.started
         if code:
-            raise RuntimeError(f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-4000:]}")
+            raise RuntimeError(
+                f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-4000:]}")
         return seconds
 
     def until(self, condition: Callable[[], object], timeout: float = 600) -> float:
-        """Seconds from the start until a condition holds. Raises RuntimeError when the program or the time ends before."""
+        """Seconds from the start until a condition holds. Raises RuntimeError when the program or
+        the time ends before."""
         while not condition():
             if self.process.poll() is not None or time.monotonic() - self.started > timeout:
-                raise RuntimeError(f"{self.name} did not get there:\n{self.log.read_text(errors='replace')[-4000:]}")
+                raise RuntimeError(f"{self.name} did not get "
+                                   f"there:\n{self.log.read_text(errors='replace')[-4000:]}")
             time.sleep(0.01)
         return time.monotonic() - self.started
 
@@ -66,11 +73,13 @@ class Program:
                 self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
                 looked = time.monotonic()
             times = psutil.cpu_times()
-            self.busy.append((time.time(), sum(times) - times.idle - times.iowait - times.guest - times.guest_nice))
+            self.busy.append((time.time(), sum(times) - times.idle - times.iowait - times.guest
+                              - times.guest_nice))
             time.sleep(SAMPLED)
 
     def cores(self, first: float, last: float) -> float:
-        """How many cores of the machine were busy between two times since the epoch, whoever used them."""
+        """How many cores of the machine were busy between two times since the epoch, whoever used
+        them."""
         begun, ended = np.interp([first, last], *zip(*self.busy, strict=True))
         return float(ended - begun) / (last - first)
 
@@ -82,12 +91,16 @@ class Program:
 
 
 @contextmanager
-def program(command: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None) -> Iterator[Program]:
+def program(command: Sequence[str | Path], log: Path,
+            environment: dict[str, str] | None = None) -> Iterator[Program]:
     """Start a program in the project's directory; whatever is left of it ends with the context."""
     with open(log, "ab") as out:
-        process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT,
-                                   env={**os.environ, **(environment or {})}, start_new_session=True)
-    running = Program(Path(command[1]).name if len(command) > 1 else str(command[0]), process, log, time.monotonic())
+        process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out,
+                                   stdin=subprocess.DEVNULL, cwd=ROOT,
+                                   env={**os.environ, **(environment or {})},
+                                   start_new_session=True)
+    running = Program(Path(command[1]).name if len(command) > 1 else str(command[0]), process, log,
+                      time.monotonic())
     threading.Thread(target=running.watch, daemon=True).start()
     try:
         yield running
@@ -107,24 +120,28 @@ def _pss(process: psutil.Process) -> int:
 def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]:
     """What a program that opens a Spark session needs; the same for every peer."""
     scratch.mkdir(parents=True, exist_ok=True)
-    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.log.level": "ERROR"}
     arguments = " ".join(f"--conf {k}={v}" for k, v in settings.items())
-    return {"PYSPARK_SUBMIT_ARGS": f"--master {master} --driver-memory {memory} {arguments} pyspark-shell",
-            "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(scratch),
-            "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {"PYSPARK_SUBMIT_ARGS": f"--master {master} --driver-memory {memory} {arguments} "
+                                   f"pyspark-shell",
+            "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_DIRS": str(scratch), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def commits(query: Path) -> dict[int, float]:
     """When Spark noted each micro-batch of a query as finished, by its checkpoint."""
-    return {int(p.name): p.stat().st_mtime for p in (query / "commits").glob("*") if p.name.isdigit()}
+    return {int(p.name): p.stat().st_mtime for p in (query / "commits").glob("*")
+            if p.name.isdigit()}
 
 
 def answer_of(files: Sequence[str | Path]) -> Answer:
     """The checksum of joined rows in Parquet files."""
     answer = Answer()
     if files:
-        for batch in ds.dataset([str(f) for f in files], format="parquet").to_batches(batch_size=65_536, use_threads=False):
+        for batch in ds.dataset([str(f) for f in files],
+                                format="parquet").to_batches(batch_size=65_536, use_threads=False):
             answer.add(batch)
     return answer
 

@@ -1,9 +1,11 @@
-"""Rows per second into SQLite, MariaDB and Delta: the project's sinks beside each library's own best bulk path.
+"""Rows per second into SQLite, MariaDB and Delta: the project's sinks beside each library's own
+best bulk path.
 
-One partition's joined rows (an id, a quantity, 14 BIGINT columns) in one transaction, into an empty table with the same columns
-and keys, from the same Arrow table. The project's sinks make the rows' keys and write the ledger row too. MariaDB's peer is
-LOAD DATA of a file that was made ready before, and adbc_ingest brings a second SQLite into the process, whose locks undo the
-first one's: bounds, not rivals.
+One partition's joined rows (an id, a quantity, 14 BIGINT columns) in one transaction, into an empty
+table with the same columns and keys, from the same Arrow table. The project's sinks make the rows'
+keys and write the ledger row too. MariaDB's peer is LOAD DATA of a file that was made ready before,
+and adbc_ingest brings a second SQLite into the process, whose locks undo the first one's: bounds,
+not rivals.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Settings:
     databases: tuple[str, ...] = ("sqlite", "mariadb", "delta")
 
 
-SCALES = {"smallest": Settings(rows=5_000, databases=("sqlite", "delta")), "small": Settings(), "full": Settings(rows=2_000_000)}
+SCALES = {"smallest": Settings(rows=5_000, databases=("sqlite", "delta")), "small": Settings(),
+          "full": Settings(rows=2_000_000)}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -54,8 +57,10 @@ def run(bench: Bench, s: Settings) -> None:
             if database == "mariadb" and server is None:
                 continue
             url = server.fresh() if server is not None else ""
-            peers = {name: Sink(bench.files, s.rows, database, name, url) for name in WAYS[database]}
-            bench.compare("sinks", f"{database}, {s.rows:,} rows", peers, next(n for n in peers if n != OURS))
+            peers = {name: Sink(bench.files, s.rows, database, name, url)
+                     for name in WAYS[database]}
+            bench.compare("sinks", f"{database}, {s.rows:,} rows", peers,
+                          next(n for n in peers if n != OURS))
         finally:
             if server is not None:
                 server.stop()
@@ -67,7 +72,8 @@ def start_mariadb(bench: Bench):
     from conftest import MARIADBD, MariaDB
 
     if not MARIADBD:
-        bench.add("sinks", "mariadb", "-", {"note": "cannot run: no mariadbd (apt-get install mariadb-server-core)"})
+        bench.add("sinks", "mariadb", "-", {"note": "cannot run: no mariadbd (apt-get install "
+                                                    "mariadb-server-core)"})
         return None
     directory = bench.files.runs / "mariadb"
     directory.mkdir(parents=True)
@@ -187,7 +193,8 @@ def executemany(peer: SinkPeer, place: str) -> float:
     with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as connection:
         start = time.perf_counter()
         with connection:
-            connection.executemany(f"INSERT INTO fact ({columns}) VALUES ({', '.join('?' * peer.whole.num_columns)})",
+            connection.executemany(f"INSERT INTO fact ({columns}) VALUES "
+                                   f"({', '.join('?' * peer.whole.num_columns)})",
                                    zip(*(c.to_pylist() for c in peer.whole.columns), strict=True))
         return time.perf_counter() - start
 
@@ -196,7 +203,8 @@ def adbc(peer: SinkPeer, place: str) -> float:
     import adbc_driver_sqlite.dbapi
 
     tables(place).engine.dispose()
-    with adbc_driver_sqlite.dbapi.connect(place.removeprefix("sqlite:///")) as connection, connection.cursor() as cursor:
+    with adbc_driver_sqlite.dbapi.connect(
+        place.removeprefix("sqlite:///")) as connection, connection.cursor() as cursor:
         start = time.perf_counter()
         cursor.adbc_ingest("fact", peer.whole, mode="append")
         connection.commit()
@@ -209,8 +217,8 @@ def load_data(peer: SinkPeer, place: str) -> float:
     columns = ", ".join(f"`{n}`" for n in peer.whole.column_names)
     start = time.perf_counter()
     with sink.engine.begin() as connection:
-        connection.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE fact FIELDS TERMINATED BY ',' "
-                                   f"OPTIONALLY ENCLOSED BY '\"' ({columns})")
+        connection.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE fact FIELDS "
+                                   f"TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ({columns})")
     return time.perf_counter() - start
 
 
@@ -227,7 +235,8 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
         given.data.write(rows)
     loaded = sink.write(entry(), given)  # type: ignore[arg-type]
     sink.commit({k: v for k, v in LOAD.items() if k != "partition"} | {
-        "job": "", "fact_table": "fact", "sink": place, "partitions": 1, "source_offsets": "", "rows_read": 0}, [loaded])
+        "job": "", "fact_table": "fact", "sink": place, "partitions": 1, "source_offsets": "",
+        "rows_read": 0}, [loaded])
     return time.perf_counter() - start
 
 

@@ -1,9 +1,12 @@
-"""Spark's stream-static join beside the streaming app: the same files, micro-batches, cores and driver memory.
+"""Spark's stream-static join beside the streaming app: the same files, micro-batches, cores and
+driver memory.
 
-Both read S as micro-batches of one Parquet file. Spark joins each with R in Parquet, in the order of the keys, and writes
-Parquet; the app joins with its snapshot of R and writes a Delta table. Besides Spark's own plan, those that a user could ask
-for: the micro-batch or R broadcast, R cached. The rate is that of the batches after the warm-up, from commit to commit: tuples
-finished, those that wait left out. "end to end" is all tuples over all seconds, from Spark's start to the drain's end.
+Both read S as micro-batches of one Parquet file. Spark joins each with R in Parquet, in the order
+of the keys, and writes Parquet; the app joins with its snapshot of R and writes a Delta table.
+Besides Spark's own plan, those that a user could ask for: the micro-batch or R broadcast, R cached.
+The rate is that of the batches after the warm-up, from commit to commit: tuples finished, those
+that wait left out. "end to end" is all tuples over all seconds, from Spark's start to the drain's
+end.
 """
 
 from __future__ import annotations
@@ -44,25 +47,31 @@ class Settings:
     cores: int = 2
 
 
-SCALES = {"smallest": Settings(batch=20_000, batches=2, warm_up=1, variants=("as is",), algorithms=("ssbj",)),
+SCALES = {"smallest": Settings(batch=20_000, batches=2, warm_up=1, variants=("as is",),
+                               algorithms=("ssbj",)),
           "small": Settings(),
-          "full": Settings(masters=(2_000_000, 20_000_000, 100_000_000), batch=1_000_000, batches=8, least_memory=300_000_000,
-                           algorithms=("auto", "elevatorjoin"), variants=("as is", "broadcast S", "R cached", "broadcast R"))}
+          "full": Settings(masters=(2_000_000, 20_000_000, 100_000_000), batch=1_000_000, batches=8,
+                           least_memory=300_000_000,
+                           algorithms=("auto", "elevatorjoin"),
+                           variants=("as is", "broadcast S", "R cached", "broadcast R"))}
 BROADCAST_BYTES = 500_000_000  # of R that are tried
 
 
 def run(bench: Bench, s: Settings) -> None:
     for master in s.masters:
         stream, size = Stream(master), master * MASTER_BYTES
-        case = Case(bench.files, stream, s.batch, s.batches, s.warm_up, s.driver_memory, f"local[{s.cores},4]")
+        case = Case(bench.files, stream, s.batch, s.batches, s.warm_up, s.driver_memory,
+                    f"local[{s.cores},4]")
         few = s.spark_batches or s.batches
         others = replace(case, batches=few, warm_up=min(s.warm_up, few // 2))
         case.make()
         others.make()
-        spark = {f"spark, {v}": Spark(others, v) for v in s.variants if v != "broadcast R" or size <= BROADCAST_BYTES}
+        spark = {f"spark, {v}": Spark(others, v) for v in s.variants if v != "broadcast R"
+                 or size <= BROADCAST_BYTES}
         memory = max(int(s.share / 100 * size), s.least_memory)
         ours = {a: App(case, a, memory) for a in s.algorithms}
-        bench.compare("spark", f"R={master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}", {**spark, **ours}, next(iter(spark)))
+        bench.compare("spark", f"R={master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
+                      {**spark, **ours}, next(iter(spark)))
 
 
 @dataclass(frozen=True)
@@ -120,12 +129,15 @@ class ProgramPeer:
     def _answer(self) -> Answer:
         raise NotImplementedError
 
-    def _sample(self, running: Program, seconds: float, ends: dict[int, float], finished: int, bytes_read: int = 0) -> Sample:
-        """seconds: of the whole; ends: commit times; finished: tuples of the batches after the warm-up."""
+    def _sample(self, running: Program, seconds: float, ends: dict[int, float], finished: int,
+                bytes_read: int = 0) -> Sample:
+        """seconds: of the whole; ends: commit times; finished: tuples of the batches after the
+        warm-up."""
         case = self.case
         first, last = ends[case.warm_up - 1], ends[case.batches - 1]
         return Sample(finished, last - first, bytes_read, extra={
-            "end to end tuples/s": case.batch * case.batches / seconds, "busy cores": running.cores(first, last)})
+            "end to end tuples/s": case.batch * case.batches / seconds,
+            "busy cores": running.cores(first, last)})
 
 
 @dataclass(frozen=True)
@@ -145,8 +157,8 @@ class SparkPeer(ProgramPeer):
     def _command(self) -> list[str | Path]:
         master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
         forget(master)
-        return [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master, self.case.tuples, self.home / "output",
-                self.home / "query"]
+        return [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master,
+                self.case.tuples, self.home / "output", self.home / "query"]
 
     def _run(self) -> Sample:
         with program(self._command(), self.home / "log", self._environment()) as running:
@@ -191,35 +203,39 @@ class AppPeer(ProgramPeer):
     def _run(self) -> Sample:
         root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
         forget(root)
-        settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory, self.of.partitions,
-                             self.of.sink)
+        settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory,
+                             self.of.partitions, self.of.sink)
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
         environment = self.case.environment(self.home) | places(self.home) | self.environment
         with program(command, self.home / "log", environment) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         with sqlite3.connect(self.home / "warehouse.db") as ledger:
-            finished, read = ledger.execute("SELECT sum(matched + unmatched), sum(bytes_read) FROM load_batches WHERE drain = 0 "
-                                            "AND batch >= ?", [self.case.warm_up]).fetchone()
+            finished, read = ledger.execute("SELECT sum(matched + unmatched), sum(bytes_read) FROM "
+                                            "load_batches WHERE drain = 0 AND batch >= ?",
+                                            [self.case.warm_up]).fetchone()
             self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
                 "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
-        return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"), finished, read)
+        return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"), finished,
+                            read)
 
     def _answer(self) -> Answer:
-        return answer_of(DeltaTable(self.home / "output").file_uris()) if not self.of.sink else Answer()
+        return answer_of(DeltaTable(self.home / "output")
+                         .file_uris()) if not self.of.sink else Answer()
 
 
 def places(home: Path) -> dict[str, str]:
     return {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
 
 
-def arguments(home: Path, snapshot: Path, stream: Path, algorithm: str, memory: int, partitions: int = 0,
-              sink: str = "") -> list[str]:
+def arguments(home: Path, snapshot: Path, stream: Path, algorithm: str, memory: int,
+              partitions: int = 0, sink: str = "") -> list[str]:
     """The app's, for a job on these files whose home and Delta table are new."""
     (home / "snapshots").mkdir(exist_ok=True)
     (home / "snapshots" / "master").symlink_to(snapshot)
-    job = {"name": "benchmark", "stream": {"format": "parquet", "path": str(stream), "id": ["id"]}, "master": {"name": "master"},
-           "on": {"key": "key"}, "fact_table": "fact_benchmark"}
+    job = {"name": "benchmark", "stream": {"format": "parquet", "path": str(stream), "id": ["id"]},
+           "master": {"name": "master"}, "on": {"key": "key"}, "fact_table": "fact_benchmark"}
     (home / "job.yaml").write_text(yaml.safe_dump(job))
-    return ["--job", str(home / "job.yaml"), "--algorithm", algorithm, "--memory", str(memory), "--partitions", str(partitions),
+    return ["--job", str(home / "job.yaml"), "--algorithm", algorithm, "--memory", str(memory),
+            "--partitions", str(partitions),
             "--checkpoint", str(home / "checkpoint"), "--sink", sink or str(home / "output")]

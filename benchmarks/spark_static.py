@@ -1,7 +1,8 @@
-"""Spark's own stream-static join as a program: reads S as micro-batches of one file, joins each with R, writes Parquet.
+"""Spark's own stream-static join as a program: reads S as micro-batches of one file, joins each
+with R, writes Parquet.
 
-"nothing" is what the app's micro-batches of Parquet files cost without the app: its session, its job of one Python task a
-partition, no join and no output.
+"nothing" is what the app's micro-batches of Parquet files cost without the app: its session, its
+job of one Python task a partition, no join and no output.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     a = parser.parse_args()
     if a.variant == NOTHING:
-        from semistream.streaming.app import SESSION  # not in the others: Spark alone does not import the app
+        # not in the others: Spark alone does not import the app
+        from semistream.streaming.app import SESSION
         from semistream.streaming.session import open_session
 
         spark = open_session(NOTHING)
@@ -45,13 +47,15 @@ def main() -> None:
     else:
         spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
     schema = spark.read.parquet(str(a.stream)).schema
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(a.stream))
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger",
+                                                    "1").parquet(str(a.stream))
     if a.variant == NOTHING:
         writer = stream.writeStream.foreachBatch(run_nothing)
     else:
         joined = VARIANTS[a.variant](stream, spark.read.parquet(str(a.master)))
         writer = joined.writeStream.format("parquet").option("path", str(a.output))
-    query = writer.option("checkpointLocation", str(a.checkpoint)).trigger(availableNow=True).start()
+    query = writer.option("checkpointLocation",
+                          str(a.checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
     spark.stop()
 

@@ -1,10 +1,13 @@
-"""What the app costs without tuples: an empty micro-batch, and a restart with a million tuples waiting.
+"""What the app costs without tuples: an empty micro-batch, and a restart with a million tuples
+waiting.
 
-Empty micro-batches: from commit to commit of Parquet files without rows, for which the app starts no job; tuples/s are batches/s.
-"the app's job, empty" is what Spark takes for the app's session and the job of a micro-batch, without the app. Restart: the app
-was killed once its first micro-batch had been committed and its tuples wait; it starts again on its checkpoint with one tuple
-more. Measured from the process's start to the commit of that one, beside the same start with one tuple waiting, and beside
-Spark's own: the app's session and an empty job, from the process's start to its commit.
+Empty micro-batches: from commit to commit of Parquet files without rows, for which the app starts
+no job; tuples/s are batches/s. "the app's job, empty" is what Spark takes for the app's session and
+the job of a micro-batch, without the app. Restart: the app was killed once its first micro-batch
+had been committed and its tuples wait; it starts again on its checkpoint with one tuple more.
+Measured from the process's start to the commit of that one, beside the same start with one tuple
+waiting, and beside Spark's own: the app's session and an empty job, from the process's start to its
+commit.
 """
 
 from __future__ import annotations
@@ -21,7 +24,17 @@ from deltalake import DeltaTable
 from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Stream
 from benchmarks.harness import Bench, Sample
 from benchmarks.processes import answer_of, commits, program
-from benchmarks.spark_join import APP, App, AppPeer, Case, ProgramPeer, Spark, SparkPeer, arguments, places
+from benchmarks.spark_join import (
+    APP,
+    App,
+    AppPeer,
+    Case,
+    ProgramPeer,
+    Spark,
+    SparkPeer,
+    arguments,
+    places,
+)
 from benchmarks.spark_static import NOTHING
 
 
@@ -33,12 +46,14 @@ class Settings:
     batches: int = 15  # empty ones
     warm_up: int = 5  # of them
     algorithm: str = "elevatorjoin"
-    waits: str = "hybridjoin"  # algorithm of the restarts: none of its tuples leave before they fill M
+    # algorithm of the restarts: none of its tuples leave before they fill M
+    waits: str = "hybridjoin"
     driver_memory: str = "2g"
     cores: int = 2
 
 
-SCALES = {"smallest": Settings(master=50_000, waiting=20_000, batches=4, warm_up=2), "small": Settings(),
+SCALES = {"smallest": Settings(master=50_000, waiting=20_000, batches=4, warm_up=2),
+          "small": Settings(),
           "full": Settings(master=20_000_000, share=10.0, batches=50, warm_up=20)}
 
 
@@ -52,7 +67,8 @@ def run(bench: Bench, s: Settings) -> None:
         "semistream, sql": Empty(App(empty, s.algorithm, memory, sink="sql"))}, "spark")
     case = replace(empty, batch=s.waiting, batches=1)
     bench.compare("start", f"restart, {s.waiting:,} tuples given before", {
-        "spark's own start": Start(replace(case, batch=1)), "one waits": Restart(replace(case, batch=1), s.waits, memory),
+        "spark's own start": Start(replace(case, batch=1)),
+        "one waits": Restart(replace(case, batch=1), s.waits, memory),
         "all wait": Restart(case, s.waits, memory)}, "spark's own start")
 
 
@@ -69,7 +85,8 @@ class Empty:
         def counted() -> Sample:
             sample = plain()
             count = peer.case.batches - peer.case.warm_up
-            return replace(sample, tuples=count, extra={"ms a batch": 1000 * sample.seconds / count})
+            return replace(sample, tuples=count,
+                           extra={"ms a batch": 1000 * sample.seconds / count})
 
         peer._run = counted  # type: ignore[method-assign]
         return peer
@@ -91,7 +108,8 @@ class StartPeer(SparkPeer):
         self.expected = Answer()
 
     def _run(self) -> Sample:
-        with program(self._command(), self.home / "log", self.case.environment(self.home)) as running:
+        with program(self._command(), self.home / "log",
+                     self.case.environment(self.home)) as running:
             seconds = running.until(lambda: 0 in commits(self.home / "query"))
             running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
@@ -117,8 +135,10 @@ class RestartPeer(ProgramPeer):
         case, home = self.case, self.home
         tuples = home / "stream"
         shutil.copytree(case.tuples, tuples)
-        settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples, self.algorithm, self.memory)
-        command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1", "--drain-after", "0"]
+        settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples,
+                             self.algorithm, self.memory)
+        command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1",
+                                     "--drain-after", "0"]
         environment = case.environment(home) | places(home)
         with program([*command, "--trigger", "1 second"], home / "log", environment) as first:
             first.until(lambda: self._committed(0))
@@ -138,7 +158,8 @@ class RestartPeer(ProgramPeer):
         if batch not in commits(self.home / "checkpoint" / "query"):
             return False
         with sqlite3.connect(self.home / "warehouse.db") as ledger:
-            return bool(ledger.execute("SELECT count(*) FROM load_commits WHERE batch = ?", [batch]).fetchone()[0])
+            return bool(ledger.execute("SELECT count(*) FROM load_commits WHERE batch = ?", [batch])
+                        .fetchone()[0])
 
     def _one_more(self):
         import pyarrow as pa

@@ -14,8 +14,10 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 @dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__,
      default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
-     params={"job": Param("tpch", type="string", minLength=1, examples=list(Job.shipped), section="Data",
-                          description="Whose master data: a shipped job, or the path of a job's YAML file")})
+     params={"job": Param("tpch", type="string", minLength=1, examples=list(Job.shipped),
+                          section="Data",
+                          description="Whose master data: a shipped job, or the path of a job's "
+                                      "YAML file")})
 def provision_master_data() -> None:
     @task
     def prepare(params: dict) -> None:
@@ -28,7 +30,8 @@ def provision_master_data() -> None:
         return attempt(steps.provision, params["job"], places())
 
     publish = SparkAppOperator(
-        task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"), application_args=["--job", "{{ params.job }}"],
+        task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"),
+        application_args=["--job", "{{ params.job }}"],
         name="semistream publish", driver_memory="1g")
 
     @task(outlets=[MASTER])

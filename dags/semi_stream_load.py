@@ -1,9 +1,12 @@
-"""The stream, enriched with master data, into the warehouse: by a Spark app that outlives Airflow and stops by draining.
+"""The stream, enriched with master data, into the warehouse: by a Spark app that outlives Airflow
+and stops by draining.
 
-Started by hand for one job, or by new master data for the jobs that it belongs to. ``trigger`` and ``stop_after`` are the stop
-policy: availableNow ends when the source is exhausted; an interval goes on until it is stopped, from the page "Semistream", by
-marking the task failed or succeeded, or after ``stop_after`` seconds. A retry goes on from the checkpoint. With the algorithm
-``auto``, settings are those that the latest tuning sweep of the job recommends for the memory; without one the app chooses.
+Started by hand for one job, or by new master data for the jobs that it belongs to. ``trigger`` and
+``stop_after`` are the stop policy: availableNow ends when the source is exhausted; an interval goes
+on until it is stopped, from the page "Semistream", by marking the task failed or succeeded, or
+after ``stop_after`` seconds. A retry goes on from the checkpoint. With the algorithm ``auto``,
+settings are those that the latest tuning sweep of the job recommends for the memory; without one
+the app chooses.
 """
 
 from datetime import timedelta
@@ -19,20 +22,25 @@ from semistream_operators import FACTS, MASTER, TUNED, SemiStreamLoadOperator, f
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     LoadSettings,
-    {"Data": ("job", "app", "sink"), "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
+    {"Data": ("job", "app", "sink"),
+     "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
      "Stop policy": ("trigger", "stop_after", "drain_after", "drain_every"),
-     "Source": ("source_format", "source_path", "source_options", "source_options_file", "source_columns", "max_files",
-                "max_rows", "min_age"),
+     "Source": ("source_format", "source_path", "source_options", "source_options_file",
+                "source_columns", "max_files", "max_rows", "min_age"),
      "Failure": ("retry",)},
     job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
     algorithm={"enum": [AUTO, *REGISTRY],
-               "values_display": {AUTO: "auto: the cost models choose"} | {a.name: a.title for a in REGISTRY.values()}},
-    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}; see `semistream algorithms`'},
-    memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1},
+               "values_display": {AUTO: "auto: the cost models choose"}
+               | {a.name: a.title for a in REGISTRY.values()}},
+    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}; see '
+                               '`semistream algorithms`'},
+    memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
+            "minLength": 1},
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
     sink={"examples": ["sql"]},
     source_format={"examples": ["parquet", "csv", "json", "kafka", "zipf", "outbox"]},
-    source_options={"description": 'Source options besides the job\'s as JSON, {"name": "value"}, as Spark takes them'},
+    source_options={"description": 'Source options besides the job\'s as JSON, {"name": "value"}, '
+                                   'as Spark takes them'},
 )
 
 
@@ -45,8 +53,8 @@ def semi_stream_load() -> None:
         return jobs_of(context)
 
     SemiStreamLoadOperator.partial(
-        task_id="load", application=str(SPARK_APPS / "semi_stream_join.py"), name="semistream load", driver_memory="1g",
-        inlets=[TUNED], outlets=[FACTS], map_index_template="{{ task.job }}",
+        task_id="load", application=str(SPARK_APPS / "semi_stream_join.py"), name="semistream load",
+        driver_memory="1g", inlets=[TUNED], outlets=[FACTS], map_index_template="{{ task.job }}",
     ).expand(job=jobs())
 
 

@@ -1,8 +1,9 @@
-"""Which join, with which sizes, suits a stream: each setting of a grid is run as a Spark app, compared with the cost model,
-reported and recommended.
+"""Which join, with which sizes, suits a stream: each setting of a grid is run as a Spark app,
+compared with the cost model, reported and recommended.
 
-A point that fails is shown and does not fail the sweep. Points run one after the other, since they would disturb each other.
-What is recommended holds for ``semi_stream_load`` with the algorithm ``auto``.
+A point that fails is shown and does not fail the sweep. Points run one after the other, since they
+would disturb each other. What is recommended holds for ``semi_stream_load`` with the algorithm
+``auto``.
 """
 
 from pathlib import Path
@@ -22,11 +23,14 @@ PARAMS = form(
      "Grid": ("algorithms", "memory", "partitions", "grid", "calibrate")},
     job={"default": "tpch", "examples": list(Job.shipped)},
     stream={"type": "string", "default": ""}, snapshot={"type": "string", "default": ""},
-    on={"description": 'Join columns of your own sample as JSON, {"stream column": "master column"}'},
+    on={"description": 'Join columns of your own sample as JSON, {"stream column": "master '
+                       'column"}'},
     columns={"type": "string", "default": ""},
-    algorithms={"type": "array", "default": [], "items": {"type": "string", "enum": list(REGISTRY)}, "examples": list(REGISTRY),
+    algorithms={"type": "array", "default": [], "items": {"type": "string", "enum": list(REGISTRY)},
+                "examples": list(REGISTRY),
                 "values_display": {a.name: a.title for a in REGISTRY.values()},
-                "description": "Those to compare; none chosen: all that can join with the master data"},
+                "description": "Those to compare; none chosen: all that can join with the master "
+                               "data"},
     memory={"type": "string", "default": "4MB", "minLength": 1},
     calibrate={"default": True},
 )
@@ -36,14 +40,15 @@ PARAMS = form(
 def tuning_sweep() -> None:
     @task
     def points(params: dict, run_id: str) -> list[dict]:
-        """The grid, around the best settings by the model; and the bounded stream that they are measured with."""
+        """The grid, around the best settings by the model; and the bounded stream that they are
+        measured with."""
         return attempt(steps.sweep_points, params, run_id, places())
 
     @task_group
     def point(setting: dict) -> None:
         measure = SweepPointOperator(
-            task_id="measure", point=setting, application=str(SPARK_APPS / "semi_stream_join.py"), name="semistream sweep",
-            driver_memory="1g", retries=0, max_active_tis_per_dag=1)
+            task_id="measure", point=setting, application=str(SPARK_APPS / "semi_stream_join.py"),
+            name="semistream sweep", driver_memory="1g", retries=0, max_active_tis_per_dag=1)
 
         @task(trigger_rule=TriggerRule.ALL_DONE)
         def record(setting: dict, run_id: str) -> dict:

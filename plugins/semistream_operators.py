@@ -1,4 +1,5 @@
-"""The Spark app as an Airflow task that outlives Airflow: started detached, followed by a trigger, stopped by draining."""
+"""The Spark app as an Airflow task that outlives Airflow: started detached, followed by a trigger,
+stopped by draining."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, BaseHook, Param
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from semistream.config import PASSWORD, Places, Settings
@@ -19,22 +25,27 @@ from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.streaming.status import request_stop
 
-MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset("facts_loaded"), Asset("completeness_verified")
+MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset(
+    "facts_loaded"), Asset("completeness_verified")
 TUNED = Asset("settings_recommended")
 LATEST = 50  # recommendations that a load looks at
 
 
-def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]], **overrides: dict[str, Any]) -> dict[str, Param]:
+def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]],
+         **overrides: dict[str, Any]) -> dict[str, Param]:
     """The trigger form of the named settings, section by section."""
     fields = settings.airflow_params(overrides)
     for field in fields.values():
-        if field["default"] == "":  # the form takes an empty text for a missing one unless the schema knows null
+        # the form takes an empty text for a missing one unless the schema knows null
+        if field["default"] == "":
             field |= {"default": None, "type": ["null", "string"]}
-    return {name: Param(**fields[name], section=section) for section, names in sections.items() for name in names}
+    return {name: Param(**fields[name], section=section) for section,
+            names in sections.items() for name in names}
 
 
 def warehouse_environment() -> dict[str, str]:
-    """WAREHOUSE_URL from the Airflow connection ``warehouse``, if there is one and the environment does not say it already."""
+    """WAREHOUSE_URL from the Airflow connection ``warehouse``, if there is one and the environment
+    does not say it already."""
     if os.environ.get("WAREHOUSE_URL"):
         return {}
     try:
@@ -44,7 +55,8 @@ def warehouse_environment() -> dict[str, str]:
     from sqlalchemy import URL  # parsing a DAG file needs no SQL
 
     driver = {"mysql": "mysql+pymysql"}.get(connection.conn_type, connection.conn_type)
-    url = URL.create(driver, connection.login, connection.password, connection.host, connection.port, connection.schema)
+    url = URL.create(driver, connection.login, connection.password, connection.host,
+                     connection.port, connection.schema)
     return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
 
 
@@ -55,7 +67,8 @@ def places() -> Places:
 
 
 def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task's body; a setting that cannot work fails the task for good, since a retry cannot help."""
+    """Call a task's body; a setting that cannot work fails the task for good, since a retry cannot
+    help."""
     try:
         return body(*args, **kwargs)
     except ConfigError as e:
@@ -74,12 +87,14 @@ def apps_of(context: Mapping[str, Any]) -> list[str]:
 
 def recommendations(context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What tuning sweeps recommended, the newest first; asked for only when it is needed."""
-    yield from (dict(event.extra) for event in context["inlet_events"][TUNED].ascending(False).limit(LATEST))
+    yield from (dict(event.extra) for event in context["inlet_events"][TUNED].ascending(False)
+                .limit(LATEST))
 
 
 def _events(context: Mapping[str, Any], key: str) -> list[str]:
     events = context.get("triggering_asset_events") or {}
-    return sorted({event.extra[key] for each in events.values() for event in each if event.extra.get(key)})
+    return sorted(
+        {event.extra[key] for each in events.values() for event in each if event.extra.get(key)})
 
 
 class SparkAppOperator(SparkSubmitOperator):
@@ -92,28 +107,37 @@ class SparkAppOperator(SparkSubmitOperator):
         return super().execute(context)
 
     def use_connections(self) -> None:
-        from semistream.streaming.session import local_environment  # parsing a DAG file needs no Spark
+        # parsing a DAG file needs no Spark
+        from semistream.streaming.session import local_environment
 
         try:
             spark = BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException:  # the hook would quietly submit to YARN
-            raise AirflowFailException(f"There is no Airflow connection {self._conn_id!r} to a Spark master. Set AIRFLOW_CONN_"
-                                       f"{self._conn_id.upper()} or add it under Admin > Connections.") from None
-        self.env_vars = {**local_environment(spark.host or ""), **(self.env_vars or {}), **warehouse_environment()}
-        if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):  # as the hook tells them
-            secret = next((name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))), None)
+            raise AirflowFailException(f"There is no Airflow connection {self._conn_id!r} to a "
+                                       f"Spark master. Set AIRFLOW_CONN_{self._conn_id.upper()} or "
+                                       f"add it under Admin > Connections.") from None
+        self.env_vars = {**local_environment(spark.host or ""), **(self.env_vars or {}),
+                         **warehouse_environment()}
+        # as the hook tells them
+        if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):
+            secret = next(
+                (name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))),
+                None)
             if secret:
                 raise AirflowFailException(
-                    f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes it on spark-submit's command "
-                    f"line, where others can read it. Set {secret} in the environment of Airflow's workers in place of the "
+                    f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes "
+                    f"it on spark-submit's command line, where others can read it. Set {secret} in "
+                    f"the environment of Airflow's workers in place of the "
                     "connection 'warehouse', with the deploy mode client; or use another master.")
 
 
 class SemiStreamLoadOperator(SparkAppOperator):
-    """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is over.
+    """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is
+    over.
 
-    The driver is detached from the task: it outlives scheduler, worker and triggerer. Whoever looks after the task next finds it
-    by its checkpoint, or, when it is gone, starts it again from there. Stopping drains: nothing is ever killed.
+    The driver is detached from the task: it outlives scheduler, worker and triggerer. Whoever looks
+    after the task next finds it by its checkpoint, or, when it is gone, starts it again from there.
+    Stopping drains: nothing is ever killed.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job")
@@ -127,30 +151,37 @@ class SemiStreamLoadOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        settings = attempt(steps.load_settings, self.job, dict(context["params"]), recommendations(context))
+        settings = attempt(steps.load_settings, self.job, dict(context["params"]),
+                           recommendations(context))
         self.checkpoint = checkpoint = settings.directory(places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         if drivers.is_alive(checkpoint):
-            self.reattach(checkpoint, owner, by_asset=context["dag_run"].run_type == "asset_triggered")
+            self.reattach(checkpoint, owner,
+                          by_asset=context["dag_run"].run_type == "asset_triggered")
         else:
             self.application_args = settings.to_arguments()
             self._hook = self._get_hook()
             command = self._hook._build_spark_submit_command(self.application)
             launched = drivers.launch(command, checkpoint, owner, self.env_vars or {})
-            self.log.info("Started the driver of %s, process %d; its output is %s/driver.log", self.job, launched.pid, checkpoint)
+            self.log.info("Started the driver of %s, process %d; its output is %s/driver.log",
+                          self.job, launched.pid, checkpoint)
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
     def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
         record = drivers.last_launch(checkpoint)
         if record is not None and record.owner == owner:
-            self.log.info("The driver that this task started, process %d, still runs: following it again", record.pid)
+            self.log.info("The driver that this task started, process %d, still runs: following it "
+                          "again", record.pid)
             return
         whose = f"process {record.pid}, started by {record.owner}," if record else "one that Airflow did not start"
         if by_asset:
-            raise AirflowSkipException(f"A load of {self.job} runs already ({whose}); it takes up the new master data itself")
-        raise AirflowFailException(f"A load of {self.job} runs already on checkpoint {checkpoint} ({whose}). Stop it (page "
-                                   "Semistream, or `semistream stop`), or give this run another app name.")
+            raise AirflowSkipException(f"A load of {self.job} runs already ({whose}); it takes up "
+                                       f"the new master data itself")
+        raise AirflowFailException(f"A load of {self.job} runs already on checkpoint {checkpoint} "
+                                   f"({whose}). Stop it (page "
+                                   "Semistream, or `semistream stop`), or give this run another "
+                                   "app name.")
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         """The driver has ended: its summary, or why it failed."""
@@ -161,7 +192,8 @@ class SemiStreamLoadOperator(SparkAppOperator):
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
                 raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
-            raise AirflowException(f"The driver of {self.job} {event['why']}. A retry goes on from its checkpoint {checkpoint}.")
+            raise AirflowException(f"The driver of {self.job} {event['why']}. A retry goes on from "
+                                   f"its checkpoint {checkpoint}.")
         summary = steps.run_summary(checkpoint)
         self.log.info("Loaded: %s", summary)
         context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
@@ -173,7 +205,8 @@ class SemiStreamLoadOperator(SparkAppOperator):
 
 
 class SweepPointOperator(SparkAppOperator):
-    """Measures a point of a tuning sweep by the app itself, in a home of its own that nothing else sees."""
+    """Measures a point of a tuning sweep by the app itself, in a home of its own that nothing else
+    sees."""
 
     template_fields = (*SparkSubmitOperator.template_fields, "point")
 
@@ -185,20 +218,23 @@ class SweepPointOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = attempt(steps.sweep_app, self.point, context["run_id"], places())
+        self.application_args, own = attempt(steps.sweep_app, self.point, context["run_id"],
+                                             places())
         self.env_vars = {**(self.env_vars or {}), **own}
         return SparkSubmitOperator.execute(self, context)
 
 
 class DriverTrigger(BaseTrigger):
-    """Follows a driver by its checkpoint. When a user kills the task, the driver is asked to drain and stop."""
+    """Follows a driver by its checkpoint. When a user kills the task, the driver is asked to drain
+    and stop."""
 
     def __init__(self, checkpoint: str, poll: float = 1.0):
         super().__init__()
         self.checkpoint, self.poll = checkpoint, poll
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.{type(self).__name__}", {"checkpoint": self.checkpoint, "poll": self.poll}
+        return f"{__name__}.{type(self).__name__}", {"checkpoint": self.checkpoint,
+                                                     "poll": self.poll}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         checkpoint, said = Path(self.checkpoint), ""

@@ -1,4 +1,5 @@
-"""Running loads, their ledger, the proofs of completeness and the tuning sweeps with their reports, and a button that drains."""
+"""Running loads, their ledger, the proofs of completeness and the tuning sweeps with their reports,
+and a button that drains."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ from semistream_operators import places
 
 LOAD = "semi_stream_load"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-OWN = ("default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src 'self'; form-action 'self'; "
-       "base-uri 'none'; frame-ancestors 'self'")
-REPORT = ("default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action 'none'; base-uri 'none'; "
-          "frame-ancestors 'self'")  # they have no script, and their style in themselves
+OWN = ("default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
+       "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'")
+REPORT = ("default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action "
+          "'none'; base-uri 'none'; frame-ancestors 'self'")  # they have no script, and their style in themselves
 may_read = Depends(requires_access_dag("GET", param_dag_id=LOAD))
 may_stop = Depends(requires_access_dag("PUT", DagAccessEntity.RUN, param_dag_id=LOAD))
 
@@ -37,7 +38,8 @@ overview = Overview()
 
 @app.middleware("http")
 async def restrict(request: Request, answer: RequestResponseEndpoint) -> Response:
-    """What a browser may do with an answer: run no script but the page's own, and show it in Airflow's frames only."""
+    """What a browser may do with an answer: run no script but the page's own, and show it in
+    Airflow's frames only."""
     response = await answer(request)
     response.headers.setdefault("Content-Security-Policy", OWN)
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -46,14 +48,18 @@ async def restrict(request: Request, answer: RequestResponseEndpoint) -> Respons
 
 
 def same_origin(request: Request) -> None:
-    """The login is a cookie: a form on another site must not use it, nor one under a name that was made to lead here.
+    """The login is a cookie: a form on another site must not use it, nor one under a name that was
+    made to lead here.
 
-    This page's own address is the setting api.base_url; or, where Airflow is asked for by a name of this machine itself, that.
+    This page's own address is the setting api.base_url; or, where Airflow is asked for by a name of
+    this machine itself, that.
     """
-    origin, own = urlsplit(request.headers.get("origin", "")), urlsplit(conf.get("api", "base_url", fallback=""))
+    origin, own = urlsplit(
+        request.headers.get("origin", "")), urlsplit(conf.get("api", "base_url", fallback=""))
     local = origin.hostname in LOOPBACK and origin.netloc == request.headers.get("host")
     if not local and (not own.netloc or origin[:2] != own[:2]):
-        raise HTTPException(403, "A stop must be requested from this page, and AIRFLOW__API__BASE_URL must be its address")
+        raise HTTPException(403, "A stop must be requested from this page, and "
+                                 "AIRFLOW__API__BASE_URL must be its address")
 
 
 @app.get("/", dependencies=[may_read], response_class=HTMLResponse)
@@ -98,7 +104,8 @@ def report(path: str) -> FileResponse:
 
 
 def _page(template: str, request: Request, ended: bool) -> str:
-    return templates.get_template(template).render(overview=overview.show(places(), ended), ended=ended, root=_root(request))
+    return templates.get_template(template).render(overview=overview.show(places(), ended),
+                                                   ended=ended, root=_root(request))
 
 
 def _root(request: Request) -> str:

@@ -6,7 +6,8 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 async def page(scope: Any, receive: Any, send: Any) -> None:
-    """The page's app, imported with the API server's security at its first request: every Airflow process loads this file."""
+    """The page's app, imported with the API server's security at its first request: every Airflow
+    process loads this file."""
     from semistream_page import app
 
     await app(scope, receive, send)
@@ -15,5 +16,5 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
 class SemistreamPlugin(AirflowPlugin):
     name = "semistream"
     fastapi_apps = [{"app": page, "url_prefix": "/semistream", "name": "Semistream"}]
-    external_views = [{"name": "Semistream", "href": "semistream/", "destination": "nav", "url_route": "semistream",
-                       "nav_top_level": True}]
+    external_views = [{"name": "Semistream", "href": "semistream/", "destination": "nav",
+                       "url_route": "semistream", "nav_top_level": True}]

@@ -1,7 +1,8 @@
-"""Publish a job's dimension table as a master snapshot: spark-submit spark_apps/publish_snapshot.py --job tpch
+"""Publish a job's dimension table as a master snapshot: spark-submit spark_apps/publish_snapshot.py
+--job tpch
 
-Does nothing where the current snapshot is the table as it is. Exit codes: 0 done, 1 failed (the current snapshot stays), 2 the
-settings cannot work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL.
+Does nothing where the current snapshot is the table as it is. Exit codes: 0 done, 1 failed (the
+current snapshot stays), 2 the settings cannot work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: {e}", file=sys.stderr)
         return 2
     if not publish.needed:
-        print(f"The current snapshot of {publish.name} is {publish.dimension.table.name} as it is: nothing to publish.")
+        print(f"The current snapshot of {publish.name} is {publish.dimension.table.name} as it is: "
+              f"nothing to publish.")
         return 0
     with open_session(f"publish {publish.name}") as spark:
         manifest = publish.run(spark)
-    print(f"Published {manifest.name} {manifest.version}: {manifest.tuple_count:,} tuples in {manifest.bucket_count} buckets, "
-          f"{manifest.null_keys:,} without a key left out.")
+    print(f"Published {manifest.name} {manifest.version}: {manifest.tuple_count:,} tuples in "
+          f"{manifest.bucket_count} buckets, {manifest.null_keys:,} without a key left out.")
     return 0
 
 

@@ -1,8 +1,10 @@
-"""Load a warehouse from a stream joined with master data: spark-submit spark_apps/semi_stream_join.py --job tpch
+"""Load a warehouse from a stream joined with master data: spark-submit
+spark_apps/semi_stream_join.py --job tpch
 
-Exit codes: 0 done or stopped, drained; 1 failed, start it again to go on; 2 the settings cannot work.
-Environment: SEMISTREAM_HOME, WAREHOUSE_URL. SIGTERM to spark-submit, to the driver's Python process (its pid is in
-<checkpoint>/status.json) or to their process group drains and stops, as does a file <checkpoint>/stop.
+Exit codes: 0 done or stopped, drained; 1 failed, start it again to go on; 2 the settings cannot
+work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL. SIGTERM to spark-submit, to the driver's Python
+process (its pid is in <checkpoint>/status.json) or to their process group drains and stops, as does
+a file <checkpoint>/stop.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = LoadSettings.from_arguments(arguments)
         places = Places.from_environment()
-        with checkpoint_lock(settings.directory(places)), StatusFile(settings.directory(places), settings.name()) as status:
+        with checkpoint_lock(settings.directory(places)), StatusFile(
+            settings.directory(places), settings.name()) as status:
             job = load_job(settings.job, places)
-            session = start_session(settings.name())  # while what the app needs is imported, and the settings are checked
+            # while what the app needs is imported, and the settings are checked
+            session = start_session(settings.name())
             from semistream.streaming.app import Load
             from semistream.streaming.summary import describe
 

@@ -14,18 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-# For the many JVMs that the tests start: nothing here runs long enough for the second compiler to pay.
+# For the many JVMs that the tests start: nothing here runs long enough for the second compiler to
+# pay.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# PySpark takes a main module without a file, as a process of pytest-xdist has, for its own doctests, and exits.
+# PySpark takes a main module without a file, as a process of pytest-xdist has, for its own
+# doctests, and exits.
 vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that share a Spark session or an Airflow server go to the same one of the two processes."""
+    """Tests that share a Spark session or an Airflow server go to the same one of the two
+    processes."""
     for item in items:
-        group = next((name for name in ("airflow", "spark") if any(f.startswith(name) for f in item.fixturenames)), None)
+        group = next((name for name in ("airflow", "spark")
+                      if any(f.startswith(name) for f in item.fixturenames)), None)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
 
@@ -42,30 +46,39 @@ class MariaDB:
         self._databases = 0
 
     def install(self) -> None:
-        subprocess.run(["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self.directory / 'data'}",
-                        "--auth-root-authentication-method=normal", "--skip-test-db"], check=True, capture_output=True)
+        subprocess.run(["mariadb-install-db", "--no-defaults", "--user=root",
+                        f"--datadir={self.directory / 'data'}",
+                        "--auth-root-authentication-method=normal", "--skip-test-db"], check=True,
+                       capture_output=True)
 
     def start(self, timeout: float = 60) -> None:
         """Start it, after a kill too, and wait until it answers."""
         assert MARIADBD, "mariadb-server is not installed"
         with open(self.directory / "server.log", "ab") as log:
             self.process = subprocess.Popen(
-                [MARIADBD, "--no-defaults", "--user=root", f"--datadir={self.directory / 'data'}", f"--port={self.port}",
-                 f"--socket={self.directory / 'socket'}", f"--pid-file={self.directory / 'pid'}", "--bind-address=127.0.0.1",
-                 f"--tmpdir={self.directory / 'data'}",  # in a common one, a server that starts removes the others' tables
-                 "--local-infile=1", "--innodb-buffer-pool-size=128M", "--innodb-flush-log-at-trx-commit=1", "--skip-log-bin",
-                 "--skip-name-resolve", "--innodb-flush-method=fsync"], stdout=log, stderr=log, start_new_session=True)
+                [MARIADBD, "--no-defaults", "--user=root", f"--datadir={self.directory / 'data'}",
+                 f"--port={self.port}",
+                 f"--socket={self.directory / 'socket'}", f"--pid-file={self.directory / 'pid'}",
+                 "--bind-address=127.0.0.1",
+                 # in a common one, a server that starts removes the others' tables
+                 f"--tmpdir={self.directory / 'data'}",
+                 "--local-infile=1", "--innodb-buffer-pool-size=128M",
+                 "--innodb-flush-log-at-trx-commit=1", "--skip-log-bin",
+                 "--skip-name-resolve", "--innodb-flush-method=fsync"], stdout=log, stderr=log,
+                start_new_session=True)
         deadline = time.monotonic() + timeout
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("MariaDB did not start:\n" + (self.directory / "server.log").read_text()[-4000:])
+                raise RuntimeError("MariaDB did not start:\n" + (self.directory / "server.log")
+                                   .read_text()[-4000:])
             time.sleep(0.05)
 
     def _answers(self) -> bool:
         import pymysql
 
         try:
-            pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=2).close()
+            pymysql.connect(host="127.0.0.1", port=self.port, user="root",
+                            connect_timeout=2).close()
             return True
         except pymysql.err.OperationalError:
             return False
@@ -136,8 +149,10 @@ def spark(tmp_path_factory):
     from semistream.streaming.session import DEFAULTS
 
     session = SparkSession.builder.appName("tests").config(map=DEFAULTS | {
-        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "4",
+        "spark.master": "local[2]", "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC", "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark-local"))}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -153,25 +168,29 @@ def airflow_home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def airflow_environment(airflow_home) -> dict[str, str]:
-    """Airflow set up as `make load` does, metadata and all, before anything imports it in this process."""
+    """Airflow set up as `make load` does, metadata and all, before anything imports it in this
+    process."""
     from semistream import local
 
     assert "airflow" not in sys.modules, "Airflow was imported before its environment was set"
     settings = local.environment(airflow_home)
     os.environ |= settings
-    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True,
+                   capture_output=True)
     return settings
 
 
 class SmallJob:
-    """A job of the user's own: orders of known and unknown products, and some of none, in Parquet files."""
+    """A job of the user's own: orders of known and unknown products, and some of none, in Parquet
+    files."""
 
     def __init__(self, directory: Path):
         self.directory, self.orders = directory, 0
         self.file = directory / "small.yaml"
         self.expected = Counter(rows_read=0, matched=0, unmatched=0, facts=0, ids=0)
         (directory / "orders").mkdir(parents=True)
-        (directory / "products.csv").write_text("sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
+        (directory / "products.csv").write_text(
+            "sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
         self.file.write_text("""
 name: small
 stream:
@@ -197,7 +216,8 @@ fact_table: fact_small
         beside.rename(self.directory / "orders" / f"orders-{self.orders:08d}.parquet")
         known = sum(s is not None and s.startswith("p") for s in skus)
         self.orders += count
-        self.expected.update(rows_read=count, matched=known, unmatched=count - known, facts=known, ids=known)
+        self.expected.update(rows_read=count, matched=known, unmatched=count - known, facts=known,
+                             ids=known)
 
 
 @pytest.fixture
@@ -231,7 +251,8 @@ def airflow_server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def provisioned(airflow_server, tmp_path_factory):
-    """A small job, provisioned by its DAG; the load and the verification that follow by assets have ended."""
+    """A small job, provisioned by its DAG; the load and the verification that follow by assets have
+    ended."""
     from airflow_server import wait_until
 
     job = SmallJob(tmp_path_factory.mktemp("job") / "small")
@@ -239,7 +260,8 @@ def provisioned(airflow_server, tmp_path_factory):
         job.add(1000)
     airflow_server.trigger("provision_master_data", job=str(job.file))
     wait_until(lambda: {"success", "failed"} & set(airflow_server.runs("verify_completeness"))
-               or "failed" in airflow_server.runs("semi_stream_load") + airflow_server.runs("provision_master_data"),
+               or "failed" in airflow_server.runs("semi_stream_load")
+               + airflow_server.runs("provision_master_data"),
                "provisioned, loaded, verified", 400)
     return job
 

@@ -18,8 +18,8 @@ from loads import SmallLoad, until
 
 ROOT = Path(__file__).resolve().parents[1]
 APP = ROOT / "spark_apps" / "semi_stream_join.py"
-CONF = ("--driver-memory", "512m", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1",
-        "--conf", "spark.driver.bindAddress=127.0.0.1",
+CONF = ("--driver-memory", "512m", "--conf", "spark.ui.enabled=false", "--conf",
+        "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1",
         "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 What = Literal["driver", "worker", "database"]
@@ -27,7 +27,8 @@ What = Literal["driver", "worker", "database"]
 
 @dataclass(frozen=True)
 class Fault:
-    """Kill ``what`` once ``batches`` more micro-batches are being or were committed, a fraction of a batch later."""
+    """Kill ``what`` once ``batches`` more micro-batches are being or were committed, a fraction of
+    a batch later."""
 
     what: What
     batches: int
@@ -52,18 +53,23 @@ class App:
         self.process: subprocess.Popen[bytes] | None = None
         self._groups: list[int] = []
 
-    def start(self, command: Sequence[str] = (sys.executable,), local_directories: bool = True) -> None:
+    def start(self, command: Sequence[str] = (sys.executable,),
+              local_directories: bool = True) -> None:
         places = self.load.places
-        environment = {**os.environ, "SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": places.warehouse_url,
-                       "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(places.home / "scratch")}
+        environment = {**os.environ, "SEMISTREAM_HOME": str(places.home),
+                       "WAREHOUSE_URL": places.warehouse_url,
+                       "PYSPARK_PYTHON": sys.executable,
+                       "SPARK_LOCAL_DIRS": str(places.home / "scratch")}
         if not local_directories:
             del environment["SPARK_LOCAL_DIRS"]
         if command == (sys.executable,):
             arguments = " ".join(f"'{c}'" if " " in c else c for c in CONF)
             environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {arguments} pyspark-shell"
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([*command, str(APP), *self.settings.to_arguments()], stdout=log, stderr=log,
-                                            stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+            self.process = subprocess.Popen([*command, str(APP), *self.settings.to_arguments()],
+                                            stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, env=environment,
+                                            start_new_session=True)
         self._groups.append(self.process.pid)
 
     @property
@@ -99,7 +105,8 @@ class App:
         """Python workers of the app: what the daemons forked."""
         assert self.process is not None
         return [pid for pid in descendants(self.process.pid)
-                if "pyspark.daemon" in command_of(pid) and "pyspark.daemon" in command_of(parent_of(pid))]
+                if "pyspark.daemon" in command_of(pid)
+                and "pyspark.daemon" in command_of(parent_of(pid))]
 
 
 def descendants(root: int) -> list[int]:
@@ -124,7 +131,8 @@ def parent_of(pid: int) -> int:
 
 def command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0",
+                                                                 b" ").decode(errors="replace")
     except OSError:
         return ""
 
@@ -134,13 +142,16 @@ def listening(pids: Iterable[int]) -> set[str]:
     inodes = set()
     for pid in pids:
         with suppress(OSError):
-            inodes |= {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    sockets = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+            inodes |= {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()
+                       if link.is_symlink()}
+    sockets = [line.split() for name in ("tcp", "tcp6")
+               for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return {s[1] for s in sockets if s[3] == "0A" and f"socket:[{s[9]}]" in inodes}
 
 
 def is_loopback(address: str) -> bool:
-    return address.split(":")[0] in ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+    return address.split(":")[0] in ("0100007F", "0000000000000000FFFF00000100007F",
+                                     "00000000000000000000000001000000")
 
 
 def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = None) -> list[str]:
@@ -158,14 +169,16 @@ def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = No
                 elif app.code is not None:
                     history.append(f"exit {app.code}")
                 app.start()
-            until(lambda t=target: not app.running or batches(app.load) >= t, 120, f"progress to {target} batches")
+            until(lambda t=target: not app.running or batches(app.load) >= t, 120,
+                  f"progress to {target} batches")
         if fault.what == "worker":
             until(lambda: not app.running or app.workers(), 60, "a Python worker")
         time.sleep(fault.later)  # not synchronisation: the moment within a batch
         history.append(strike(app, fault, chance, database))
     while not app.running or app.end() != 0:
         if not app.running:
-            assert len(history) < 3 * len(faults) + 6, f"it does not recover: {history}\n{app.output()}"
+            assert len(history) < 3 * len(
+                faults) + 6, f"it does not recover: {history}\n{app.output()}"
             history += [f"exit {app.code}"] if app.code is not None else []
             app.start()
     return history
@@ -177,7 +190,8 @@ def strike(app: App, fault: Fault, chance: random.Random, database: Any) -> str:
         app.process.kill()  # its JVM and tasks may live on for a while: that is part of it
         app.process.wait()
     elif fault.what == "worker":
-        for pid in chance.sample(found := sorted(app.workers()), min(len(found), chance.choice((1, 2)))):
+        for pid in chance.sample(found := sorted(app.workers()),
+                                 min(len(found), chance.choice((1, 2)))):
             os.kill(pid, signal.SIGKILL)
     else:
         database.kill()
@@ -187,7 +201,8 @@ def strike(app: App, fault: Fault, chance: random.Random, database: Any) -> str:
 
 
 def batches(load: SmallLoad) -> int:
-    """Micro-batches of which at least one partition is in the ledger; -1 while there is no answer."""
+    """Micro-batches of which at least one partition is in the ledger; -1 while there is no
+    answer."""
     try:
         return int(load.query("SELECT count(DISTINCT 2 * batch + drain) FROM load_batches")[0][0])
     except Exception:  # no table yet, or no server

@@ -1,4 +1,5 @@
-"""A small load to try the streaming app on: master data, a stream in files, and what the warehouse must hold afterwards."""
+"""A small load to try the streaming app on: master data, a stream in files, and what the warehouse
+must hold afterwards."""
 
 from __future__ import annotations
 
@@ -26,12 +27,14 @@ from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 
 ON, COLUMNS = (("sku", "code"),), ("name", "price")
-MASTER = pa.schema([("part_sk", pa.int64()), ("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
+MASTER = pa.schema(
+    [("part_sk", pa.int64()), ("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
 STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("amount", pa.float64())])
 
 
 class SmallLoad:
-    """A stream of sales joined with parts on a string key. Some sales have no part, some no key; hot keys are hot."""
+    """A stream of sales joined with parts on a string key. Some sales have no part, some no key;
+    hot keys are hot."""
 
     def __init__(self, home: Path, warehouse_url: str, parts: int = 3000, seed: int = 1):
         self.places = Places(home=home, warehouse_url=warehouse_url)
@@ -41,27 +44,33 @@ class SmallLoad:
         self.master: list[dict[str, Any]] = []
         self.stream: list[dict[str, Any]] = []
         self.job = Job.load({
-            "name": "sales", "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
-            "master": {"name": "part"}, "on": dict(ON), "columns": list(COLUMNS), "fact_table": "fact_sales"})
+            "name": "sales",
+            "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
+            "master": {"name": "part"}, "on": dict(ON), "columns": list(COLUMNS),
+            "fact_table": "fact_sales"})
         self.files = 0
 
     def publish(self, prefix: str = "part") -> None:
         """A new version of the master data."""
-        self.master = [{"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97} for i in range(self.parts)]
+        self.master = [{"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
+                       for i in range(self.parts)]
         table = pa.Table.from_pylist(self.master, MASTER)
-        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part", "part", ["code"])
+        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part", "part",
+                         ["code"])
 
     def sales(self, rows: int) -> pa.Table:
         """The next tuples of the stream; they are remembered."""
         first = len(self.stream)
         keys = self.random.zipf(1.3, rows) % int(self.parts * 1.1)
-        tuples = [{"id": first + i, "sku": None if k % 101 == 100 else f"c{k}", "amount": float(k) / 8}
+        tuples = [
+            {"id": first + i, "sku": None if k % 101 == 100 else f"c{k}", "amount": float(k) / 8}
                   for i, k in enumerate(keys.tolist())]
         self.stream += tuples
         return pa.Table.from_pylist(tuples, STREAM)
 
     def add_file(self, rows: int) -> None:
-        """One more file of the stream, complete when it appears, and newer than the one before by more than a clock's tick."""
+        """One more file of the stream, complete when it appears, and newer than the one before by
+        more than a clock's tick."""
         beside = self.places.home / "next.parquet"
         pq.write_table(self.sales(rows), beside)
         last = max((f.stat().st_mtime_ns for f in self.stream_directory.iterdir()), default=0)
@@ -71,7 +80,8 @@ class SmallLoad:
         self.files += 1
 
     def settings(self, **values: Any) -> LoadSettings:
-        return LoadSettings.load({"job": "sales", "algorithm": "elevatorjoin", "partitions": 2, "memory": "200KB", "max_files": 1,
+        return LoadSettings.load({"job": "sales", "algorithm": "elevatorjoin", "partitions": 2,
+                                  "memory": "200KB", "max_files": 1,
                                   "parameters": {"disk_tuples": 128}, **values})
 
     def yaml(self) -> Path:
@@ -115,24 +125,30 @@ class SmallLoad:
         return Counter((*json.loads(t).values(), reason) for reason, _, t in rows)
 
     def check(self, join_type: str = "inner") -> None:
-        """Facts and unmatched tuples are the oracle's, row for row; the ledger adds up and nothing waits."""
+        """Facts and unmatched tuples are the oracle's, row for row; the ledger adds up and nothing
+        waits."""
         joined, unmatched = self.expected(join_type)
         same(self.facts(), joined)
         same(self.unmatched(), unmatched)
         self.check_ledger()
 
     def check_ledger(self, rows: int | None = None) -> None:
-        totals = self.query("SELECT sum(rows_read), sum(matched) + sum(unmatched) FROM load_batches")[0]
+        totals = self.query(
+            "SELECT sum(rows_read), sum(matched) + sum(unmatched) FROM load_batches")[0]
         assert [int(n) for n in totals] == [len(self.stream) if rows is None else rows] * 2
-        broken = self.query("SELECT * FROM load_batches WHERE waiting_before + rows_read <> matched + unmatched + waiting")
+        broken = self.query("SELECT * FROM load_batches WHERE waiting_before + rows_read <> "
+                            "matched + unmatched + waiting")
         assert broken == []
-        assert self.query("SELECT batch FROM load_batches WHERE facts_checksum IS NULL OR unmatched_checksum IS NULL") == []
-        commits = self.query("SELECT batch, drain, partitions, rows_read FROM load_commits ORDER BY batch, drain")
-        batches = self.query("SELECT batch, drain, count(*), sum(rows_read) FROM load_batches GROUP BY batch, drain "
-                             "ORDER BY batch, drain")
+        assert self.query("SELECT batch FROM load_batches WHERE facts_checksum IS NULL OR "
+                          "unmatched_checksum IS NULL") == []
+        commits = self.query(
+            "SELECT batch, drain, partitions, rows_read FROM load_commits ORDER BY batch, drain")
+        batches = self.query("SELECT batch, drain, count(*), sum(rows_read) FROM load_batches "
+                             "GROUP BY batch, drain ORDER BY batch, drain")
         assert commits == [(b, d, n, int(r)) for b, d, n, r in batches]
         last = self.query("SELECT sum(waiting) FROM load_batches "
-                          "WHERE 2 * batch + drain = (SELECT max(2 * batch + drain) FROM load_batches)")
+                          "WHERE 2 * batch + drain = (SELECT max(2 * batch + drain) FROM "
+                          "load_batches)")
         assert int(last[0][0]) == 0
 
 
@@ -168,7 +184,8 @@ def delta_facts(uri: str | Path) -> Counter:
     """``SmallLoad.facts`` where they are in a Delta table."""
     from deltalake import DeltaTable
 
-    rows = DeltaTable(uri).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "name", "price"])
+    rows = DeltaTable(uri).to_pyarrow_table().select(
+        ["id", "sku", "amount", "part_sk", "name", "price"])
     return Counter(tuple(r.values()) for r in rows.to_pylist())
 
 
@@ -178,7 +195,8 @@ def same(found: Counter, wanted: Counter) -> None:
     assert not missing and not extra, f"{missing.total()} missing: {list(missing)[:3]}; {extra.total()} extra: {list(extra)[:3]}"
 
 
-def until(condition: Callable[[], Any], timeout: float = 90, what: str = "it", watch: Callable[[], None] = lambda: None) -> Any:
+def until(condition: Callable[[], Any], timeout: float = 90, what: str = "it",
+          watch: Callable[[], None] = lambda: None) -> Any:
     """Wait for a condition; gives its value. watch: raises when waiting is in vain."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):

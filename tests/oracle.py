@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 def join(stream, master, on, columns, join_type="inner"):
     """(joined, unmatched) as Counters of tuples.
 
-    stream, master: lists of dicts; on: (stream column, master column) pairs; columns: master columns to add.
+    stream, master: lists of dicts; on: (stream column, master column) pairs; columns: master
+    columns to add.
     """
     index = defaultdict(list)
     for r in master:

@@ -35,19 +35,23 @@ BIN = Path(sys.executable).parent
 def cluster(tmp_path):
     """A standalone master and one worker of two cores; gives the master's URL."""
     port, web, worker_web = free_ports(3)
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"),
-                   "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work")}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable,
+                   "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"),
+                   "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1",
+                   "SPARK_WORKER_DIR": str(tmp_path / "work")}
     url, log = f"spark://127.0.0.1:{port}", tmp_path / "cluster.log"
-    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web)]
-    worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "1g",
-              "--webui-port", str(worker_web), url]
+    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port),
+              "--webui-port", str(web)]
+    worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2",
+              "--memory", "1g", "--webui-port", str(worker_web), url]
     processes = []
     with open(log, "ab") as out:
         for command in (master, worker):
-            processes.append(subprocess.Popen([find_spark_class(), *command], stdout=out, stderr=out, env=environment,
-                                              start_new_session=True))
+            processes.append(subprocess.Popen([find_spark_class(), *command], stdout=out,
+                                              stderr=out, env=environment, start_new_session=True))
     try:
-        until(lambda: alive_workers(web) == 1, 90, "registration of the worker", lambda: check(processes, log))
+        until(lambda: alive_workers(web) == 1, 90, "registration of the worker",
+              lambda: check(processes, log))
         yield url
     finally:
         for process in reversed(processes):
@@ -57,16 +61,19 @@ def cluster(tmp_path):
 
 
 def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
-    """spark-submit, as from Airflow; SIGTERM to the driver's Python process drains, and spark-submit ends with 0."""
+    """spark-submit, as from Airflow; SIGTERM to the driver's Python process drains, and
+    spark-submit ends with 0."""
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     for rows in (2000, 1500):
         load.add_file(rows)
     app = faults.App(load, trigger="1 second")
     try:
-        app.start([str(BIN / "spark-submit"), "--master", cluster, *faults.CONF, "--conf", "spark.executor.memory=512m"])
+        app.start([str(BIN / "spark-submit"), "--master", cluster, *faults.CONF, "--conf",
+                   "spark.executor.memory=512m"])
         failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 3500, 120, "the load", failed)
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 3500, 120, "the load",
+              failed)
         pid = read_status(app.checkpoint).pid
         assert pid != app.process.pid and "semi_stream_join.py" in faults.command_of(pid)
         os.kill(pid, signal.SIGTERM)
@@ -89,7 +96,8 @@ def test_sigterm_to_spark_submit_or_its_process_group_drains(tmp_path, group):
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
         failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load", failed)
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
+              failed)
         status = read_status(app.checkpoint)
         assert status.waiting, "nothing is left to be drained"
         if group:
@@ -109,7 +117,8 @@ def test_a_refusal_is_one_line_and_no_stack_of_spark(tmp_path):
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     load.add_file(1000)
-    app = faults.App(load, source_format="csv", source_columns="x INT", source_path=str(load.stream_directory))
+    app = faults.App(load, source_format="csv", source_columns="x INT",
+                     source_path=str(load.stream_directory))
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
         assert app.end() == 2
@@ -127,9 +136,11 @@ def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
     load.add_file(1000)
     app = faults.App(load, trigger="1 second")
     try:
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"], local_directories=False)
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"],
+                  local_directories=False)
         failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load", failed)
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
+              failed)
         (left,) = (tmp_path / "tmp").glob("semistream-scratch-*")
         assert any(left.glob("blockmgr-*"))
         for pid in [app.process.pid, *faults.descendants(app.process.pid)]:
@@ -138,10 +149,13 @@ def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
         (app.checkpoint / "state" / ".half.1").touch()
         (app.checkpoint / ".progress.json.2").touch()
         assert left.exists()
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"], local_directories=False)
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"],
+                  local_directories=False)
         until(lambda: not left.exists(), 60, "the sweep", failed)
-        until(lambda: (s := read_status(app.checkpoint)) and s.state == "running", 120, "the start", failed)
-        assert not (app.checkpoint / "state" / ".half.1").exists() and not (app.checkpoint / ".progress.json.2").exists()
+        until(lambda: (s := read_status(app.checkpoint)) and s.state == "running", 120, "the start",
+              failed)
+        assert not (app.checkpoint / "state"
+                    / ".half.1").exists() and not (app.checkpoint / ".progress.json.2").exists()
         request_stop(app.checkpoint)
         assert app.end() == 0, app.output()
         assert not list((tmp_path / "tmp").glob("semistream-scratch-*"))
@@ -152,7 +166,8 @@ def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
 def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch, address):
-    """By itself, and with its UI where the environment has the address, as Airflow's tasks set it."""
+    """By itself, and with its UI where the environment has the address, as Airflow's tasks set
+    it."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     if address:
         monkeypatch.setenv("SPARK_LOCAL_IP", address)
@@ -163,14 +178,17 @@ def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch,
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
         failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load", failed)
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
+              failed)
         found = faults.listening([app.process.pid, *faults.descendants(app.process.pid)])
-        assert len(found) >= 3 and all(map(faults.is_loopback, found)), found  # PySpark's gateway, RPC, block manager
+        # PySpark's gateway, RPC, block manager
+        assert len(found) >= 3 and all(map(faults.is_loopback, found)), found
         ui = [a for a in found if 4040 <= int(a.rpartition(":")[2], 16) < 4060]
         assert bool(ui) == bool(address)
         for port in (int(a.rpartition(":")[2], 16) for a in ui):
             properties = spark_properties(f"http://127.0.0.1:{port}/api/v1/applications")
-            assert properties["spark.authenticate"] == "true" and "spark.authenticate.secret" not in properties
+            assert properties[
+                "spark.authenticate"] == "true" and "spark.authenticate.secret" not in properties
         request_stop(app.checkpoint)
         assert app.end() == 0, app.output()
     finally:
@@ -178,8 +196,10 @@ def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch,
     load.check()
 
 
-@pytest.mark.parametrize("master, local", [("local", True), ("local[*,4]", True), ("local-cluster[1,1,1024]", False),
-                                           ("spark://localhost:7077", False), ("yarn", False), ("k8s://https://host", False)])
+@pytest.mark.parametrize("master, local",
+                         [("local", True), ("local[*,4]", True), ("local-cluster[1,1,1024]", False),
+                          ("spark://localhost:7077", False), ("yarn", False),
+                          ("k8s://https://host", False)])
 def test_on_a_cluster_nothing_is_forced(monkeypatch, master, local):
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     assert is_local(master) == local and bool(local_environment(master)) == local
@@ -199,7 +219,8 @@ def test_help_tells_every_setting_and_unknown_flags_are_errors():
     assert run.returncode == 0
     for name in LoadSettings.model_fields:
         assert "--" + name.replace("_", "-") in run.stdout
-    wrong = subprocess.run([sys.executable, faults.APP, "--job", "tpch", "--memroy", "1MB"], capture_output=True, text=True)
+    wrong = subprocess.run([sys.executable, faults.APP, "--job", "tpch", "--memroy", "1MB"],
+                           capture_output=True, text=True)
     assert wrong.returncode == 2 and "--memroy" in wrong.stderr
 
 
@@ -211,7 +232,8 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_p
     app.start()
     assert app.end() == 2
     assert "'memory'" in app.output() and "Give more memory" in app.output() and "Traceback" not in app.output()
-    assert read_status(app.checkpoint).state == "failed" and "'memory'" in read_status(app.checkpoint).error
+    assert read_status(
+        app.checkpoint).state == "failed" and "'memory'" in read_status(app.checkpoint).error
     with checkpoint_lock(app.checkpoint):
         app.start()
         assert app.end() == 2
@@ -220,15 +242,17 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_p
 
 def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
     home = {**os.environ, "SEMISTREAM_HOME": str(tmp_path)}
-    run = subprocess.run([sys.executable, faults.APP, "--job", "nope"], capture_output=True, text=True, env=home)
+    run = subprocess.run([sys.executable, faults.APP, "--job", "nope"], capture_output=True,
+                         text=True, env=home)
     assert run.returncode == 2 and "'job' must be" in run.stderr and "Traceback" not in run.stderr
     status = read_status(tmp_path / "checkpoints" / "nope")
     assert status.state == "failed" and "'job' must be" in status.error
 
 
 def test_lock_goes_with_its_process(tmp_path):
-    code = ("import sys, time; from pathlib import Path; from semistream.streaming.status import checkpoint_lock\n"
-            "with checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)")
+    code = ("import sys, time; from pathlib import Path; from semistream.streaming.status import "
+            "checkpoint_lock\nwith checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); "
+            "time.sleep(60)")
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n"
     with pytest.raises(ConfigError, match=f"pid {process.pid} on"), checkpoint_lock(tmp_path):
@@ -250,7 +274,8 @@ def test_status_file_beats_and_says_why_it_failed(tmp_path, monkeypatch):
         assert read_status(tmp_path).rows_read == 7
         raise ValueError("broken")
     last = read_status(tmp_path)
-    assert isinstance(last, Status) and (last.state, last.error, last.batch) == ("failed", "ValueError: broken", 3)
+    assert isinstance(last, Status) and (last.state, last.error,
+                                         last.batch) == ("failed", "ValueError: broken", 3)
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
 
 
@@ -264,7 +289,8 @@ def test_stop_request(tmp_path):
 
 
 @pytest.mark.parametrize("values, parameter", [
-    ({"trigger": "often"}, "trigger"), ({"app": "a/b"}, "app"), ({"partitions": -1}, "partitions"), ({"memroy": "1"}, "memroy"),
+    ({"trigger": "often"}, "trigger"), ({"app": "a/b"}, "app"), ({"partitions": -1}, "partitions"),
+    ({"memroy": "1"}, "memroy"),
 ])
 def test_wrong_settings_are_named(values, parameter):
     with pytest.raises(ConfigError) as e:
@@ -275,14 +301,16 @@ def test_wrong_settings_are_named(values, parameter):
 def test_settings_survive_the_command_line(tmp_path):
     import argparse
 
-    settings = LoadSettings.load({"job": "jobs/sales.yaml", "trigger": "5s", "sink": "delta", "source_options": {"a": "b=c"},
-                                  "memory": "1MB", "algorithm": "ssbj", "parameters": {"disk_tuples": 128}})
+    settings = LoadSettings.load(
+        {"job": "jobs/sales.yaml", "trigger": "5s", "sink": "delta", "source_options": {"a": "b=c"},
+         "memory": "1MB", "algorithm": "ssbj", "parameters": {"disk_tuples": 128}})
     parser = argparse.ArgumentParser()
     LoadSettings.add_arguments(parser)
     again = LoadSettings.from_arguments(parser.parse_args(settings.to_arguments()))
     assert again.model_dump() | {"parameters": 0} == settings.model_dump() | {"parameters": 0}
     assert settings.trigger == "5 seconds" and settings.sink == str(Path("delta").absolute())
-    assert settings.name() == "sales" and settings.directory(Places(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
+    assert settings.name() == "sales" and settings.directory(
+        Places(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
 
 
 def free_ports(count):
@@ -322,9 +350,11 @@ def test_the_users_spark_configuration_wins_over_the_defaults():
     names = list(DEFAULTS)
     program = (f"from semistream.streaming.session import open_session\nspark = open_session('x')\n"
                f"print([spark.sparkContext.getConf().get(n) for n in {names!r}])")
-    own = {"spark.master": "local[1]", "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem"}
+    own = {"spark.master": "local[1]",
+           "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem"}
     arguments = " ".join(f"--conf {name}={value}" for name, value in own.items())
-    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
+                         text=True,
                          env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"})
     assert run.stdout.splitlines()[-1] == str([own.get(name, DEFAULTS[name]) for name in names])
 
@@ -333,8 +363,10 @@ JAAS = "kafka.sasl.jaas.config"
 SECRET = 'PlainLoginModule required username="u" password="hush-hush";'
 
 
-@pytest.mark.parametrize("name, value", [(JAAS, SECRET), ("kafka.ssl.keystore.password", "hush-hush"), ("accessKey", "hush-hush"),
-                                         ("url", "mysql+pymysql://u:hush-hush@h/d")])
+@pytest.mark.parametrize(
+    "name, value",
+    [(JAAS, SECRET), ("kafka.ssl.keystore.password", "hush-hush"), ("accessKey", "hush-hush"),
+     ("url", "mysql+pymysql://u:hush-hush@h/d")])
 def test_a_secret_is_refused_where_others_could_read_it(name, value):
     with pytest.raises(ConfigError, match="source_options_file") as refused:
         LoadSettings.load({"job": "tpch", "source_options": {name: value}})
@@ -344,7 +376,8 @@ def test_a_secret_is_refused_where_others_could_read_it(name, value):
 def test_secrets_of_a_source_come_from_a_file_that_its_owner_alone_may_read(tmp_path):
     file = tmp_path / "secrets.yaml"
     file.write_text(yaml.safe_dump({JAAS: SECRET, "rows": 5}))
-    settings = LoadSettings.load({"job": "sales", "source_options": {"url": "mysql://u@h/d"}, "source_options_file": str(file)})
+    settings = LoadSettings.load({"job": "sales", "source_options": {"url": "mysql://u@h/d"},
+                                  "source_options_file": str(file)})
     job = settings.with_source(SmallLoad(tmp_path / "home", "sqlite://").job)
     file.chmod(0o640)
     with pytest.raises(ConfigError, match=f"chmod 600 {file}"):

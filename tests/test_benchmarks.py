@@ -18,17 +18,21 @@ from benchmarks.__main__ import main  # noqa: E402
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "memory", "grid", "duckdb", "sinks", "--scale", "smallest", "--runs", "1",
-               "--set", "databases=delta", "--data", tmp_path / "data", "--output", tmp_path / "results"]
+    command = [sys.executable, "-m", "benchmarks", "memory", "grid", "duckdb", "sinks", "--scale",
+               "smallest", "--runs", "1",
+               "--set", "databases=delta", "--data", tmp_path / "data", "--output",
+               tmp_path / "results"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"), ("duckdb", "duckdb, sorted"),
-                           ("sinks", "write_deltalake")):
-        rows = [json.loads(line) for line in (tmp_path / "results" / f"{name}-smallest.jsonl").read_text().splitlines()]
+    for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"),
+                           ("duckdb", "duckdb, sorted"), ("sinks", "write_deltalake")):
+        rows = [json.loads(line) for line in (tmp_path / "results" / f"{name}-smallest.jsonl")
+                .read_text().splitlines()]
         assert len(rows) > 1
         for row in rows:
             assert row.get("right") and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
-            assert row["baseline"] == baseline and row["commit"] and row["command"] and row["versions"]["pyarrow"]
+            assert row["baseline"] == baseline and row["commit"] and row[
+                "command"] and row["versions"]["pyarrow"]
             assert row["ratio"] == 1 or row["peer"] != baseline
             assert row["memory_peak"] <= row["memory_budget"]
         table = (tmp_path / "results" / f"{name}-smallest.txt").read_text()
@@ -48,8 +52,10 @@ def test_checksum_is_that_of_the_join_in_any_order_and_form():
         joined = pa.Table.from_batches([tuples]).join(master, "key", join_type="inner")
         assert answer(joined.slice(100), joined.slice(0, 100)) == expected
         assert answer(joined.slice(1)) != expected
-        assert answer(joined.slice(1), joined.slice(1, 1)) != expected  # as many rows, one twice and one missing
-        other = joined.set_column(3, joined.column_names[3], joined.column(3).take(list(range(1, 300)) + [0]))
+        # as many rows, one twice and one missing
+        assert answer(joined.slice(1), joined.slice(1, 1)) != expected
+        other = joined.set_column(3, joined.column_names[3],
+                                  joined.column(3).take(list(range(1, 300)) + [0]))
         assert answer(other) != expected
 
 
@@ -80,7 +86,8 @@ def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
     with pytest.raises(harness.WrongAnswer, match="rows=2"):
         bench.compare("x", "case", {"good": Loser(3), "bad": Loser()}, "good")
-    assert [(r["peer"], r["right"], r["ratio"]) for r in bench.rows] == [("good", True, 1), ("bad", False, 1)]
+    assert [(r["peer"], r["right"], r["ratio"])
+            for r in bench.rows] == [("good", True, 1), ("bad", False, 1)]
     assert "WRONG" in (tmp_path / "x-smallest.txt").read_text()
 
 
@@ -101,7 +108,8 @@ def test_a_peer_that_cannot_go_on_is_a_row_and_the_others_go_on(tmp_path):
 def test_list_tells_every_benchmark_and_unknown_names_are_errors(capsys):
     assert main(["--list"]) == 0
     listed = "\n" + capsys.readouterr().out
-    assert all(f"\n{name}: " in listed for name in ("memory", "duckdb", "spark", "scale-out", "sinks", "start"))
+    assert all(f"\n{name}: " in listed
+               for name in ("memory", "duckdb", "spark", "scale-out", "sinks", "start"))
     for wrong in (["memroy"], ["memory", "--set", "sahres=1"]):
         with pytest.raises(SystemExit, match="2"):
             main(wrong)

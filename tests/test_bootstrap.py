@@ -1,4 +1,5 @@
-"""What bootstrap.sh decides, in a copy of the project's outermost files with programs that only pretend."""
+"""What bootstrap.sh decides, in a copy of the project's outermost files with programs that only
+pretend."""
 
 import hashlib
 import os
@@ -40,12 +41,14 @@ def make_ready(project):
 def run(project, *arguments, **environment):
     inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "JAVA_HOME")}
     inherited["PATH"] = f"{project / 'bin'}:{inherited['PATH']}"
-    return subprocess.run(["sh", "bootstrap.sh", *arguments], cwd=project, capture_output=True, text=True, timeout=60,
+    return subprocess.run(["sh", "bootstrap.sh", *arguments], cwd=project, capture_output=True,
+                          text=True, timeout=60,
                           env=inherited | {k: str(v) for k, v in environment.items()})
 
 
 def java_home(project):
-    line = next(x for x in (project / ".venv/environment").read_text().splitlines() if "JAVA_HOME" in x)
+    line = next(x for x in (project / ".venv/environment").read_text().splitlines()
+                if "JAVA_HOME" in x)
     return line.split("'")[1]
 
 
@@ -72,18 +75,20 @@ def test_a_changed_file_installs_anew(part, project):
 def test_a_python_that_does_not_suit_is_refused(project):
     old = program(project / "bin/python-old", "exit 1")
     done = run(project, PYTHON=old)
-    assert done.returncode == 1 and str(old) in done.stderr and "apt-get install python3 python3-venv" in done.stderr
+    assert done.returncode == 1 and str(
+        old) in done.stderr and "apt-get install python3 python3-venv" in done.stderr
 
 
 def test_a_python_without_venv_is_explained(project):
     bare = program(project / "bin/python-bare", 'case "$2" in *ensurepip*) exit 1;; esac')
     done = run(project, PYTHON=bare)
-    assert done.returncode == 1 and "apt-get install python3-venv" in done.stderr and not (project / ".venv").exists()
+    assert done.returncode == 1 and "apt-get install python3-venv" in done.stderr and not (project
+                                                                                           / ".venv").exists()
 
 
 @pytest.mark.parametrize("version, module, taken", [
-    ("17.0.1", "jdk.incubator.vector", True), ("25", "jdk.incubator.vector", True), ("21.0.2", "java.sql", False),
-    ("11.0.2", "jdk.incubator.vector", False),
+    ("17.0.1", "jdk.incubator.vector", True), ("25", "jdk.incubator.vector", True),
+    ("21.0.2", "java.sql", False), ("11.0.2", "jdk.incubator.vector", False),
 ])
 def test_the_jdk_named_is_taken_when_it_suits(version, module, taken, project):
     make_ready(project)

@@ -14,16 +14,20 @@ from semistream.warehouse.checksum import as_stored, checksum, row_hashes, signe
 ROWS = [
     {"k": "a", "i": 1, "s": "tab\there", "f": 1.5, "b": True, "d": dt.date(2024, 2, 29),
      "t": dt.datetime(2024, 1, 2, 3, 4, 5, 678901),
-         "m": Decimal("12345.67"), "w": Decimal("12345678901234567890.12"), "y": b"\x00\xff'\\", "c": dt.time(1, 2, 3, 4)},
-    {"k": "A", "i": -2**63, "s": "~0 ~N ~ back\\slash \\N \n 'quote' \"", "f": -1e300, "b": False, "d": dt.date(1970, 1, 1),
-     "t": dt.datetime(1970, 1, 1),
+         "m": Decimal("12345.67"), "w": Decimal("12345678901234567890.12"), "y": b"\x00\xff'\\",
+     "c": dt.time(1, 2, 3, 4)},
+    {"k": "A", "i": -2**63, "s": "~0 ~N ~ back\\slash \\N \n 'quote' \"", "f": -1e300, "b": False,
+     "d": dt.date(1970, 1, 1), "t": dt.datetime(1970, 1, 1),
          "m": Decimal("-0.01"), "w": Decimal("-0.01"), "y": b"", "c": dt.time(23, 59, 59, 999999)},
-    {"k": "a ", "i": 2**63 - 1, "s": "", "f": 0.1, "b": None, "d": None, "t": None, "m": None, "w": None, "y": None, "c": None},
-    {"k": "ü€😀", "i": None, "s": None, "f": None, "b": None, "d": None, "t": None, "m": None, "w": None, "y": b"x", "c": None},
+    {"k": "a ", "i": 2**63 - 1, "s": "", "f": 0.1, "b": None, "d": None, "t": None, "m": None,
+     "w": None, "y": None, "c": None},
+    {"k": "ü€😀", "i": None, "s": None, "f": None, "b": None, "d": None, "t": None, "m": None,
+     "w": None, "y": b"x", "c": None},
 ]
-SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int64()), ("s", pa.string()), ("f", pa.float64()), ("b", pa.bool_()),
-                    ("d", pa.date32()), ("t", pa.timestamp("us")), ("m", pa.decimal128(10, 2)), ("w", pa.decimal128(30, 2)),
-                    ("y", pa.binary()), ("c", pa.time64("us"))])
+SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int64()), ("s", pa.string()), ("f", pa.float64()),
+                    ("b", pa.bool_()),
+                    ("d", pa.date32()), ("t", pa.timestamp("us")), ("m", pa.decimal128(10, 2)),
+                    ("w", pa.decimal128(30, 2)), ("y", pa.binary()), ("c", pa.time64("us"))])
 
 
 @pytest.fixture
@@ -36,7 +40,8 @@ def test_every_type_comes_back_as_it_went_in(warehouse, dimension, files):
     with warehouse.begin() as connection:
         if not files:
             warehouse.__dict__["_semistream"] = {"local_infile": False}
-        assert bulk.bulk_insert(connection, dimension, pa.Table.from_pylist(ROWS, SCHEMA)) == len(ROWS)
+        assert bulk.bulk_insert(connection, dimension,
+                                pa.Table.from_pylist(ROWS, SCHEMA)) == len(ROWS)
     query = select(*[dimension.c[n] for n in SCHEMA.names]).order_by(dimension.c.m_sk)
     with warehouse.connect() as connection:
         assert [r for b in bulk.fetch(connection, query, SCHEMA, 3) for r in b.to_pylist()] == ROWS
@@ -48,9 +53,12 @@ def test_every_type_comes_back_as_it_went_in(warehouse, dimension, files):
 def test_the_checksum_is_of_what_the_database_gives_back(warehouse):
     """Of every type, with numbers that take all their digits, and none."""
     rng = np.random.default_rng(1)
-    numbers = np.concatenate([rng.standard_normal(500) * 10.0 ** rng.integers(-300, 300, 500), [0.0, -0.0, np.inf, np.nan]])
-    more = pa.table({"k": [f"n{i}" for i in range(len(numbers))], "f": pa.array(numbers), "g": pa.array(numbers[:500].tolist() + [
-        1.5, None, None, 0.1]).cast(pa.float32(), safe=False), "u": pa.array(np.arange(len(numbers)) % 200, pa.uint8())})
+    numbers = np.concatenate([rng.standard_normal(500) * 10.0 ** rng.integers(-300, 300, 500),
+                              [0.0, -0.0, np.inf, np.nan]])
+    more = pa.table({"k": [f"n{i}" for i in range(len(numbers))], "f": pa.array(numbers),
+                     "g": pa.array(numbers[:500].tolist() + [
+        1.5, None, None, 0.1]).cast(pa.float32(), safe=False),
+                     "u": pa.array(np.arange(len(numbers)) % 200, pa.uint8())})
     rows = pa.concat_tables([pa.Table.from_pylist(ROWS, SCHEMA), more], promote_options="default")
     table = tables.ensure(warehouse, tables.dimension_table("m", rows.schema, ["k"]))
     with warehouse.begin() as connection:
@@ -83,7 +91,8 @@ def test_duplicates_and_bent_values_are_errors_not_warnings(warehouse, dimension
 
 def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dimension, monkeypatch):
     """Neither waits for the other: many rows are still to be made, or to be taken in."""
-    many = pa.table({"k": pa.array([str(i) for i in range(100_000)]), "s": pa.repeat("text" * 50, 100_000)})
+    many = pa.table(
+        {"k": pa.array([str(i) for i in range(100_000)]), "s": pa.repeat("text" * 50, 100_000)})
     with pytest.raises(DBAPIError), warehouse.begin() as connection:
         bulk.bulk_insert(connection, dimension, many.rename_columns(["k", "no such column"]))
 
@@ -100,23 +109,31 @@ def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dime
 
 def test_replace_keeps_the_last(warehouse, dimension):
     with warehouse.begin() as connection:
-        bulk.bulk_insert(connection, dimension, pa.Table.from_pylist([ROWS[0], ROWS[0] | {"s": "new"}], SCHEMA), replace=True)
+        bulk.bulk_insert(connection, dimension,
+                         pa.Table.from_pylist([ROWS[0], ROWS[0] | {"s": "new"}], SCHEMA),
+                         replace=True)
         assert connection.execute(select(dimension.c.s)).all() == [("new",)]
 
 
 def test_a_table_that_does_not_fit_is_refused(warehouse, dimension):
     with pytest.raises(ConfigError, match="must be a column of type int"):
-        tables.ensure(warehouse, tables.dimension_table("m", SCHEMA.set(2, pa.field("s", pa.int32())), ["k"]))
+        tables.ensure(warehouse,
+                      tables.dimension_table("m", SCHEMA.set(2, pa.field("s", pa.int32())), ["k"]))
     with pytest.raises(ConfigError, match="'extra' must be a column of the table dim_m"):
-        tables.ensure(warehouse, tables.dimension_table("m", SCHEMA.append(pa.field("extra", pa.int32())), ["k"]))
+        tables.ensure(
+            warehouse,
+            tables.dimension_table("m", SCHEMA.append(pa.field("extra", pa.int32())), ["k"]))
 
 
 def test_fact_tables(warehouse):
     stream = pa.schema([("id", pa.int64()), ("k", pa.string())])
-    fact = tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]),
-                                                      ["id"]))
+    fact = tables.ensure(
+        warehouse,
+        tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]),
+                          ["id"]))
     assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "load_id", "load_row"]
-    tables.ensure(warehouse, tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string())]), ["id"]))
+    tables.ensure(warehouse,
+                  tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string())]), ["id"]))
     reflected = tables.arrow_schema(tables.existing_table(warehouse, "f"))
     assert reflected.field("id").type == pa.int64() and reflected.field("k").type == pa.string()
     for schema, message in ((stream.append(pa.field("Load_ID", pa.int64())), "Load_ID"),
@@ -128,8 +145,10 @@ def test_fact_tables(warehouse):
 
 
 def test_decimals_of_fifteen_digits_keep_each_one(warehouse):
-    numbers = [Decimal(int(n)).scaleb(-2) for n in np.random.default_rng(1).integers(-10**15 + 1, 10**15, 5000)]
-    data = pa.table({"k": range(5000), "n": pa.array([*numbers[:-2], Decimal(0), None], pa.decimal128(15, 2))})
+    numbers = [Decimal(int(n)).scaleb(-2)
+               for n in np.random.default_rng(1).integers(-10**15 + 1, 10**15, 5000)]
+    data = pa.table(
+        {"k": range(5000), "n": pa.array([*numbers[:-2], Decimal(0), None], pa.decimal128(15, 2))})
     table = tables.ensure(warehouse, tables.dimension_table("m", data.schema, ["k"]))
     with warehouse.begin() as connection:
         bulk.bulk_insert(connection, table, data)

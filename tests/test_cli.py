@@ -54,7 +54,8 @@ def run(tmp_path, monkeypatch, capsys):
 def join(run):
     """Run `semistream join` successfully and give its statistics; options by name."""
     def join(*flags, **options):
-        given = {"stream": "s.csv", "master": "m.csv", "on": "k", "out": "out.parquet", "stats": "stats.json"} | options
+        given = {"stream": "s.csv", "master": "m.csv", "on": "k", "out": "out.parquet",
+                 "stats": "stats.json"} | options
         code, _, err = run("join", *flags, *itertools.chain.from_iterable(
             (f"--{k.replace('_', '-')}", v) for k, v in given.items() if v is not None))
         assert code == 0, err
@@ -92,15 +93,18 @@ def flights(tmp_path_factory):
 
 
 def test_flights_with_planes(join, flights):
-    stats = join(algorithm="ssbj", stream=flights, master=DATA / "planes.csv", on="tailnum", join_type="left",
-                 null_values="NA", memory="1MB", unmatched="rejected.parquet", columns="manufacturer,seats,year")
+    stats = join(algorithm="ssbj", stream=flights, master=DATA / "planes.csv", on="tailnum",
+                 join_type="left",
+                 null_values="NA", memory="1MB", unmatched="rejected.parquet",
+                 columns="manufacturer,seats,year")
     assert stats["rows_read"] == stats["output_rows"] == 336_776
     assert stats["unmatched"] == {"no_match": 50_094, "null_key": 2_512} and stats["waiting"] == 0
     assert stats["memory_peak"] <= stats["memory_budget"] == 1_000_000
     query = f"""SELECT s.*, m.manufacturer, m.seats, m.year AS planes_year
         FROM read_csv('{flights}', nullstr='NA', all_varchar=true) s
         LEFT JOIN read_csv('{DATA / "planes.csv"}', nullstr='NA', all_varchar=true) m ON s.tailnum = m.tailnum"""
-    mine = duckdb.sql("SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) FROM 'out.parquet'")
+    mine = duckdb.sql("SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) "
+                      "FROM 'out.parquet'")
     mine = mine.select(*[duckdb.ColumnExpression(c).cast("VARCHAR") for c in mine.columns])
     mine.to_parquet("text.parquet")
     assert same_as_sql("text.parquet", query)
@@ -112,7 +116,8 @@ def test_flights_with_planes(join, flights):
 @pytest.mark.parametrize("source", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("out", ["csv", "jsonl", "parquet"])
 def test_every_format_gives_the_same_rows(source, out, join_type, join):
-    stream = pa.table({"id": range(200), "k": [None if i % 17 == 0 else f"k{i % 23}" for i in range(200)]})
+    stream = pa.table(
+        {"id": range(200), "k": [None if i % 17 == 0 else f"k{i % 23}" for i in range(200)]})
     master = pa.table({"k": [f"k{i % 19}" for i in range(40)], "v": [i / 4 for i in range(40)]})
     for name, data in (("s", stream), ("m", master)):
         with OutputFile("out", Path(f"{name}.{source}"), data.schema) as file:
@@ -127,7 +132,8 @@ def test_every_format_gives_the_same_rows(source, out, join_type, join):
     values = {}
     for m in master.to_pylist():
         values.setdefault(m["k"], []).append(m["v"])
-    expected = [{**s, "v": v} for s in stream.to_pylist() for v in values.get(s["k"], [None] if join_type == "left" else [])]
+    expected = [{**s, "v": v} for s in stream.to_pylist()
+                for v in values.get(s["k"], [None] if join_type == "left" else [])]
     assert ordered(rows) == ordered(expected)
 
 
@@ -137,26 +143,34 @@ def test_every_algorithm_joins_files(algorithm, join):
     write("m.csv", "k,v\n" + "".join(f"{i},v{i}\n" for i in range(600)))
     stats = join(algorithm=algorithm, join_type="left", unmatched="bad.csv")
     assert stats["rows_read"] == stats["output_rows"] == 5_000
-    assert same_as_sql("out.parquet", "SELECT s.*, m.v FROM 's.csv' s LEFT JOIN 'm.csv' m USING (k)")
+    assert same_as_sql("out.parquet",
+                       "SELECT s.*, m.v FROM 's.csv' s LEFT JOIN 'm.csv' m USING (k)")
 
 
 def test_composite_keys_of_other_names_and_many_to_many(run):
     r = random.Random(1)
-    pq.write_table(pa.table({"a": [r.randrange(5) for _ in range(500)], "b": [r.choice("xyz") for _ in range(500)]}), "s.parquet")
-    master = {"c": [r.randrange(6) for _ in range(60)], "d": [r.choice("wxy") for _ in range(60)], "e": range(60)}
+    pq.write_table(
+        pa.table(
+            {"a": [r.randrange(5) for _ in range(500)],
+             "b": [r.choice("xyz") for _ in range(500)]}), "s.parquet")
+    master = {"c": [r.randrange(6) for _ in range(60)], "d": [r.choice("wxy") for _ in range(60)],
+              "e": range(60)}
     pq.write_table(pa.table(master), "m.parquet")
-    code, out, err = run("join", "--stream", "s.parquet", "--master", "m.parquet", "--on", "a=c", "--on", "b=d",
-                         "--out", "o.parquet")
+    code, out, err = run("join", "--stream", "s.parquet", "--master", "m.parquet", "--on", "a=c",
+                         "--on", "b=d", "--out", "o.parquet")
     assert code == 0, err
-    assert same_as_sql("o.parquet", "SELECT a, b, e FROM 's.parquet', 'm.parquet' WHERE a = c AND b = d")
+    assert same_as_sql("o.parquet",
+                       "SELECT a, b, e FROM 's.parquet', 'm.parquet' WHERE a = c AND b = d")
     assert "rows read" in out and "peak memory" in out
 
 
 def test_malformed_csv_rows_are_unparsable_and_cost_only_themselves(join):
-    Path("s.csv").write_bytes(b'id,k,when\n1,a,2024-01-01\n2,b\n3,a,b,c\n4,"a,2024-01-01\n5,"a"x,2024-01-01\n6,a,yesterday\n'
-                              b'x,a,2024-01-01\n7,\xff,2024-01-01\n8,"a",2024-01-02\n\n9,,2024-01-03\n10,5" pipe,NA\n')
+    Path(
+        "s.csv").write_bytes(
+            b'id,k,when\n1,a,2024-01-01\n2,b\n3,a,b,c\n4,"a,2024-01-01\n5,"a"x,2024-01-01\n6,a,yesterday\nx,a,2024-01-01\n7,\xff,2024-01-01\n8,"a",2024-01-02\n\n9,,2024-01-03\n10,5" pipe,NA\n')
     write("m.csv", "k,v\na,1\nb,2\na,2,3\n")
-    stats = join("--types", "id=int64", "--types", "when=date", unmatched="bad.parquet", join_type="left")
+    stats = join("--types", "id=int64", "--types", "when=date", unmatched="bad.parquet",
+                 join_type="left")
     assert stats["unmatched"] == {"unparsable": 7, "null_key": 1, "no_match": 1}
     assert stats["rows_read"] == 11 and stats["matched"] == 2
     assert stats["master_rejected"] == {"unparsable": 1}
@@ -165,7 +179,8 @@ def test_malformed_csv_rows_are_unparsable_and_cost_only_themselves(join):
 def test_types_are_told(join):
     write("s.csv", "id,k,d,p\n1,7,2024-01-01,1.10\n2,x,2024-01-01,2\n3,8,bad,3.999\n")
     write("m.csv", "k,v\n7,1\n8,2\n")
-    code_stats = join("--types", "k=int64", "--types", "d=date", "--types", "p=decimal(10,2)", unmatched="bad.jsonl")
+    code_stats = join("--types", "k=int64", "--types", "d=date", "--types", "p=decimal(10,2)",
+                      unmatched="bad.jsonl")
     assert code_stats["unmatched"] == {"unparsable": 2}
     assert table("out.parquet").schema.types[1:4] == [pa.int64(), pa.date32(), pa.decimal128(10, 2)]
     bad = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
@@ -176,16 +191,19 @@ def test_types_are_told(join):
 
 
 def test_malformed_json_lines_are_unparsable(join):
-    Path("s.jsonl").write_bytes(b'\xef\xbb\xbfnull\n{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": 2}\n\n[1]\n{"k": "x"}\n'
-                                b'{"k": 1}{"k": 2}\n{"k": 1, "t": "\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
+    Path("s.jsonl").write_bytes(b'\xef\xbb\xbfnull\n{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": '
+                                b'2}\n\n[1]\n{"k": "x"}\n{"k": 1}{"k": 2}\n{"k": 1, "t": '
+                                b'"\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
     write("m.csv", "k,v\n1,a\n2,b\n")
     stats = join(stream="s.jsonl", types="k=int64", unmatched="bad.parquet")
-    assert stats["rows_read"] == 10 and stats["matched"] == 2 and stats["unmatched"] == {"unparsable": 7, "null_key": 1}
+    assert stats["rows_read"] == 10 and stats[
+        "matched"] == 2 and stats["unmatched"] == {"unparsable": 7, "null_key": 1}
     assert table("out.parquet").schema.field("t").type == pa.date32()
     bad = table("bad.parquet").filter(pc.field("reason") == "unparsable")
     assert "nonsense" in bad.column("text").to_pylist()
     details = bad.column("detail").to_pylist()
-    assert [d.split(":")[0] for d in details] == [f"s.jsonl, line {n}" for n in (1, 3, 6, 7, 8, 9, 10)]
+    assert [d.split(":")[0] for d in details] == [f"s.jsonl, line {n}"
+                                                  for n in (1, 3, 6, 7, 8, 9, 10)]
     assert not [d for d in details if "row 0" in d]
 
 
@@ -203,16 +221,19 @@ def test_null_values(join):
     assert join()["matched"] == 2  # a string NA is a value, a number NA is not
     assert table("out.parquet").schema.field("n").type == pa.int64()
     stats = join(null_values="NA,-")
-    assert stats["matched"] == 1 and stats["unmatched"] == {"null_key": 2} and stats["master_rejected"] == {"null_key": 1}
+    assert stats["matched"] == 1 and stats[
+        "unmatched"] == {"null_key": 2} and stats["master_rejected"] == {"null_key": 1}
 
 
 def test_types_found(run):
     write("t.csv", "i,zip,big,f,b,d,t,z,s,e\n"
-          "1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 10:00:00,2024-01-01T10:00:00Z,0x1F,\n"
-          "-5,100,1,.5,False,NA,2024-01-01,,5,\n")
+          "1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 "
+          "10:00:00,2024-01-01T10:00:00Z,0x1F,\n-5,100,1,.5,False,NA,2024-01-01,,5,\n")
     kinds = {f.name: f.type for f in open_source("stream", Path("t.csv")).schema}
-    assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(), "b": pa.bool_(),
-                     "d": pa.date32(), "t": pa.timestamp("us"), "z": pa.timestamp("us", "UTC"), "s": pa.string(), "e": pa.null()}
+    assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(),
+                     "b": pa.bool_(),
+                     "d": pa.date32(), "t": pa.timestamp("us"), "z": pa.timestamp("us", "UTC"),
+                     "s": pa.string(), "e": pa.null()}
 
 
 @pytest.mark.parametrize("stream, master, rows", [
@@ -235,7 +256,8 @@ def test_empty_files(run, join):
     assert join(stream="s.jsonl")["rows_read"] == 0
     assert table("out.parquet").schema.names == ["k", "v"]
     write("s.csv", "")
-    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")
+    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
+                       "o.csv")
     assert code == 2 and "header line" in err and not Path("o.csv").exists()
 
 
@@ -258,10 +280,12 @@ def test_blocks_of_any_size_give_the_same_rows(run, monkeypatch):
         source = open_source("stream", Path("t.csv"), types={"id": "string"})
         chunks = list(source.chunks())
         assert not any(c.rejected for c in chunks)
-        assert [[r[n] or "" for n in ("id", "t", "u")] for c in chunks for r in c.rows.to_pylist()] == rows
+        assert [[r[n] or "" for n in ("id", "t", "u")] for c in chunks
+                for r in c.rows.to_pylist()] == rows
 
 
-@given(st.lists(st.lists(st.text(st.sampled_from('ab,"\n\r 1'), max_size=4), min_size=2, max_size=2), min_size=1, max_size=8))
+@given(st.lists(st.lists(st.text(st.sampled_from('ab,"\n\r 1'), max_size=4), min_size=2,
+                         max_size=2), min_size=1, max_size=8))
 def test_records_are_those_of_the_csv_module(rows):
     text = io.StringIO()
     csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
@@ -298,23 +322,28 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
     ("join --stream s.csv --master m.csv --on nope --out o.csv", ["'on'", "nope", "It has: k, n"]),
     ("join --stream s.csv --master m.csv --on k=nope --out o.csv", ["'on'", "nope"]),
     ("join --stream s.csv --master m.csv --on k=k --on k=v --out o.csv", ["'on'", "twice"]),
-    ("join --stream s.csv --master m.csv --on n=v --out o.csv", ["'on'", "one type", "--types n=string"]),
+    ("join --stream s.csv --master m.csv --on n=v --out o.csv",
+     ["'on'", "one type", "--types n=string"]),
     ("join --stream s.csv --master m.csv --on f=v --out o.csv", ["'on'", "decimal"]),
     ("join --stream s.csv --master m.csv --on k --out o.xlsx", ["'out'", ".parquet"]),
     ("join --stream s.csv --master m.csv --on k --out no/o.csv", ["'out'", "directory"]),
     ("join --stream s.csv --master m.csv --on k --out s.csv", ["'out'", "file of its own"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm meshjoi", ["'algorithm'", "Did you mean 'meshjoin'"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm ssbj --memory 1KB", ["'memory'"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm meshjoi",
+     ["'algorithm'", "Did you mean 'meshjoin'"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm ssbj --memory 1KB",
+     ["'memory'"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --memory lots", ["'memory'"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --columns x", ["'columns'", "k, v"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --types k=money", ["'types'", "decimal"]),
+    ("join --stream s.csv --master m.csv --on k --out o.csv --types k=money",
+     ["'types'", "decimal"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --types zz=int64", ["'types'", "zz"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --parameters sf=1", ["sf"]),
     ("join --stream s.csv --master m.csv --on k --out o.csv --join-type outer", ["inner"]),
     ("join --stream a.json --master m.csv --on k --out o.csv", ["one JSON object a line", "jq"]),
     ("join --stream s.dat --master m.csv --on k --out o.csv", ["--stream-format"]),
     ("join --stream bad.parquet --master m.csv --on k --out o.csv", ["readable Parquet"]),
-    ("join --stream twice.csv --master m.csv --on k --out o.csv", ["names each column once", "'k'"]),
+    ("join --stream twice.csv --master m.csv --on k --out o.csv",
+     ["names each column once", "'k'"]),
     ("join --stream s.csv --on k --out o.csv --snapshot nowhere", ["snapshot"]),
     ("stop nobody", ["'app'", "nobody"]),
     ("snapshot --master m.csv --on w --out snap", ["'on'", "w"]),
@@ -337,7 +366,8 @@ def test_wrong_settings(arguments, words, run, monkeypatch, tmp_path):
 def test_a_config_file_gives_what_the_command_line_does_not(run):
     write("s.csv", "k\na\nb\n")
     write("m.csv", "k,v\na,x\n")
-    write("job.yaml", "stream: s.csv\nmaster: m.csv\non: [k]\nout: o.csv\njoin_type: left\nmemory: 500KB\n")
+    write("job.yaml",
+          "stream: s.csv\nmaster: m.csv\non: [k]\nout: o.csv\njoin_type: left\nmemory: 500KB\n")
     assert run("join", "--config", "job.yaml", "--join-type", "inner")[0] == 0
     assert Path("o.csv").read_text().splitlines() == ['"k","v"', '"a","x"']
     write("job.yaml", "stream: s.csv\nmasters: m.csv\non: k\nout: o.csv\n")
@@ -348,11 +378,14 @@ def test_a_config_file_gives_what_the_command_line_does_not(run):
 def test_a_snapshot_serves_joins_to_come(run):
     write("s.csv", "k\na\nb\nc\n")
     write("m.csv", "k,v\na,x\nb,y\nb,z\n,none\n")
-    code, out, _ = run("snapshot", "--master", "m.csv", "--on", "k", "--out", "snap", "--name", "things")
+    code, out, _ = run("snapshot", "--master", "m.csv", "--on", "k", "--out", "snap", "--name",
+                       "things")
     assert code == 0 and "things v000001: 3 rows, 1 left out (null_key), keys with several rows" in out
-    assert run("join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out", "o.csv")[0] == 0
+    assert run("join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out",
+               "o.csv")[0] == 0
     assert sorted(Path("o.csv").read_text().splitlines()[1:]) == ['"a","x"', '"b","y"', '"b","z"']
-    assert run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--snapshot", "snap", "--out", "o.csv")[0] == 0
+    assert run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--snapshot", "snap",
+               "--out", "o.csv")[0] == 0
     assert current_version("snap") == "v000002"
 
 
@@ -374,15 +407,18 @@ def test_algorithms(run):
     assert code == 0 and all(a.name in out for a in REGISTRY.values())
     listed = json.loads(run("algorithms", "--json")[1])
     assert [a["name"] for a in listed] == list(REGISTRY)
-    assert all(a["paper"] and all(p["description"] for p in a["parameters"].values()) for a in listed)
+    assert all(a["paper"] and all(p["description"] for p in a["parameters"].values())
+               for a in listed)
 
 
 def test_progress_is_shown_when_asked_for(run):
     write("s.csv", "k\na\n")
     write("m.csv", "k,v\na,x\n")
-    _, out, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv", "--progress")
+    _, out, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
+                      "o.csv", "--progress")
     assert "joining" in err and "joining" not in out
-    assert "joining" not in run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")[2]
+    assert "joining" not in run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k",
+                                "--out", "o.csv")[2]
 
 
 def test_an_interrupt_within_a_finaliser_is_no_traceback():
@@ -407,12 +443,17 @@ assert cli._interrupts == [signal.SIGTERM]
 def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(20_000)))
     (tmp_path / "in").mkdir()
-    write(tmp_path / "in/0.csv", "k,x\n" + "".join(f"{i * 7 % 30_000},{'x' * 50}\n" for i in range(1_500_000)))
+    write(tmp_path / "in/0.csv",
+          "k,x\n" + "".join(f"{i * 7 % 30_000},{'x' * 50}\n" for i in range(1_500_000)))
     write(tmp_path / "out.parquet", "an earlier result")
-    command = [sys.executable, "-m", "semistream.cli", "join", "--stream", "in", "--master", "m.csv", "--on", "k",
-               "--out", "out.parquet", "--unmatched", "bad.csv", "--stats", "stats.json", "--memory", "200KB"]
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    command = [sys.executable, "-m", "semistream.cli", "join", "--stream", "in", "--master",
+               "m.csv", "--on", "k",
+               "--out", "out.parquet", "--unmatched", "bad.csv", "--stats", "stats.json",
+               "--memory", "200KB"]
+    # a shell's background jobs ignore it
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=heard)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".out.parquet.*")):
         assert process.poll() is None and time.monotonic() < deadline
@@ -438,14 +479,16 @@ def test_an_interrupt_that_a_finaliser_swallows_is_heard_all_the_same(run, monke
     monkeypatch.setattr(join_module, "open_join", swallowed)
     write("s.csv", "k,a\n1,x\n")
     write("m.csv", "k,v\n1,y\n")
-    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")
+    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
+                       "o.csv")
     assert code == 130 and "Interrupted" in err and not Path("o.csv").exists()
 
 
 def test_a_failing_join_leaves_no_partial_output(run):
     Path("s.csv.gz").write_bytes(gzip.compress(b"k\n" + b"a\n" * 3_000_000)[:-300])
     write("m.csv", "k,v\na,x\n")
-    code, _, err = run("join", "--stream", "s.csv.gz", "--master", "m.csv", "--on", "k", "--out", "o.csv")
+    code, _, err = run("join", "--stream", "s.csv.gz", "--master", "m.csv", "--on", "k", "--out",
+                       "o.csv")
     assert code == 1 and "cannot be read" in err
     assert sorted(os.listdir()) == ["m.csv", "s.csv.gz"]
 
@@ -455,11 +498,14 @@ def test_memory_stays_bounded_while_the_stream_grows(tmp_path):
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(2_000)))
     peaks = []
     for rows in (50_000, 500_000):
-        write(tmp_path / "s.csv", "k,x\n" + "".join(f"{i % 2_500},{'x' * 56}\n" for i in range(rows)))
+        write(tmp_path / "s.csv",
+              "k,x\n" + "".join(f"{i % 2_500},{'x' * 56}\n" for i in range(rows)))
         code = "import sys, resource; from semistream.cli import main; c = main(sys.argv[1:]); " \
                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(c)"
-        done = subprocess.run([sys.executable, "-c", code, "join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
-                               "o.parquet", "--memory", "1MB"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", code, "join", "--stream", "s.csv", "--master",
+                               "m.csv", "--on", "k", "--out",
+                               "o.parquet", "--memory", "1MB"], cwd=tmp_path, capture_output=True,
+                              text=True, check=True)
         peaks.append(int(done.stdout.splitlines()[-1]) / 1000)
     assert peaks[1] - peaks[0] < 60, peaks  # MB
 
@@ -495,9 +541,11 @@ def test_status_and_stop(run, tmp_path, monkeypatch):
     assert "No app has run" in run("status")[1]
     checkpoint = tmp_path / "var/checkpoints/sales"
     checkpoint.mkdir(parents=True)
-    status = {"state": "running", "pid": 1234, "host": "h", "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
+    status = {"state": "running", "pid": 1234, "host": "h",
+              "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
     (checkpoint / "status.json").write_text(json.dumps(status))
-    assert "sales: state running, pid 1234" in run("status")[1] and "rows_read 12,345" in run("status", "sales")[1]
+    assert "sales: state running, pid 1234" in run(
+        "status")[1] and "rows_read 12,345" in run("status", "sales")[1]
     assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
     (checkpoint / "stop").unlink()
     (checkpoint / "status.json").write_text(json.dumps(status | {"state": "stopped"}))

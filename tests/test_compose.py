@@ -26,13 +26,15 @@ def airflow_commands() -> dict[str, list[str]]:
 
 
 def test_schema():
-    subprocess.run([BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE], check=True, capture_output=True)
+    subprocess.run([BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE],
+                   check=True, capture_output=True)
 
 
 def test_no_secret_is_in_the_file():
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
-            if re.search("PASSWORD|SECRET|FERNET|URL$|SQL_ALCHEMY_CONN", key) and "EXECUTION_API" not in key:
+            if re.search("PASSWORD|SECRET|FERNET|URL$|SQL_ALCHEMY_CONN",
+                         key) and "EXECUTION_API" not in key:
                 assert re.search(r"\$\{\w+:\?", value), (name, key)
 
 
@@ -48,10 +50,12 @@ def test_services_are_checked_for_health(name):
 
 
 def test_health_comes_from_an_endpoint_that_exists(airflow_environment):
-    """A command of Airflow takes seconds of a processor each time; the endpoint tells of each component, by these names."""
+    """A command of Airflow takes seconds of a processor each time; the endpoint tells of each
+    component, by these names."""
     from airflow.api_fastapi.core_api.datamodels.monitor import HealthInfoResponse
 
-    checks = {n: " ".join(s["healthcheck"]["test"]) for n, s in SERVICES.items() if s.get("healthcheck")}
+    checks = {n: " ".join(s["healthcheck"]["test"]) for n,
+              s in SERVICES.items() if s.get("healthcheck")}
     asked = re.findall(r'health\["(\w+)"\]', " ".join(checks.values()))
     assert set(asked) == {"dag_processor", "triggerer"} <= set(HealthInfoResponse.model_fields)
     assert not [n for n, check in checks.items() if "airflow jobs" in check]
@@ -59,13 +63,15 @@ def test_health_comes_from_an_endpoint_that_exists(airflow_environment):
 
 def test_ports_of_this_machine_are_variables_and_on_loopback():
     published = [port for s in SERVICES.values() for port in s.get("ports", [])]
-    assert published and all(re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port) for port in published)
+    assert published and all(re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port)
+                             for port in published)
 
 
 def test_one_application_leaves_cores_for_another():
     options = SERVICES["spark-master"]["environment"]["SPARK_MASTER_OPTS"]
     assert re.fullmatch(r"-Dspark\.deploy\.defaultCores=\$\{SPARK_APP_CORES:-1\}", options)
-    assert SERVICES["spark-worker"]["environment"]["SPARK_WORKER_CORES"] == "${SPARK_WORKER_CORES:-2}"
+    assert SERVICES[
+        "spark-worker"]["environment"]["SPARK_WORKER_CORES"] == "${SPARK_WORKER_CORES:-2}"
 
 
 def test_the_metadata_database_is_asked_as_its_clients_ask_it():
@@ -81,16 +87,20 @@ def test_a_busy_machine_has_time_to_import_the_dags():
 
 
 def test_all_that_python_imports_is_compiled_in_the_image(tmp_path):
-    """The standard library too, whose bytecode the official image removes, and which the image's user may not write."""
+    """The standard library too, whose bytecode the official image removes, and which the image's
+    user may not write."""
     run = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
     installs = re.findall(r"uv pip install [^&\n]+", run)
-    assert len(installs) == 3 and all("--compile-bytecode" in i or "--editable ." in i for i in installs)
+    assert len(installs) == 3 and all("--compile-bytecode" in i or "--editable ." in i
+                                      for i in installs)
     (standard, own) = re.findall(r"python -m compileall -q ([^&]+?) *(?=&&|$)", run, re.M)
     assert set(own.split()) == {"include", "dags", "plugins", "spark_apps"}
     (library := tmp_path / "lib").mkdir()
-    for name in ("json", "lib2to3", "site-packages"):  # of which the last two have files that are no Python 3
+    # of which the last two have files that are no Python 3
+    for name in ("json", "lib2to3", "site-packages"):
         (library / name / "tests").mkdir(parents=True)
-        (library / name / "__init__.py").write_text("x = 1" if name != "site-packages" else "print 1")
+        (library / name / "__init__.py").write_text("x = 1" if name != "site-packages"
+                                                    else "print 1")
         (library / name / "tests" / "bad.py").write_text("print 1")
     command = re.sub(r'"\$\(.*?\)"', str(library), standard)
     subprocess.run(f"{sys.executable} -m compileall -q {command}", shell=True, check=True)
@@ -99,7 +109,8 @@ def test_all_that_python_imports_is_compiled_in_the_image(tmp_path):
 
 def test_what_numba_compiles_and_the_classes_archive_are_kept():
     text = (ROOT / "Dockerfile").read_text()
-    (volume,) = [v.partition(":")[2] for v in SERVICES["spark-worker"]["volumes"] if v.startswith("home:")]
+    (volume,) = [v.partition(":")[2] for v in SERVICES["spark-worker"]["volumes"]
+                 if v.startswith("home:")]
     assert re.search(r"NUMBA_CACHE_DIR=(\S+)", text)[1].startswith(f"{volume}/")
     (made,) = re.findall(r"semistream.streaming.archive (\S+)", text)
     assert f"-XX:SharedArchiveFile=/opt/semistream/{made}" in text
@@ -109,7 +120,8 @@ def test_dependencies_exist_and_wait_for_something_that_happens():
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():
             condition = how["condition"]
-            assert "healthcheck" in SERVICES[needed] if condition == "service_healthy" else needed == "airflow-init"
+            assert "healthcheck" in SERVICES[
+                needed] if condition == "service_healthy" else needed == "airflow-init"
 
 
 def test_services_are_those_of_standalone_airflow(airflow_environment):
@@ -119,7 +131,8 @@ def test_services_are_those_of_standalone_airflow(airflow_environment):
     from airflow.cli.commands.standalone_command import StandaloneCommand
 
     started = re.findall(r'command=\["([\w-]+)"\]', inspect.getsource(StandaloneCommand.run))
-    expected = {"airflow-init": ["airflow", "db", "migrate"], **{f"airflow-{c}": ["airflow", c] for c in started}}
+    expected = {"airflow-init": ["airflow", "db", "migrate"],
+                **{f"airflow-{c}": ["airflow", c] for c in started}}
     assert airflow_commands() == expected
 
 
@@ -133,17 +146,20 @@ def test_airflow_knows_the_commands_and_options(airflow_environment):
     for key in SERVICES["airflow-scheduler"]["environment"]:
         if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__(\w+)", key):
             option = match[1].lower(), match[2].lower()
-            assert conf.has_option(*option) or option == ("core", "execution_api_server_url"), key  # the one without a default
+            # the one without a default
+            assert conf.has_option(*option) or option == ("core", "execution_api_server_url"), key
 
 
 def test_image_holds_what_the_commands_need():
     dockerfile = (ROOT / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (.+) \S+$", dockerfile, re.M)
     sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.M))
-    assert sent == {path for line in copied for path in line.split()}, "the image is sent what it copies, and nothing else"
+    assert sent == {path for line in copied
+                    for path in line.split()}, "the image is sent what it copies, and nothing else"
     assert not {p for line in copied for p in line.split()} & {"requirements-dev.lock", "tests"}
     assert all((ROOT / path).exists() for line in copied for path in line.split())
-    assert {"dags", "plugins", "include", "spark_apps"} <= {p for line in copied for p in line.split()}
+    assert {"dags", "plugins", "include",
+            "spark_apps"} <= {p for line in copied for p in line.split()}
 
 
 def test_spark_cluster_comes_up_by_its_commands(tmp_path):
@@ -152,14 +168,18 @@ def test_spark_cluster_comes_up_by_its_commands(tmp_path):
         ports = {old: _free_port(stack) for old in ("7077", "8081", "8082")}
 
     def local(name: str) -> list[str]:
-        command = [re.sub("7077|8081|8082", lambda m: ports[m[0]], a) for a in SERVICES[name]["command"]]
-        return [a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path)) for a in command]
+        command = [re.sub("7077|8081|8082", lambda m: ports[m[0]], a)
+                   for a in SERVICES[name]["command"]]
+        return [a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path))
+                for a in command]
 
-    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_CORES": "1",
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}",
+                   "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_CORES": "1",
                    "SPARK_WORKER_MEMORY": "512m"}
     with ExitStack() as stack:
         for name in ("spark-master", "spark-worker"):
-            process = subprocess.Popen(local(name), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(local(name), env=environment, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.terminate)
         deadline = time.monotonic() + 60

@@ -1,4 +1,5 @@
-"""SIGKILL of driver, Python workers and database server at random moments; afterwards the warehouse is the oracle's join."""
+"""SIGKILL of driver, Python workers and database server at random moments; afterwards the warehouse
+is the oracle's join."""
 
 from collections import Counter
 
@@ -28,16 +29,18 @@ def test_sqlite_warehouse(tmp_path):
 
 def test_mariadb_warehouse(tmp_path, mariadb_to_kill):
     load = SmallLoad(tmp_path / "home", mariadb_to_kill.fresh())
-    history = crashed(load, ["driver"] * 2 + ["worker"] * 2 + ["database"] * 3, seed=2, database=mariadb_to_kill,
-                      algorithm="meshjoin", join_type="left")
+    history = crashed(load, ["driver"] * 2 + ["worker"] * 2 + ["database"] * 3, seed=2,
+                      database=mariadb_to_kill, algorithm="meshjoin", join_type="left")
     assert Counter(history)["database"] == 3, history
     load.check("left")
 
 
 def test_delta_table(tmp_path):
-    load, sink = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}"), tmp_path / "delta"
+    load, sink = SmallLoad(tmp_path / "home",
+                           f"sqlite:///{tmp_path / 'warehouse.db'}"), tmp_path / "delta"
     # On local[2], unlike local[2,4], Spark itself tries no task twice.
-    history = crashed(load, ["driver"] * 2 + ["worker"] * 2, seed=3, sink=str(sink), master="local[2]")
+    history = crashed(load, ["driver"] * 2 + ["worker"] * 2, seed=3, sink=str(sink),
+                      master="local[2]")
     assert Counter(history)["driver"] == 2, history
     joined, unmatched = load.expected()
     same(delta_facts(sink), joined)
@@ -56,9 +59,12 @@ def mariadb_to_kill(tmp_path_factory, mariadb):
 
 
 POINTS = [  # where the driver dies, in the order in which a batch passes them
-    ("semistream.streaming.progress.Progress.write", "before"), ("semistream.streaming.progress.Progress.write", "after"),
-    ("semistream.streaming.app.Load._join", "after"), ("semistream.warehouse.ledger.Ledger.commit", "before"),
-    ("semistream.warehouse.ledger.Ledger.commit", "after"), ("semistream.streaming.commit.Commits.finish", "after"),
+    ("semistream.streaming.progress.Progress.write", "before"),
+          ("semistream.streaming.progress.Progress.write", "after"),
+    ("semistream.streaming.app.Load._join", "after"),
+          ("semistream.warehouse.ledger.Ledger.commit", "before"),
+    ("semistream.warehouse.ledger.Ledger.commit", "after"),
+          ("semistream.streaming.commit.Commits.finish", "after"),
     ("semistream.streaming.app.Load._finish", "after"),
 ]
 OF_DELTA = [  # what it has besides: a promise, and a commit that Spark need not wait for
@@ -89,10 +95,12 @@ def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkey
     else:
         from deltalake import DeltaTable
 
-        rows = DeltaTable(target).to_pyarrow_table().select(["id", "sku", "amount", "part_sk", "price"])
+        rows = DeltaTable(target).to_pyarrow_table().select(
+            ["id", "sku", "amount", "part_sk", "price"])
         facts = Counter(tuple(r.values()) for r in rows.to_pylist())
     joined, unmatched = load.expected()
-    same(facts, Counter([(*row[:4], row[5]) for row in joined.elements()]))  # names differ from version to version
+    # names differ from version to version
+    same(facts, Counter([(*row[:4], row[5]) for row in joined.elements()]))
     same(load.unmatched(), unmatched)
     load.check_ledger()
 

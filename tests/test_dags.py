@@ -65,7 +65,8 @@ def test_files_are_thin(name):
 
 
 def test_parsing_opens_nothing(airflow_environment, tmp_path):
-    """No connection, no file for writing, no process: an audit hook sees them all. And nothing heavy is imported."""
+    """No connection, no file for writing, no process: an audit hook sees them all. And nothing
+    heavy is imported."""
     script = tmp_path / "parse.py"
     script.write_text(f"""
 import runpy, sys
@@ -86,7 +87,8 @@ assert not {{"great_expectations", "pyspark", "numba", "scipy", "matplotlib", "d
 
 
 def airflows_modules(directory: Path) -> set[tuple[str, str]]:
-    """(file, module of Airflow) of each import below a directory: also inside functions, by ``import_module``, for types only."""
+    """(file, module of Airflow) of each import below a directory: also inside functions, by
+    ``import_module``, for types only."""
     found = set()
     for file in directory.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -94,10 +96,14 @@ def airflows_modules(directory: Path) -> set[tuple[str, str]]:
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [f"{node.module}.{alias.name}" if node.module == "airflow" else str(node.module) for alias in node.names]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+                names = [f"{node.module}.{alias.name}" if node.module == "airflow"
+                         else str(node.module) for alias in node.names]
+            elif isinstance(node,
+                            ast.Call) and ast.unparse(node.func).split(
+                                ".")[-1] in ("import_module", "__import__"):
                 names = [str(a.value) for a in node.args if isinstance(a, ast.Constant)]
-            found |= {(str(file.relative_to(directory)), n) for n in names if n.split(".")[0] == "airflow"}
+            found |= {(str(file.relative_to(directory)), n) for n in names
+                      if n.split(".")[0] == "airflow"}
     return found
 
 
@@ -109,18 +115,23 @@ def test_library_does_not_import_airflow():
 
 def test_dags_know_the_task_sdk_only_and_plugins_what_is_public():
     assert {module for _, module in airflows_modules(ROOT / "dags")} == {"airflow.sdk"}
-    public = ("airflow.sdk", "airflow.providers", "airflow.triggers", "airflow.plugins_manager", "airflow.configuration",
-              "airflow.api_fastapi")
-    assert not [found for found in airflows_modules(ROOT / "plugins") if not found[1].startswith(public)]
+    public = ("airflow.sdk", "airflow.providers", "airflow.triggers", "airflow.plugins_manager",
+              "airflow.configuration", "airflow.api_fastapi")
+    assert not [found for found in airflows_modules(ROOT / "plugins")
+                if not found[1].startswith(public)]
 
 
 @pytest.mark.parametrize(("code", "module"), [
     ("def f():\n    from airflow.cli import cli_parser", "airflow.cli"),
     ("async def f():\n    import airflow.models as m", "airflow.models"),
-    ("class A:\n    def f(self):\n        if self:\n            from airflow import settings", "airflow.settings"),
-    ("def f():\n    import_module('airflow.cli')", "airflow.cli"), ("f = lambda: __import__('airflow')", "airflow"),
+    ("class A:\n    def f(self):\n        if self:\n            from airflow import settings",
+     "airflow.settings"),
+    ("def f():\n    import_module('airflow.cli')", "airflow.cli"), ("f = lambda: "
+                                                                    "__import__('airflow')",
+                                                                    "airflow"),
     ("if TYPE_CHECKING:\n    from airflow.models import DagRun", "airflow.models"),
-    ("from semistream import airflow", None), ("from .airflow import x", None), ("import airflowish", None)])
+    ("from semistream import airflow", None), ("from .airflow import x", None),
+    ("import airflowish", None)])
 def test_an_import_of_airflow_is_found_wherever_it_is(tmp_path, code, module):
     (tmp_path / "file.py").write_text(code)
     assert airflows_modules(tmp_path) == ({("file.py", module)} if module else set())
@@ -137,11 +148,14 @@ def test_every_param_explains_itself(dags, name):
 def test_load_form_has_every_setting_but_checkpoint_and_reason(dags):
     from semistream.streaming.settings import LoadSettings
 
-    assert set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields) - {"checkpoint", "reason"}
+    assert set(dags["semi_stream_load"].params) == set(
+        LoadSettings.model_fields) - {"checkpoint", "reason"}
 
 
-@pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"), ("memory", ""), ("join_type", "outer"),
-                                        ("partitions", -1), ("partitions", 1.5), ("stop_after", -1), ("retry", 0), ("job", "")])
+@pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"),
+                                        ("memory", ""), ("join_type", "outer"),
+                                        ("partitions", -1), ("partitions", 1.5), ("stop_after", -1),
+                                        ("retry", 0), ("job", "")])
 def test_form_refuses(dags, name, wrong):
     from airflow.sdk.exceptions import ParamValidationError
 
@@ -153,13 +167,17 @@ def test_form_defaults_are_those_of_the_settings(dags):
     from semistream.pipeline import steps
     from semistream.streaming.settings import LoadSettings
 
-    assert steps.load_settings("tpch", dags["semi_stream_load"].params.dump()) == LoadSettings.load({"job": "tpch"})
+    assert steps.load_settings("tpch",
+                               dags["semi_stream_load"].params.dump()) == LoadSettings.load(
+                                   {"job": "tpch"})
 
 
 def test_assets_link_them(dags):
     assert [a.name for a in dags["semi_stream_load"].schedule] == ["master_snapshot"]
-    assert [a.name for a in dags["provision_master_data"].get_task("announce").outlets] == ["master_snapshot"]
-    assert [a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]] == ["facts_loaded"]
+    assert [a.name for a in dags["provision_master_data"].get_task("announce")
+            .outlets] == ["master_snapshot"]
+    assert [a.name for a in dags["semi_stream_load"].get_task("load")
+            .partial_kwargs["outlets"]] == ["facts_loaded"]
     verify = dags["verify_completeness"].schedule
     assert [a.name for a in verify.asset_condition.objects] == ["facts_loaded"]
     assert verify.timetable.expression == "0 5 * * *"
@@ -168,16 +186,19 @@ def test_assets_link_them(dags):
 @pytest.mark.parametrize(("events", "form", "since_last"), [
     ({"facts_loaded": []}, {}, True), ({}, {}, False), ({}, {"app": "sales"}, False),
     ({"facts_loaded": []}, {"app": "sales"}, False),
-    ({}, {"app": "sales", "since_last": True}, True), ({"facts_loaded": []}, {"since_last": False}, False)])
+    ({}, {"app": "sales", "since_last": True}, True),
+    ({"facts_loaded": []}, {"since_last": False}, False)])
 def test_what_is_verified(dags, monkeypatch, events, form, since_last):
-    """After a load what is new; every day, and of an app that is named, everything; with the sample that the form says."""
+    """After a load what is new; every day, and of an app that is named, everything; with the sample
+    that the form says."""
     from semistream.pipeline import steps
 
     asked = []
     monkeypatch.setattr(steps, "verify", lambda app, places, **how: asked.append((app, how)) or {})
     verify = dags["verify_completeness"]
     params = verify.params.dump() | {"sample": 7} | form
-    verify.get_task("verify").python_callable("sales", params, outlet_events=defaultdict(SimpleNamespace),
+    verify.get_task("verify").python_callable("sales", params,
+                                              outlet_events=defaultdict(SimpleNamespace),
                                               triggering_asset_events=events)
     assert asked == [("sales", {"since_last": since_last, "sample": 7})]
 
@@ -189,30 +210,36 @@ def run(airflow, dag: str, **conf) -> None:
 def counts(url: str, app: str) -> Counter:
     engine = create_engine(url)
     with engine.connect() as c:
-        rows = c.execute(text("SELECT sum(rows_read) rows_read, sum(matched) matched, sum(unmatched) unmatched FROM load_batches "
-                              "WHERE app=:a"), {"a": app}).one()
+        rows = c.execute(text("SELECT sum(rows_read) rows_read, sum(matched) matched, "
+                              "sum(unmatched) unmatched FROM load_batches WHERE app=:a"),
+                         {"a": app}).one()
         facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small "
                                "JOIN load_batches USING (load_id) WHERE app=:a"), {"a": app}).one()
     return Counter(rows._asdict()) + Counter(facts=facts[0], ids=facts[1])
 
 
 def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_job):
-    """By `make load`, with its summary; a second run of a DAG adds only what is new, and a lost row fails the proof."""
+    """By `make load`, with its summary; a second run of a DAG adds only what is new, and a lost row
+    fails the proof."""
     job, app, url = str(small_job.file), small_job.file.stem, airflow_environment["WAREHOUSE_URL"]
-    made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job], capture_output=True, text=True)
+    made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job],
+                          capture_output=True, text=True)
     assert made.returncode == 0, made.stdout + made.stderr
-    assert re.search(r"rows read .* 3,000 │\n", made.stdout) and re.search(r"complete .* yes │\n", made.stdout), made.stdout
+    assert re.search(r"rows read .* 3,000 │\n",
+                     made.stdout) and re.search(r"complete .* yes │\n", made.stdout), made.stdout
     assert counts(url, app) == small_job.expected
     small_job.add(500)
     run(airflow, "semi_stream_load", job=job, memory="1MB")
     assert counts(url, app) == small_job.expected
     engine = create_engine(url)
     with engine.begin() as connection:  # a row is lost, of what was proven already
-        connection.execute(text("DELETE FROM fact_small WHERE order_id = (SELECT min(order_id) FROM fact_small)"))
+        connection.execute(
+            text("DELETE FROM fact_small WHERE order_id = (SELECT min(order_id) FROM fact_small)"))
     with pytest.raises(SystemExit, match="DagRun failed"):
         run(airflow, "verify_completeness", app=app)
     with engine.connect() as connection:
-        assert connection.execute(text("SELECT success FROM quality_runs ORDER BY id")).scalars().all() == [1, 0]
+        assert connection.execute(
+            text("SELECT success FROM quality_runs ORDER BY id")).scalars().all() == [1, 0]
 
 
 def test_wrong_setting_fails_at_once_and_says_what_to_do(airflow, small_job, capfd):

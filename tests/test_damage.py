@@ -1,4 +1,5 @@
-"""What lies on disk or in the ledger is damaged between two runs: the load is refused, naming it, or comes out right."""
+"""What lies on disk or in the ledger is damaged between two runs: the load is refused, naming it,
+or comes out right."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def lost(*_):
 
 @pytest.fixture(scope="module")
 def killed(spark, tmp_path_factory):
-    """A load that was killed while tuples waited, and more of its source; it can be brought back to that moment."""
+    """A load that was killed while tuples waited, and more of its source; it can be brought back to
+    that moment."""
     home = tmp_path_factory.mktemp("damage")
     load = SmallLoad(home / "home", f"sqlite:///{home / 'warehouse.db'}")
     load.publish()
@@ -39,7 +41,8 @@ def killed(spark, tmp_path_factory):
         load.add_file(rows)
     drain = Load._drain
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Lost):
-        patch.setattr(Load, "_drain", lambda self: lost() if self.commits.last == (1, 0) else drain(self))
+        patch.setattr(Load, "_drain",
+                      lambda self: lost() if self.commits.last == (1, 0) else drain(self))
         load.run(spark, **SETTINGS)
     assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1")[0][0] > 0
     load.add_file(500)
@@ -110,9 +113,11 @@ def version(load: SmallLoad) -> Path:
 DAMAGES = {  # each gives what the refusal must name
     "a bit of the master data": lambda load: flip(largest(version(load).glob("*.arrow"))),
     "a bit of the master's codes": lambda load: flip(largest(version(load).glob("*.codes")), 0.1),
-    "a file of the master data is gone": lambda load: remove(largest(version(load).glob("*.arrow"))),
+    "a file of the master data is gone": lambda load: remove(
+        largest(version(load).glob("*.arrow"))),
     "a bit of the manifest": lambda load: flip(version(load) / "manifest.json", 0.9),
-    "a bit of the name of the current version": lambda load: flip(load.places.snapshots / "part" / "CURRENT", 0.8),
+    "a bit of the name of the current version": lambda load: flip(
+        load.places.snapshots / "part" / "CURRENT", 0.8),
     "a bit of progress.json": lambda load: flip(checkpoint(load) / "progress.json"),
     "another batch in progress.json": altered_progress,
     "progress.json is gone": lambda load: remove(checkpoint(load) / "progress.json").parent,
@@ -121,10 +126,12 @@ DAMAGES = {  # each gives what the refusal must name
     "a ledger row of the last batch": statement(
         "DELETE FROM load_batches WHERE batch = 1 AND partition = 1", named="load_batches"),
     "the commit of the last batch": statement("DELETE FROM load_commits WHERE batch = 1"),
-    "all partitions of the last batch": statement("DELETE FROM load_batches WHERE batch = 1", named="load_batches"),
+    "all partitions of the last batch": statement("DELETE FROM load_batches WHERE batch = 1",
+                                                  named="load_batches"),
     "all of the last batch in the ledger": statement("DELETE FROM load_commits WHERE batch = 1",
                                                      "DELETE FROM load_batches WHERE batch = 1"),
-    "spark's own note of the last batch": lambda load: remove(checkpoint(load) / "query" / "offsets" / "1").parent.parent,
+    "spark's own note of the last batch": lambda load: remove(
+        checkpoint(load) / "query" / "offsets" / "1").parent.parent,
     "spark's query": lambda load: shutil.rmtree(checkpoint(load) / "query"),
 }
 
@@ -136,7 +143,9 @@ def test_damage_is_refused_or_comes_out_right(spark, killed, damage):
     try:
         killed.run(spark, **SETTINGS)
     except Exception as e:
-        assert isinstance(e, SemistreamError) or "StateError" in str(e) or "CONCURRENT_STREAM_LOG_UPDATE" in str(e), e
+        assert isinstance(e,
+                          SemistreamError) or "StateError" in str(
+                              e) or "CONCURRENT_STREAM_LOG_UPDATE" in str(e), e
         assert str(named) in str(e)
         assert not killed.facts() - killed.expected()[0], "what was loaded before is right"
     else:
@@ -178,7 +187,8 @@ def test_damaged_files_of_a_delta_table_are_found(spark, sqlite_load, tmp_path):
     provision_beside(sqlite_load)
 
     def failed() -> dict[str, list]:
-        result = quality.verify(sqlite_load.places.warehouse_url, "sales", job=sqlite_load.job, reports_dir=tmp_path / "reports",
+        result = quality.verify(sqlite_load.places.warehouse_url, "sales", job=sqlite_load.job,
+                                reports_dir=tmp_path / "reports",
                                 snapshots=sqlite_load.places.snapshots)
         return {r.name: r.rows for r in result.failed}
 
@@ -189,5 +199,7 @@ def test_damaged_files_of_a_delta_table_are_found(spark, sqlite_load, tmp_path):
     second.write_bytes(before[:-100])
     remove(third)
     found = {r["file"]: r["finding"] for r in failed()["table_files"]}
-    assert {str(second), str(third)} <= set(found) and "gone" in found[str(third)] and "in place of" in found[str(second)]
+    assert {str(second),
+            str(third)} <= set(found) and "gone" in found[
+                str(third)] and "in place of" in found[str(second)]
     assert {"fact_rows", "same_rows"} <= set(failed())

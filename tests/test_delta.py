@@ -25,7 +25,8 @@ def test_delta_sink(spark, sqlite_load, tmp_path, algorithm):
     same(delta_facts(sink), joined)
     same(sqlite_load.unmatched(), unmatched)
     sqlite_load.check_ledger()
-    assert table.transaction_version("sales") in (2, 3)  # batch 1, drained or with nothing left to drain
+    # batch 1, drained or with nothing left to drain
+    assert table.transaction_version("sales") in (2, 3)
 
 
 def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp_path, monkeypatch):
@@ -47,7 +48,8 @@ def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp
     sqlite_load.check_ledger()
 
 
-def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sqlite_load, tmp_path, monkeypatch):
+def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sqlite_load, tmp_path,
+                                                                      monkeypatch):
     for rows in (2500, 3000):
         sqlite_load.add_file(rows)
     commit, sink = Ledger.commit, str(tmp_path / "delta")
@@ -68,18 +70,21 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sql
     sqlite_load.check_ledger()
 
 
-def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_load, tmp_path, monkeypatch):
+def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_load, tmp_path,
+                                                                  monkeypatch):
     def crashing(*_):
         raise OSError("crash")
 
-    elsewhere = Places(home=sqlite_load.places.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
+    elsewhere = Places(home=sqlite_load.places.home,
+                       warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
     sqlite_load.add_file(300)
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     sqlite_load.add_file(2500)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
         patch.setattr(DeltaSink, "commit", crashing)
         sqlite_load.run(spark, sink=str(tmp_path / "delta"))
-    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):  # not into another warehouse
+    # not into another warehouse
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match="checkpoint"):
         patch.setattr(sqlite_load, "places", elsewhere)
         sqlite_load.run(spark, sink="sql")
     sqlite_load.add_file(300)
@@ -91,7 +96,8 @@ def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_
     sqlite_load.check_ledger()
 
 
-def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(spark, sqlite_load, tmp_path, monkeypatch):
+def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(spark, sqlite_load,
+                                                                             tmp_path, monkeypatch):
     for _ in range(3):
         sqlite_load.add_file(400)
     commit, write, committed, happened = DeltaSink.commit, Progress.write, app.Load._committed, []
@@ -103,7 +109,8 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(spa
 
     monkeypatch.setattr(DeltaSink, "commit", slow)
     monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
-    monkeypatch.setattr(app.Load, "_committed", lambda *args: (committed(*args), happened.append("promised")))
+    monkeypatch.setattr(app.Load, "_committed",
+                        lambda *args: (committed(*args), happened.append("promised")))
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)
     sqlite_load.check_ledger()

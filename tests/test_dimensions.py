@@ -17,9 +17,12 @@ from semistream.warehouse.schema import rejected_master
 from semistream.warehouse.tables import existing_table
 
 
-def job(path=None, *, on=None, business_key=(), table=None, columns=(), schema=None, max_rejected=1):
-    return Job.load({"name": "j", "stream": {}, "on": on or {"sku": "sku"}, "columns": columns, "fact_table": "fact",
-                     "master": {"name": "product", "path": path and str(path), "table": table, "business_key": business_key,
+def job(path=None, *, on=None, business_key=(), table=None, columns=(), schema=None,
+        max_rejected=1):
+    return Job.load({"name": "j", "stream": {}, "on": on or {"sku": "sku"}, "columns": columns,
+                     "fact_table": "fact",
+                     "master": {"name": "product", "path": path and str(path), "table": table,
+                                "business_key": business_key,
                                 "columns": schema, "max_rejected": max_rejected}})
 
 
@@ -31,9 +34,11 @@ def stored(engine, table="dim_product"):
 
 def rejects(engine):
     with engine.connect() as connection:
-        rows = connection.execute(select(rejected_master.c.reason, rejected_master.c.detail, rejected_master.c.tuple)
+        rows = connection.execute(
+            select(rejected_master.c.reason, rejected_master.c.detail, rejected_master.c.tuple)
                                   .order_by(rejected_master.c.id)).all()
-    return [(reason, re.sub(r"^.*/products", "products", detail or ""), text) for reason, detail, text in rows]
+    return [(reason, re.sub(r"^.*/products", "products", detail or ""), text) for reason, detail,
+            text in rows]
 
 
 def counts(result: ProvisionResult):
@@ -41,8 +46,9 @@ def counts(result: ProvisionResult):
     return result.inserted, result.updated, result.unchanged, result.rejected
 
 
-PRODUCTS = pa.table({"sku": ["b", "a", "B", "c"], "price": [1.5, 2.0, None, 4.0], "name": ["", "tab\t", None, "c"],
-                     "n": [1, 2, 3, 4]})
+PRODUCTS = pa.table(
+    {"sku": ["b", "a", "B", "c"], "price": [1.5, 2.0, None, 4.0], "name": ["", "tab\t", None, "c"],
+     "n": [1, 2, 3, 4]})
 
 
 def write(path, table):
@@ -60,29 +66,36 @@ def test_upsert_keeps_surrogate_keys_and_rewrites_only_what_changed(warehouse, t
     path = write(tmp_path / f"products.{suffix}", PRODUCTS)
     assert counts(provision(job(path), warehouse)) == (4, 0, 0, 0)
     first = {r["sku"]: r for r in stored(warehouse)}
-    assert {k: {c: v for c, v in r.items() if c != "product_sk"} for k, r in first.items()} == {r["sku"]: r
-                                                                                                for r in PRODUCTS.to_pylist()}
+    assert {k: {c: v for c, v in r.items() if c != "product_sk"} for k,
+            r in first.items()} == {r["sku"]: r
+                                    for r in PRODUCTS.to_pylist()}
     assert counts(provision(job(path), warehouse)) == (0, 0, 4, 0)
     assert {r["sku"]: r for r in stored(warehouse)} == first
 
-    changed = pa.table({"sku": ["c", "d", "a"], "price": [None, 9.0, 2.0], "name": ["c", "d", "tab\t"], "n": [4, 5, 2]})
+    changed = pa.table({"sku": ["c", "d", "a"], "price": [None, 9.0, 2.0],
+                        "name": ["c", "d", "tab\t"], "n": [4, 5, 2]})
     write(path, changed)
     assert counts(provision(job(path), warehouse)) == (1, 1, 1, 0)
     second = {r["sku"]: r for r in stored(warehouse)}
-    assert second["c"] == first["c"] | {"price": None} and second["a"] == first["a"] and second["b"] == first["b"]
+    assert second["c"] == first["c"] | {"price": None} and second[
+        "a"] == first["a"] and second["b"] == first["b"]
     assert len({r["product_sk"] for r in second.values()}) == 5
 
 
 def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehouse, tmp_path):
     path = tmp_path / "products.csv"
-    path.write_text("sku,price,n\na,1.5,1\n,2,2\nb,oops,3\n" + "x" * 191 + ",1,4\nragged,1\na,7,5\nc,,6\n")
+    path.write_text("sku,price,n\na,1.5,1\n,2,2\nb,oops,3\n" + "x" * 191
+                    + ",1,4\nragged,1\na,7,5\nc,,6\n")
     result = provision(job(path, schema="sku STRING, price DOUBLE, n INT"), warehouse)
     assert counts(result) == (2, 0, 0, 5)
     assert result.reasons == {"null_key": 1, "unparsable": 2, "long_key": 1, "duplicate_key": 1}
     assert [(r["sku"], r["price"]) for r in stored(warehouse)] == [("a", 7.0), ("c", None)]
-    assert sorted(r[0] for r in rejects(warehouse)) == ["long_key", "null_key", "unparsable", "unparsable"]
-    assert ("unparsable", "products.csv, line 4: price: 'oops' is not double", "b,oops,3") in rejects(warehouse)
-    assert any(r[0] == "null_key" and json.loads(r[2]) == {"sku": None, "price": 2.0, "n": 2} for r in rejects(warehouse))
+    assert sorted(r[0] for r in rejects(warehouse)) == ["long_key", "null_key", "unparsable",
+                                                        "unparsable"]
+    assert ("unparsable", "products.csv, line 4: price: 'oops' is not double",
+            "b,oops,3") in rejects(warehouse)
+    assert any(r[0] == "null_key" and json.loads(r[2]) == {"sku": None, "price": 2.0, "n": 2}
+               for r in rejects(warehouse))
     again = provision(job(path), warehouse)
     assert counts(again) == (0, 0, 2, 5) and len(rejects(warehouse)) == 4
 
@@ -100,10 +113,12 @@ def test_types_declared_are_those_of_the_values(warehouse, tmp_path):
     path = tmp_path / "products"
     (path / "2024").mkdir(parents=True)
     schema = "sku STRING, n INT, price DECIMAL(20,2), at TIMESTAMP"
-    (path / "a.csv").write_text("sku,n,price,at\nNA, 7 ,1.5,2024-01-02 03:04:05\nnan,NaN,#N/A,2024-01-02T03:04:05+01:00\n")
+    (path / "a.csv").write_text(
+        "sku,n,price,at\nNA, 7 ,1.5,2024-01-02 03:04:05\nnan,NaN,#N/A,2024-01-02T03:04:05+01:00\n")
     (path / "2024" / "b.csv.gz").write_bytes(gzip.compress(b"sku,n,price,at\n\"\",1,N/A,NA\n"))
     assert counts(provision(job(path, schema=schema), warehouse)) == (3, 0, 0, 0)
-    rows = {r["sku"]: (r["n"], r["price"] and str(r["price"]), r["at"] and r["at"].hour) for r in stored(warehouse)}
+    rows = {r["sku"]: (r["n"], r["price"] and str(r["price"]), r["at"] and r["at"].hour)
+            for r in stored(warehouse)}
     assert rows == {"NA": (7, "1.50", 3), "nan": (None, None, 2), "": (1, None, None)}
 
 
@@ -111,13 +126,19 @@ def test_json_values_in_another_form_are_taken(warehouse, tmp_path, monkeypatch)
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
     monkeypatch.setattr("semistream.files.source.BLOCK", 16)
     path = tmp_path / "products.jsonl"
-    path.write_text('{"sku": 7, "n": "seven"}\n{"sku": "a", "n": "8"}\n{"sku": "b", "n": "NA", "price": 123456789012345678.25}\n'
-                    '{"sku": "c"}\n{"sku": "d", "price": NaN}\n{"sku": "\\ud800"}\n')
-    assert counts(provision(job(path, schema="sku STRING, n INT, price DECIMAL(20,2)"), warehouse)) == (4, 0, 0, 2)
+    path.write_text('{"sku": 7, "n": "seven"}\n{"sku": "a", "n": "8"}\n{"sku": "b", "n": "NA", '
+                    '"price": 123456789012345678.25}\n{"sku": "c"}\n{"sku": "d", "price": '
+                    'NaN}\n{"sku": "\\ud800"}\n')
+    assert counts(
+        provision(job(path, schema="sku STRING, n INT, price DECIMAL(20,2)"),
+                  warehouse)) == (4, 0, 0, 2)
     assert [(r["sku"], r["n"], r["price"] and str(r["price"])) for r in stored(warehouse)] == [
         ("a", 8, None), ("b", None, "123456789012345678.25"), ("c", None, None), ("d", None, None)]
-    assert rejects(warehouse) == [("unparsable", "products.jsonl, line 1: n: 'seven' is not int32", '{"sku": 7, "n": "seven"}'),
-                                  ("unparsable", "products.jsonl, line 6: not one JSON object", '{"sku": "\\ud800"}')]
+    assert rejects(
+        warehouse) == [("unparsable", "products.jsonl, line 1: n: 'seven' is not int32",
+                        '{"sku": 7, "n": "seven"}'),
+                       ("unparsable", "products.jsonl, line 6: not one JSON object",
+                        '{"sku": "\\ud800"}')]
 
 
 def test_from_a_table_of_the_same_and_of_another_database(warehouse, tmp_path):
@@ -125,15 +146,18 @@ def test_from_a_table_of_the_same_and_of_another_database(warehouse, tmp_path):
     other = connect(f"sqlite:///{tmp_path / 'other.db'}")
     for engine in (warehouse, other):
         with engine.begin() as connection:
-            connection.exec_driver_sql("CREATE TABLE legacy (sku CHAR(9) PRIMARY KEY, price DECIMAL(10,2), seen DATETIME, n INT)")
-            connection.exec_driver_sql("INSERT INTO legacy VALUES ('a', 1.25, '2024-01-02 03:04:05', 7), ('b', NULL, NULL, NULL)")
+            connection.exec_driver_sql("CREATE TABLE legacy (sku CHAR(9) PRIMARY KEY, price "
+                                       "DECIMAL(10,2), seen DATETIME, n INT)")
+            connection.exec_driver_sql("INSERT INTO legacy VALUES ('a', 1.25, '2024-01-02 "
+                                       "03:04:05', 7), ('b', NULL, NULL, NULL)")
     assert counts(provision(job(table="legacy"), warehouse)) == (2, 0, 0, 0)
     assert str(stored(warehouse)[0]["price"]) == "1.25"
     assert counts(provision(job(table="legacy"), warehouse, url=str(other.url))) == (0, 0, 2, 0)
 
 
 def test_many_to_many_masters_have_a_business_key_of_their_own(warehouse, tmp_path):
-    path = write(tmp_path / "p.parquet", pa.table({"id": [1, 2, 3, 4], "sku": ["a", "a", "b", None], "n": [1, 2, 3, 4]}))
+    path = write(tmp_path / "p.parquet",
+                 pa.table({"id": [1, 2, 3, 4], "sku": ["a", "a", "b", None], "n": [1, 2, 3, 4]}))
     spec = job(path, business_key=["id"])
     assert counts(provision(spec, warehouse)) == (4, 0, 0, 0)
     manifest, new = publish(spec, warehouse, tmp_path / "snapshots")
@@ -152,7 +176,8 @@ def test_a_snapshot_is_published_only_if_something_changed(warehouse, tmp_path):
     second, new = publish(job(path), warehouse, snapshots)
     assert new and second.version == "v000002"
     relation = open_snapshot(snapshots / "product")
-    rows = [r for i in range(relation.partition_count) for r in relation.read(i, relation.schema.names).to_pylist()]
+    rows = [r for i in range(relation.partition_count)
+            for r in relation.read(i, relation.schema.names).to_pylist()]
     assert sorted(rows, key=lambda r: r["product_sk"]) == stored(warehouse)
     assert {r["price"] for r in rows if r["sku"] == "b"} == {99.0}
 
@@ -161,21 +186,28 @@ def test_types_survive_the_warehouse(warehouse, tmp_path):
     import datetime as dt
     from decimal import Decimal
 
-    table = pa.table({"sku": pa.array([1, 2], pa.uint16()), "f": pa.array([0.1, None], pa.float32()), "b": [True, None],
-                      "z": pa.array([dt.datetime(2024, 1, 2, 3, tzinfo=dt.UTC), None], pa.timestamp("ms", "UTC")),
-                      "w": pa.array([Decimal("1" * 20 + ".01"), None], pa.decimal128(30, 2)), "nothing": pa.nulls(2),
+    table = pa.table({"sku": pa.array([1, 2], pa.uint16()),
+                      "f": pa.array([0.1, None], pa.float32()), "b": [True, None],
+                      "z": pa.array([dt.datetime(2024, 1, 2, 3, tzinfo=dt.UTC), None],
+                                    pa.timestamp("ms", "UTC")),
+                      "w": pa.array([Decimal("1" * 20 + ".01"), None], pa.decimal128(30, 2)),
+                      "nothing": pa.nulls(2),
                       "cat": pa.array(["x", None]).dictionary_encode(), "bin": [b"\0", None]})
     provision(job(write(tmp_path / "p.parquet", table)), warehouse)
     publish(job(tmp_path / "p.parquet"), warehouse, tmp_path)
     relation = open_snapshot(tmp_path / "product")
-    rows = [r for i in range(relation.partition_count) for r in relation.read(i, table.schema.names).to_pylist()]
+    rows = [r for i in range(relation.partition_count) for r in relation.read(i, table.schema.names)
+            .to_pylist()]
     assert sorted(rows, key=lambda r: r["sku"]) == table.to_pylist()
-    assert relation.schema.field("z").type == pa.timestamp("us", "UTC") and relation.schema.field("f").type == pa.float32()
+    assert relation.schema.field("z").type == pa.timestamp("us",
+                                                           "UTC") and relation.schema.field(
+                                                               "f").type == pa.float32()
 
 
 @pytest.mark.parametrize("change, message", [
     ({"on": {"sku": "nope"}}, "nope"), ({"columns": ["nope"]}, "nope"),
-                                             ({"on": {"sku": "price"}}, "must name columns of an integer")])
+                                             ({"on": {"sku": "price"}},
+                                              "must name columns of an integer")])
 def test_a_master_that_does_not_fit_the_job_is_refused(warehouse, tmp_path, change, message):
     path = write(tmp_path / "p.parquet", PRODUCTS)
     with pytest.raises(ConfigError, match=message):
@@ -201,8 +233,12 @@ def test_too_many_rows_that_cannot_be_taken_leave_the_dimension_as_it_was(wareho
     path = tmp_path / "products.csv"
     path.write_text("sku,price\n" + "".join(f"s{i},{i}\n" for i in range(200)))
     assert counts(provision(job(path, max_rejected=0.01), warehouse)) == (200, 0, 0, 0)
-    path.write_text("sku,price\n" + "".join(f"s{i},{'x' if i < 3 else i + 1}\n" for i in range(200)) + "s9,9\n")
-    with pytest.raises(SemistreamError, match=r"(?s)3 of 201 rows of .*\(unparsable 3\).*line 2: price: 'x' is not .* in s0,x"):
+    path.write_text("sku,price\n" + "".join(f"s{i},{'x' if i < 3 else i + 1}\n" for i in range(200))
+                    + "s9,9\n")
+    with pytest.raises(SemistreamError, match=r"(?s)3 of 201 rows of .*\(unparsable 3\).*line 2: "
+                                              r"price: 'x' is not .* in s0,x"):
         provision(job(path, max_rejected=0.01), warehouse)
-    assert sorted(r["price"] for r in stored(warehouse)) == list(range(200)) and rejects(warehouse) == []
-    assert counts(provision(job(path, max_rejected=0.015), warehouse))[3] == 4  # a duplicate is none of them
+    assert sorted(r["price"]
+                  for r in stored(warehouse)) == list(range(200)) and rejects(warehouse) == []
+    # a duplicate is none of them
+    assert counts(provision(job(path, max_rejected=0.015), warehouse))[3] == 4

@@ -1,4 +1,5 @@
-"""What one task of a machine decodes for the others: each piece once, each tuple in the partition that it is in without that."""
+"""What one task of a machine decodes for the others: each piece once, each tuple in the partition
+that it is in without that."""
 
 import gc
 import multiprocessing
@@ -34,14 +35,16 @@ def master(tmp_path_factory):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Two files, of eight row groups and of four, each of which is decoded in three steps. Some keys are null."""
+    """Two files, of eight row groups and of four, each of which is decoded in three steps. Some
+    keys are null."""
     monkeypatch.setattr(parquet, "ROWS", 1000)
     random, names = np.random.default_rng(1), []
     for first, rows in ((0, ROWS), (ROWS, ROWS // 2)):
         keys = [None if k % 50 == 0 else int(k) for k in random.integers(0, 1000, rows)]
         ids = range(first, first + rows)
         names.append(str(tmp_path / f"{first}"))
-        pq.write_table(pa.table({"id": ids, "k": keys, "note": [f"n{i}" for i in ids]}, STREAM), names[-1], row_group_size=GROUP)
+        pq.write_table(pa.table({"id": ids, "k": keys, "note": [f"n{i}" for i in ids]}, STREAM),
+                       names[-1], row_group_size=GROUP)
     return tuple(names)
 
 
@@ -104,7 +107,8 @@ def read_all(files, plan, batch, partitions=None):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, files, decoded, together, count):
+def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, files, decoded,
+                                                                      together, count):
     plan = plan_of(master, count)
     expected = without(files, plan)
     for file in files:  # as if there were no row groups
@@ -116,7 +120,8 @@ def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, fi
     found = read_all(files, plan, ("each once", count))
     assert [sorted(ids(of)) for of in found] == [sorted(of) for of in expected]
     assert sorted(i for of in found for i in ids(of)) == list(range(ROWS + ROWS // 2))
-    assert decoded == {(file, range(n, n + 1)): 1 for file, groups in zip(files, (8, 4), strict=True) for n in range(groups)}
+    assert decoded == {(file, range(n, n + 1)): 1 for file,
+                       groups in zip(files, (8, 4), strict=True) for n in range(groups)}
     table = pa.Table.from_batches([b for of in found for b in of]).sort_by("id")
     assert table.equals(pa.concat_tables(map(pq.read_table, files)))
 
@@ -130,7 +135,8 @@ def test_many_files_are_exchanged_whole(master, files, decoded, together, monkey
     assert decoded == {(file, None): 4 for file in files}
 
 
-def test_many_row_groups_are_exchanged_some_at_a_time(master, tmp_path, decoded, together, monkeypatch):
+def test_many_row_groups_are_exchanged_some_at_a_time(master, tmp_path, decoded, together,
+                                                      monkeypatch):
     """Each piece opens its file, and reads the metadata of all row groups."""
     monkeypatch.setattr(parquet, "PIECES", 5)
     rows = pa.table({"id": range(3000), "k": range(3000), "note": ["n"] * 3000}, STREAM)
@@ -140,7 +146,9 @@ def test_many_row_groups_are_exchanged_some_at_a_time(master, tmp_path, decoded,
     decoded.clear()
     together(2)
     found = read_all([tmp_path / "many"], plan, "many groups")
-    assert [sorted(ids(of)) for of in found] == [sorted(of) for of in expected] and sum(map(len, expected)) == 3000
+    assert [sorted(ids(of)) for of in found] == [sorted(of)
+                                                 for of in expected] and sum(
+                                                     map(len, expected)) == 3000
     assert len(decoded) == decoded.total() == 10 and {len(groups) for _, groups in decoded} == {30}
 
 
@@ -169,7 +177,9 @@ def test_who_comes_first_does_not_wait_and_who_comes_later_gets_it(master, files
     expected = [sorted(of) for of in without(files, plan)]
     for partition in (0, 1):
         decoded.clear()
-        assert sorted(ids(parquet.read_partition(files, plan, STREAM, partition, "in turn"))) == expected[partition]
+        assert sorted(
+            ids(parquet.read_partition(files, plan, STREAM, partition,
+                                       "in turn"))) == expected[partition]
         assert decoded.total() == (0 if partition else 12)
 
 
@@ -194,7 +204,8 @@ def test_processes_exchange_and_do_without_who_dies(master, files, decoded, dies
     spawn, plan = multiprocessing.get_context("spawn"), plan_of(master, 2)
     expected, told, may_end = without(files, plan), spawn.Queue(), spawn.Event()
     decoded.clear()
-    worker = spawn.Process(target=task, args=(files, plan, 1, f"processes {dies}", told, may_end), daemon=True)
+    worker = spawn.Process(target=task, args=(files, plan, 1, f"processes {dies}", told, may_end),
+                           daemon=True)
     worker.start()
     assert told.get(timeout=60) == "decoded"
     mine = parquet.read_partition(files, plan, STREAM, 0, f"processes {dies}")
@@ -219,7 +230,8 @@ def test_a_worker_that_died_before_gives_nothing(master, files, decoded):
     worker.kill()
     worker.join()
     decoded.clear()
-    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0, "dead"))) == sorted(expected[0])
+    assert sorted(
+        ids(parquet.read_partition(files, plan, STREAM, 0, "dead"))) == sorted(expected[0])
     assert decoded.total() == 12
 
 
@@ -230,7 +242,8 @@ def test_a_full_disk_is_no_failure(master, files, decoded):
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
-        found = [sorted(ids(parquet.read_partition(files, plan, STREAM, p, "full"))) for p in (0, 1)]
+        found = [sorted(ids(parquet.read_partition(files, plan, STREAM, p, "full")))
+                 for p in (0, 1)]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, former)
@@ -242,13 +255,16 @@ def test_another_attempt_at_a_task_gives_nothing_and_gets_its_share(master, file
     plan = plan_of(master, 2)
     expected = without(files, plan)
     for _ in range(2):
-        assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0, "again"))) == sorted(expected[0])
+        assert sorted(
+            ids(parquet.read_partition(files, plan, STREAM, 0, "again"))) == sorted(expected[0])
     assert len([e for e in Exchange._open if e.key == "again"]) == 1
-    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 1, "again"))) == sorted(expected[1])
+    assert sorted(
+        ids(parquet.read_partition(files, plan, STREAM, 1, "again"))) == sorted(expected[1])
 
 
 def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch):
-    """Neither files nor their pages: they are on disk without a name, and go with the next batch."""
+    """Neither files nor their pages: they are on disk without a name, and go with the next
+    batch."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     plan = plan_of(master, 2)
@@ -258,7 +274,8 @@ def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch)
         gc.collect()
         held = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
         return ([f for f in held if f.startswith(str(tmp_path / "scratch"))],
-                [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path / "scratch") in line])
+                [line for line in Path("/proc/self/maps").read_text().splitlines()
+                 if str(tmp_path / "scratch") in line])
 
     for _ in range(3):
         for p in (0, 1):

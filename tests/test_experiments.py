@@ -47,7 +47,8 @@ def costs(places) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(places, costs) -> Bench:
-    return Bench(places, places.home / "data", scale=R_T / 1e8, seconds=0.01, costs=costs, batch=BATCH)
+    return Bench(places, places.home / "data", scale=R_T / 1e8, seconds=0.01, costs=costs,
+                 batch=BATCH)
 
 
 def batch(**columns) -> pa.RecordBatch:
@@ -73,7 +74,8 @@ def test_the_checksum_is_of_the_rows_and_not_of_their_order():
     batch(id=[1, 2, 3], name=["a", None, "c"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]),
     batch(id=[1, 2, None], name=["c", None, "a"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]),
     batch(id=[1, 2, None], name=["a", None, "c"], price=[1.5, 2.25, None], raw=[b"x", b"y", b"z"]),
-    ROWS.slice(0, 2), pa.concat_batches([ROWS, ROWS])], ids=["null", "swapped", "float", "missing", "twice"])
+    ROWS.slice(0, 2), pa.concat_batches([ROWS, ROWS])],
+                         ids=["null", "swapped", "float", "missing", "twice"])
 def test_the_checksum_sees_what_is_wrong(other):
     assert answer_of(other) != answer_of(ROWS)
 
@@ -82,18 +84,23 @@ def oracle(bench: Bench, point: Point) -> Answer:
     """The answer to the checked stream, by a dictionary."""
     data = bench.data(point)
     r = data.relation.with_partition(R_T)
-    tuples = pa.Table.from_batches([r.read(i, data.relation.schema.names) for i in range(r.partition_count)])
+    tuples = pa.Table.from_batches(
+        [r.read(i, data.relation.schema.names) for i in range(r.partition_count)])
     rows_of: dict[int, list[int]] = {}
     for i, key in enumerate(tuples["key"].to_pylist()):
         rows_of.setdefault(key, []).append(i)
     chunk, answer = data.stream(ELSEWHERE).next(BATCH), Answer()
-    pairs = [(i, row) for i, key in enumerate(chunk["key"].to_pylist()) for row in rows_of.get(key, ())]
+    pairs = [(i, row) for i,
+             key in enumerate(chunk["key"].to_pylist()) for row in rows_of.get(key, ())]
     left, right = (pa.array(x) for x in zip(*pairs, strict=True))
     matched = chunk.take(left)
-    joined = pa.RecordBatch.from_arrays([*matched.columns, tuples["payload"].combine_chunks().take(right)],
+    joined = pa.RecordBatch.from_arrays(
+        [*matched.columns, tuples["payload"].combine_chunks().take(right)],
                                         ["key", "note", "payload"])
-    lost = chunk.take(pa.array([i for i, key in enumerate(chunk["key"].to_pylist()) if key not in rows_of]))
-    answer.add(JoinOutput(joined, lost.append_column("reason", pa.repeat("no_match", lost.num_rows))))
+    lost = chunk.take(
+        pa.array([i for i, key in enumerate(chunk["key"].to_pylist()) if key not in rows_of]))
+    answer.add(
+        JoinOutput(joined, lost.append_column("reason", pa.repeat("no_match", lost.num_rows))))
     return answer
 
 
@@ -106,7 +113,8 @@ def rows(bench) -> list[dict]:
 def test_every_algorithm_gives_the_oracles_answer(bench, rows):
     expected = oracle(bench, Point("meshjoin", R_T, 0.15, data="zipf-many"))
     assert expected.unmatched > 1000 and expected.joined != BATCH
-    assert [(r["algorithm"], r["state"], r["error"]) for r in rows] == [(a, MEASURED, "") for a in MODELS]
+    assert [(r["algorithm"], r["state"], r["error"])
+            for r in rows] == [(a, MEASURED, "") for a in MODELS]
     assert {(r["answer"], r["answer_rows"], r["answer_unmatched"]) for r in rows} == {
         (expected.checksum, expected.joined, expected.unmatched)}
     assert wrong_answers(rows) == []
@@ -114,7 +122,8 @@ def test_every_algorithm_gives_the_oracles_answer(bench, rows):
 
 def test_a_point_tells_what_was_predicted_and_measured(rows):
     for r in rows:
-        assert r["memory_peak"] <= r["memory"] and r["mu"] > 0 and r["mu_model"] > 0 and r["c_loop"] > 0
+        assert r["memory_peak"] <= r["memory"] and r["mu"] > 0 and r[
+            "mu_model"] > 0 and r["c_loop"] > 0
         assert r["mu"] == pytest.approx(r["w"] / r["c_loop"]) and r["rows"] > 0
         assert 0 <= r["through_cache"] <= 1
     slow, fast = (next(r for r in rows if r["algorithm"] == a) for a in ("meshjoin", "ssbj"))
@@ -131,7 +140,8 @@ def test_the_models_know_how_often_keys_are_absent_and_repeated(bench):
     data = bench.data(Point("meshjoin", R_T, 0.15, data="zipf-many"))
     keys = data.relation.with_partition(R_T)
     present = np.unique(np.concatenate([keys.read_codes(i) for i in range(keys.partition_count)]))
-    drawn = np.concatenate([data.stream(i * 16_384).next(16_384)["key"].to_numpy() for i in range(20)])
+    drawn = np.concatenate(
+        [data.stream(i * 16_384).next(16_384)["key"].to_numpy() for i in range(20)])
     assert np.isin(drawn, present).mean() == pytest.approx(1 - data.frequencies.absent, abs=0.005)
     assert data.frequencies.count == len(present) and data.fan_out == R_T / len(present)
 
@@ -154,7 +164,8 @@ def test_flights_are_many_to_many(bench):
     assert data.fan_out > 20 and 0 < data.frequencies.absent < 0.3
     assert set(data.stream(0).next(BATCH)["month"].to_pylist()) == {12}
     r = data.relation.with_partition(400_000)
-    master = pa.concat_tables(pa.Table.from_batches([r.read(i, ["tailnum"])]) for i in range(r.partition_count))
+    master = pa.concat_tables(pa.Table.from_batches([r.read(i, ["tailnum"])])
+                              for i in range(r.partition_count))
     counts = Counter(master["tailnum"].to_pylist())
     checked, row = data.stream(ELSEWHERE).next(BATCH)["tailnum"].to_pylist(), bench.run(point)
     assert row["error"] == "" and row["answer_rows"] == sum(counts[t] for t in checked)
@@ -166,15 +177,18 @@ def test_arrivals_wait_until_the_operator_has_time(bench):
     data = bench.data(point)
 
     def drive() -> Drive:
-        return Drive(open_join("hybridjoin", memory=bench.memory(point), stream=data.sample.schema, master=data.relation,
-                               on=data.on, parameters=bench.predict(point).parameters), data.stream(0), BATCH, bench.clock)
+        return Drive(open_join("hybridjoin", memory=bench.memory(point), stream=data.sample.schema,
+                               master=data.relation,
+                               on=data.on, parameters=bench.predict(point).parameters),
+                     data.stream(0), BATCH, bench.clock)
 
     at_ease = measure_arrivals(calm := drive(), Arrivals(calm, 100.0), 0.1)
     assert at_ease.busy < 1 and calm.join.stats.rows_read >= 10
     alone = Arrivals(drive(), 1.0)
     for _ in range(3):
         alone.feed()
-    assert alone.taken == 3 and alone.waited == 0 and alone.now == pytest.approx(3 + alone.busy, abs=alone.busy)
+    assert alone.taken == 3 and alone.waited == 0 and alone.now == pytest.approx(3 + alone.busy,
+                                                                                 abs=alone.busy)
     with pytest.raises(SemistreamError, match="does not keep up"):
         measure_arrivals(flooded := drive(), Arrivals(flooded, 1e9), 0.01)
 
@@ -182,14 +196,16 @@ def test_arrivals_wait_until_the_operator_has_time(bench):
 def test_the_memory_that_a_rate_needs(bench):
     mesh = bench.predict(Point("meshjoin", R_T, 0.4))
     for algorithm, form, load in (("meshjoin", (), 3), ("ssbj", (("form", "rate"),), 30)):
-        row = bench.run(Point(algorithm, R_T, 0.5, rate=mesh.mu / load, needed=True, parameters=form))
+        row = bench.run(
+            Point(algorithm, R_T, 0.5, rate=mesh.mu / load, needed=True, parameters=form))
         assert row["error"] == "" and row["needed"] > 0 and row["needed_model"] > 0
 
 
 def test_the_parts_of_an_iteration_are_all_of_it(bench):
     points = [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
     settings = explain(bench, points)
-    assert [s.name.split(",")[0] for s in settings] == ["the paper's |R|", "the paper's |R|", "as measured here"]
+    assert [s.name.split(",")[0] for s in settings] == ["the paper's |R|", "the paper's |R|",
+                                                        "as measured here"]
     for s in settings:
         assert all(sum(x.terms.values()) == pytest.approx(1, abs=0.05) for x in s.shares)
         assert s.ratio == pytest.approx(s.shares[0].mu / s.shares[1].mu)
@@ -202,11 +218,14 @@ def test_the_parts_of_an_iteration_are_all_of_it(bench):
 
 def test_what_is_left_of_waiting_for_the_disk_is_a_part_of_reading(bench, monkeypatch):
     known, points = bench.costs("zipf"), [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
-    waiting = {p: replace(getattr(known, p), wait_partition=2e-4, left_partition=1e-4) for p in PHASES}
+    waiting = {p: replace(getattr(known, p), wait_partition=2e-4, left_partition=1e-4)
+               for p in PHASES}
     before = explain(bench, points)[-1].shares[1]
     monkeypatch.setattr(bench, "costs", lambda *_: replace(known, **waiting))
     after = explain(bench, points)[-1].shares[1]
-    assert sum(after.terms.values()) == pytest.approx(1, abs=0.05) and after.terms["read R"] > before.terms["read R"]
+    assert sum(after.terms.values()) == pytest.approx(1,
+                                                      abs=0.05) and after.terms[
+                                                          "read R"] > before.terms["read R"]
 
 
 def test_a_term_that_is_free_costs_nothing():
@@ -216,71 +235,88 @@ def test_a_term_that_is_free_costs_nothing():
 
 
 @pytest.mark.parametrize("value, interval, verdict", [
-    (7, 0, "reproduced"), (5.3, 0, "reproduced"), (5.0, 0.3, "within the interval"), (12, 0, "more than claimed"),
+    (7, 0, "reproduced"), (5.3, 0, "reproduced"), (5.0, 0.3, "within the interval"),
+    (12, 0, "more than claimed"),
     (2, 0.1, "same direction, less"), (1.05, 0.1, "not reproduced"), (0.8, 0, "not reproduced"),
     (float("nan"), 0, "not measured")])
 def test_verdicts_on_seven_times(value, interval, verdict):
     claim = Claim("7 times", lambda rows: None, "7", 5.25, 8.75, worse=1.0)
-    assert claim.verdict(Number(value, interval)) == verdict and claim.verdict(None) == "not measured"
+    assert claim.verdict(
+        Number(value, interval)) == verdict and claim.verdict(None) == "not measured"
 
 
 def point_rows(*rates: tuple[str, float, float]) -> list[dict]:
-    return [{"algorithm": a, "memory_percent": m, "mu": mu, "mu_interval": mu / 10, "mu_model": 2 * mu, "state": MEASURED,
+    return [{"algorithm": a, "memory_percent": m, "mu": mu, "mu_interval": mu / 10,
+             "mu_model": 2 * mu, "state": MEASURED,
              "master_tuples": 1, "skew": 1.0, "data": "zipf", "rate": 0.0} for a, m, mu in rates]
 
 
 def test_ratios_compare_the_same_settings():
-    made = point_rows(("ssj", 1, 20), ("meshjoin", 1, 10), ("ssj", 10, 80), ("meshjoin", 10, 10), ("ssj", 5, 1000))
+    made = point_rows(("ssj", 1, 20), ("meshjoin", 1, 10), ("ssj", 10, 80), ("meshjoin", 10, 10),
+                      ("ssj", 5, 1000))
     number = ratio("ssj", "meshjoin", memory_percent=10)(made)
-    assert number.value == number.predicted == pytest.approx(8) and number.interval == pytest.approx(8 * 0.1 * 2 ** 0.5)
+    assert number.value == number.predicted == pytest.approx(
+        8) and number.interval == pytest.approx(8 * 0.1 * 2 ** 0.5)
     assert ratio("ssj", "meshjoin")(made).value == pytest.approx(4)
     assert ratio("ssj", "meshjoin", every=True)(made).value == pytest.approx(2)
     assert ratio("ssj", "sscj")(made) is None and len(having(made, memory_percent=1)) == 2
 
 
-@pytest.mark.parametrize("experiment", [pytest.param(e, id=e.name) for e in EXPERIMENTS.values() if e.study is None])
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(e, id=e.name) for e in EXPERIMENTS.values() if e.study is None])
 def test_every_experiment_is_laid_out(experiment, places, costs):
-    asked = Bench(places, places.home / "data", experiment.least, costs=costs, tuples=(400_000,), percent=(5.0, 10.0))
+    asked = Bench(places, places.home / "data", experiment.least, costs=costs, tuples=(400_000,),
+                  percent=(5.0, 10.0))
     points = experiment.points(asked, experiment.algorithms)
-    assert {p.algorithm for p in points} == set(experiment.algorithms) and len(points) == len(set(points))
-    assert all(p.algorithm in REGISTRY and p.memory > 0 and (p.tuples >= 100_000 or p.data == "flights") for p in points)
-    assert {k for p in experiment.plots for k in (p.x, p.y, *filter(None, [p.second]))} <= set(TITLES)
+    assert {p.algorithm
+            for p in points} == set(experiment.algorithms) and len(points) == len(set(points))
+    assert all(p.algorithm in REGISTRY and p.memory > 0
+               and (p.tuples >= 100_000 or p.data == "flights") for p in points)
+    assert {k for p in experiment.plots
+            for k in (p.x, p.y, *filter(None, [p.second]))} <= set(TITLES)
     for claim in experiment.claims:
         assert claim.find([]) is None and claim.text
 
 
 def semistream(places, monkeypatch, costs, *arguments: str) -> int:
     monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
-    return main(["experiments", *arguments, "--costs", str(costs), "--data", str(places.home / "data"), "--seconds", "0.01"])
+    return main(["experiments", *arguments, "--costs", str(costs), "--data",
+                 str(places.home / "data"), "--seconds", "0.01"])
 
 
 GRID = ("--master", str(R_T), "--memory", "0.1,30", "--skew", "1", "--algorithms", "meshjoin,sscj")
 
 
 def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_path, capsys):
-    assert semistream(places, monkeypatch, costs, "cost-models", *GRID, "--output", str(tmp_path)) == 0
+    assert semistream(places, monkeypatch, costs, "cost-models", *GRID, "--output",
+                      str(tmp_path)) == 0
     out, err = capsys.readouterr()
     assert "median error of c_loop" in out and "report.html" in out
     assert "[4/4]" in err and err.count("failed: 'memory'") == 2
     results = json.loads((tmp_path / "cost-models" / "results.json").read_text())
     about = results["about"]
-    assert about["machine"]["cores"] and about["command"].startswith("semistream experiments cost-models") and about["commit"]
+    assert about["machine"]["cores"] and about["command"].startswith(
+        "semistream experiments cost-models") and about["commit"]
     good = [r for r in results["rows"] if r["state"] == MEASURED]
-    assert len(results["rows"]) == 4 and len({r["answer"] for r in good}) == 1 and results["wrong_answers"] == []
+    assert len(results["rows"]) == 4 and len(
+        {r["answer"] for r in good}) == 1 and results["wrong_answers"] == []
     with open(tmp_path / "cost-models" / "results.csv") as f:
         assert [float(r["mu"]) for r in csv.DictReader(f) if r["mu"]] == [r["mu"] for r in good]
     claims = (tmp_path / "cost-models" / "claims.txt").read_text()
     assert f"commit {about['commit']}, " in claims and f"$ {about['command']}\n" in claims
-    assert "answers: of all joins equal" in claims and all(c["claim"] in claims for c in results["claims"])
+    assert "answers: of all joins equal" in claims and all(c["claim"] in claims
+                                                           for c in results["claims"])
     page = (tmp_path / "cost-models" / "report.html").read_text()
-    assert page.count("<svg") == 2 and "http" not in page.replace("http://www.w3.org", "") and "<strong>failed:</strong>" in page
+    assert page.count("<svg") == 2 and "http" not in page.replace("http://www.w3.org",
+                                                                  "") and "<strong>failed:</strong>" in page
     for claim in results["claims"]:
         assert claim["verdict"] in page and claim["verdict"] != ""
 
 
 def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
-    settings = ExperimentSettings.load({"costs": costs, "data": places.home / "data", "output": tmp_path, "seconds": 0.01,
-                                        "algorithms": "meshjoin,ssbj", "master": str(R_T), "memory": "30", "skew": "1"})
+    settings = ExperimentSettings.load(
+        {"costs": costs, "data": places.home / "data", "output": tmp_path, "seconds": 0.01,
+         "algorithms": "meshjoin,ssbj", "master": str(R_T), "memory": "30", "skew": "1"})
     experiment, lines = EXPERIMENTS["cost-models"], []
 
     def interrupting(line: str) -> None:
@@ -300,16 +336,18 @@ def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
 
 def test_names():
     assert {e.name for e in chosen(["all"])} == set(EXPERIMENTS)
-    assert all(e.name.startswith("ssj-") for e in chosen(["ssj"])) and len(chosen(["ssj", "ssj-memory"])) > 3
+    assert all(e.name.startswith("ssj-")
+               for e in chosen(["ssj"])) and len(chosen(["ssj", "ssj-memory"])) > 3
     assert [e.name for e in chosen(["x-hybridjoin-eq6"])] == ["x-hybridjoin-eq6"]
     assert {e.paper for e in chosen(["x-hybridjoin"])} == {"Tuned X-HYBRIDJOIN (2013)"}
     with pytest.raises(ConfigError, match="'experiment' must be one of"):
         chosen(["nothing"])
 
 
-@pytest.mark.parametrize("arguments, named", [(["nothing"], "'experiment'"), (["ssj-memory", "--scale", "0"], "'scale'"),
-                                              (["cost-models", "--master", "many"], "'master'"),
-                                              (["ssj-memory", "--algorithms", "sjj"], "'algorithm'")])
+@pytest.mark.parametrize(
+    "arguments, named", [(["nothing"], "'experiment'"), (["ssj-memory", "--scale", "0"], "'scale'"),
+                         (["cost-models", "--master", "many"], "'master'"),
+                         (["ssj-memory", "--algorithms", "sjj"], "'algorithm'")])
 def test_wrong_settings_are_refused(arguments, named, places, monkeypatch, costs, capsys):
     assert semistream(places, monkeypatch, costs, *arguments) == 2
     assert named in capsys.readouterr().err

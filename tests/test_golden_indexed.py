@@ -1,7 +1,9 @@
-"""The index-based joins step by step, on examples worked by hand, and what a real index asks of them beyond ``test_joins``.
+"""The index-based joins step by step, on examples worked by hand, and what a real index asks of
+them beyond ``test_joins``.
 
-R has the keys 10, 20 … 80 in partitions p0 = 10 20, p1 = 30 40, p2 = 50 60, p3 = 70 80. It is a snapshot, whose index knows the
-first and the last key of each partition: 35 may be in p1, 45 is nowhere. Tuples are written id:key.
+R has the keys 10, 20 … 80 in partitions p0 = 10 20, p1 = 30 40, p2 = 50 60, p3 = 70 80. It is a
+snapshot, whose index knows the first and the last key of each partition: 35 may be in p1, 45 is
+nowhere. Tuples are written id:key.
 """
 
 import numpy as np
@@ -23,14 +25,16 @@ SLOT = ByKey.bytes_per_tuple(pa.schema([STREAM.field("id"), STREAM.field("rest")
 
 
 def snapshot(path, table, partition_tuples=2, page_tuples=2, bucket_count=1):
-    publish_snapshot(table.to_batches(), table.schema, path / "r", "r", ["k"], bucket_count=bucket_count, page_tuples=page_tuples)
+    publish_snapshot(table.to_batches(), table.schema, path / "r", "r", ["k"],
+                     bucket_count=bucket_count, page_tuples=page_tuples)
     return open_snapshot(path / "r", partition_tuples=partition_tuples)
 
 
 @pytest.fixture
 def master(tmp_path):
     keys = list(range(10, 90, 10))
-    return snapshot(tmp_path, pa.table({"k": pa.array(keys, pa.int64()), "v": [f"v{k}" for k in keys]}))
+    return snapshot(tmp_path,
+                    pa.table({"k": pa.array(keys, pa.int64()), "v": [f"v{k}" for k in keys]}))
 
 
 def open_with(algorithm, master, h_s, **parameters):
@@ -44,14 +48,16 @@ def open_with(algorithm, master, h_s, **parameters):
 
 
 def chunk(first, *keys):
-    return pa.RecordBatch.from_pylist([{"id": first + i, "k": k, "rest": b"." * 200} for i, k in enumerate(keys)], STREAM)
+    return pa.RecordBatch.from_pylist(
+        [{"id": first + i, "k": k, "rest": b"." * 200} for i, k in enumerate(keys)], STREAM)
 
 
 def run(join, *chunks):
     """(ids of each joined batch, ids of each unmatched batch)."""
     out = [o for c in chunks for o in join.process(c)] + list(join.drain())
     assert all(r["v"] == f"v{r['k']}" for o in out for r in o.joined.to_pylist())
-    return tuple([sorted(b["id"].to_pylist()) for b in batches if b.num_rows] for batches in zip(*out, strict=True))
+    return tuple([sorted(b["id"].to_pylist()) for b in batches if b.num_rows]
+                 for batches in zip(*out, strict=True))
 
 
 def trace(join, *columns):
@@ -59,39 +65,43 @@ def trace(join, *columns):
 
 
 def test_hybridjoin(master):
-    # h_S = 4. 7:45 is nowhere: unmatched at once.         H_S and Q, oldest first          read    leave (* unmatched)
-    # 1                                                     0:30 1:10 2:40 3:55              p1      0 2
-    # 2 refill 4:30 5:60                                    1:10 3:55 4:30 5:60              p0      1
-    # 3 refill 6:57                                         3:55 4:30 5:60 6:57              p2      5 3* 6* (belongs there too)
-    # 4 refill 8:20 9:80 10:10                              4:30 8:20 9:80 10:10             p1      4
-    #   refill 11:55; the stream ends, drain
-    # 5                                                     8:20 9:80 10:10 11:55            p0      8 10
-    # 6                                                     9:80 11:55                       p3      9
-    # 7                                                     11:55                            p2      11*
+    # h_S = 4. 7:45 is nowhere: unmatched at once.         H_S and Q, oldest first          read
+    # leave (* unmatched) 1                                                     0:30 1:10 2:40 3:55
+    # p1      0 2 2 refill 4:30 5:60                                    1:10 3:55 4:30 5:60
+    # p0      1 3 refill 6:57                                         3:55 4:30 5:60 6:57
+    # p2      5 3* 6* (belongs there too) 4 refill 8:20 9:80 10:10                              4:30
+    # 8:20 9:80 10:10             p1      4 refill 11:55; the stream ends, drain 5
+    # 8:20 9:80 10:10 11:55            p0      8 10 6
+    # 9:80 11:55                       p3      9 7
+    # 11:55                            p2      11*
     join = open_with("hybridjoin", master, 4)
     joined, unmatched = run(join, chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55))
     assert joined == [[0, 2], [1], [5], [4], [8, 10], [9]]
     assert unmatched == [[7], [3, 6], [11]]
     assert trace(join, "w_s", "disk_tuples", "waiting", "r_cycles") == [
-        (2, 2, 2, 0), (1, 2, 3, 0), (3, 2, 1, 0), (1, 2, 3, 1), (2, 2, 2, 1), (1, 2, 1, 1), (1, 2, 0, 1)]
+        (2, 2, 2, 0), (1, 2, 3, 0), (3, 2, 1, 0), (1, 2, 3, 1), (2, 2, 2, 1), (1, 2, 1, 1),
+        (1, 2, 0, 1)]
 
 
 def test_elevatorjoin(master):
-    # h_S = 4, h_R = 4. There is memory to spare, so that every value met is worth caching. 7:45 is nowhere: unmatched at once.
-    # So few wait that no value is kept back until the end of the sweep; but the first chunk was looked up before the first stop.
-    #                                   H_S by partition                           stop  leave (* unmatched)  to H_R (- absent)
-    # 1                                 p0 1:10   p1 0:30 2:40        p2 3:55      p0    1                    10
-    # 2 refill 4:30                     p1 0:30 2:40 4:30             p2 3:55      p1    0 2 4                30 40
-    # 3 refill 5:60 6:57 8:20           p0 8:20   p2 3:55 5:60 6:57                p2    3* 5 6*              60 -55 -57
-    #   refill 9:80 10:10 11:55         p0 8:20 10:10   p2 11:55   p3 9:80
-    # 4 12:70 comes                                                                p3    9                    no place for 80
-    #   end of the sweep; refill 12:70; 13:30 and 14*:57, which is nowhere, through H_R; drain
-    # 5                                 p0 8:20 10:10   p2 11:55   p3 12:70        p0    8 10
-    # 6                                                                            p2    11*
-    # 7                                                                            p3    12
-    join = open_join("elevatorjoin", memory=1_000_000, stream=STREAM, master=master, on=[("k", "k")],
+    # h_S = 4, h_R = 4. There is memory to spare, so that every value met is worth caching. 7:45 is
+    # nowhere: unmatched at once. So few wait that no value is kept back until the end of the sweep;
+    # but the first chunk was looked up before the first stop. H_S by partition
+    # stop  leave (* unmatched)  to H_R (- absent) 1                                 p0 1:10   p1
+    # 0:30 2:40        p2 3:55      p0    1                    10 2 refill 4:30
+    # p1 0:30 2:40 4:30             p2 3:55      p1    0 2 4                30 40 3 refill 5:60 6:57
+    # 8:20           p0 8:20   p2 3:55 5:60 6:57                p2    3* 5 6*              60 -55
+    # -57 refill 9:80 10:10 11:55         p0 8:20 10:10   p2 11:55   p3 9:80 4 12:70 comes
+    # p3    9                    no place for 80 end of the sweep; refill 12:70; 13:30 and 14*:57,
+    # which is nowhere, through H_R; drain 5                                 p0 8:20 10:10   p2
+    # 11:55   p3 12:70        p0    8 10 6
+    # p2    11* 7                                                                            p3
+    # 12
+    join = open_join("elevatorjoin", memory=1_000_000, stream=STREAM, master=master,
+                     on=[("k", "k")],
                      parameters={"disk_tuples": 2, "waiting_tuples": 4, "cache_tuples": 4})
-    joined, unmatched = run(join, chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55), chunk(12, 70), chunk(13, 30, 57))
+    joined, unmatched = run(join, chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55),
+                            chunk(12, 70), chunk(13, 30, 57))
     assert joined == [[1], [0, 2, 4], [5], [9], [13], [8, 10], [12]]
     assert unmatched == [[7], [3, 6], [14], [11]]
     assert trace(join, "w_n", "w_s", "disk_tuples", "waiting", "cached", "r_cycles") == [
@@ -101,8 +111,10 @@ def test_elevatorjoin(master):
 
 @pytest.mark.parametrize(("skew", "cached"), [(0, range(60)), (1, range(100, 400))])
 def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
-    """A uniform stream fills H_S and caches hardly anything; when the hot values change, H_R follows within two sweeps."""
-    table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": [f"v{k}" for k in range(20_000)]})
+    """A uniform stream fills H_S and caches hardly anything; when the hot values change, H_R
+    follows within two sweeps."""
+    table = pa.table(
+        {"k": pa.array(range(20_000), pa.int64()), "v": [f"v{k}" for k in range(20_000)]})
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
     join = open_join("elevatorjoin", memory=150_000, stream=STREAM, master=master, on=[("k", "k")],
                      parameters={"disk_tuples": 256, "disk_share": 1.0})
@@ -111,16 +123,21 @@ def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
         for _ in range(60):
             hits = join.stats.cache_hits
             keys = (rng.choice(20_000, 500, p=weights / weights.sum()) + drift) % 20_000
-            assert all(r["v"] == f"v{r['k']}" for o in join.process(chunk(0, *keys)) for r in o.joined.to_pylist())
+            assert all(r["v"] == f"v{r['k']}" for o in join.process(chunk(0, *keys))
+                       for r in o.joined.to_pylist())
         assert join.cached in cached and join.stats.rejected == {}
         assert (join.stats.cache_hits - hits > 200) == (skew == 1)
 
 
 def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monkeypatch):
-    """Few tuples wait beside many join values in H_R: what each stop finds is kept back until a share of H_R has missed."""
-    table = pa.table({"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
-    join = open_join("elevatorjoin", memory=4_000_000, stream=STREAM, master=snapshot(tmp_path, table, page_tuples=64),
-                     on=[("k", "k")], parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000})
+    """Few tuples wait beside many join values in H_R: what each stop finds is kept back until a
+    share of H_R has missed."""
+    table = pa.table(
+        {"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
+    join = open_join("elevatorjoin", memory=4_000_000, stream=STREAM,
+                     master=snapshot(tmp_path, table, page_tuples=64),
+                     on=[("k", "k")],
+                     parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000})
     indexed, index = [], join.h_r.index
     monkeypatch.setattr(join.h_r, "index", lambda: (index(), indexed.append(join.h_r.entries)))
     keys = np.random.default_rng(3).zipf(1.2, 60_000) % 20_000
@@ -133,16 +150,20 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
 @pytest.mark.parametrize("note", [False, True])
 @pytest.mark.parametrize("most", [3, 100])
 def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monkeypatch):
-    """From any snapshot, a whole one and the changes since, the same goes on; together they are little more than what came.
-    Most strings are longer than the first ones, so that H_S's heap is full."""
+    """From any snapshot, a whole one and the changes since, the same goes on; together they are
+    little more than what came. Most strings are longer than the first ones, so that H_S's heap is
+    full."""
     monkeypatch.setattr("semistream.joins.elevatorjoin.MOST_CHANGES", most)
-    table = pa.table({"k": pa.array(range(0, 50_000, 2), pa.int64()), "v": pa.array(range(0, 50_000, 2), pa.int64())})
+    table = pa.table({"k": pa.array(range(0, 50_000, 2), pa.int64()),
+                      "v": pa.array(range(0, 50_000, 2), pa.int64())})
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
     keys = rng.permutation(np.r_[rng.zipf(1.2, 15_000), rng.integers(0, 50_000, 30_000)]) % 50_000
     stream = pa.table({"id": range(len(keys)), "k": keys})
     if note:
-        stream = stream.append_column("note", pa.array(["n" * (20 if i < 500 else 23) for i in range(len(keys))]))
-    make = lambda: open_join("elevatorjoin", memory=300_000, stream=stream.schema, master=master, on=[("k", "k")],  # noqa: E731
+        stream = stream.append_column(
+            "note", pa.array(["n" * (20 if i < 500 else 23) for i in range(len(keys))]))
+    make = lambda: open_join("elevatorjoin", memory=300_000, stream=stream.schema, master=master,  # noqa: E731
+                             on=[("k", "k")],
                              parameters={"disk_tuples": 512, "disk_share": 1.0})
     join, outputs, kept, files, cached = make(), [], 0, [], []
     for i, batch in enumerate(stream.to_batches(max_chunksize=500)):
@@ -154,7 +175,8 @@ def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monke
         assert state.whole == (len(files) == 1) and len(files) <= 1 + most
         if i % 7 == 0:
             waiting, join, states = join.stats.waiting, make(), JoinState.read(tmp_path / files[-1])
-            assert not any(b.address % 8 for s in states for b in s.tables["waiting"]["s0"].chunk(0).buffers() if b)
+            assert not any(b.address % 8 for s in states for b in s.tables["waiting"]["s0"].chunk(0)
+                           .buffers() if b)
             join.restore(*states)
             assert join.stats.waiting == waiting
             cached.append(join.cached)
@@ -172,28 +194,33 @@ def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monke
 @pytest.mark.parametrize("memory", [400_000, 4_000_000])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.7, 0.9])
 def test_elevatorjoin_tells_the_unmatched_of_a_stop_at_which_h_s_shrinks(memory, share, tmp_path):
-    table = pa.table({"k": pa.array(range(0, 20_000, 2), pa.int64()), "v": pa.array(range(0, 20_000, 2), pa.int64())})
-    master, keys = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3).zipf(1.3, 20_000) * 7 % 20_000
+    table = pa.table({"k": pa.array(range(0, 20_000, 2), pa.int64()),
+                      "v": pa.array(range(0, 20_000, 2), pa.int64())})
+    master, keys = snapshot(tmp_path, table,
+                            page_tuples=64), np.random.default_rng(3).zipf(1.3, 20_000) * 7 % 20_000
     join = open_join("elevatorjoin", memory=memory, stream=STREAM, master=master, on=[("k", "k")],
                      parameters={"disk_tuples": 512, "disk_share": 1.0})
     outputs = []
     for first in range(0, 20_000, 5_000):
         outputs += join.process(chunk(first, *keys[first:first + 5_000]))
-        join.parameters = join.parameters.model_copy(update={"waiting_tuples": int(share * join.stats.waiting)})
+        join.parameters = join.parameters.model_copy(
+            update={"waiting_tuples": int(share * join.stats.waiting)})
     outputs += join.drain()
-    joined, unmatched = (sorted(i for b in batches for i in b["id"].to_pylist()) for batches in zip(*outputs, strict=True))
-    assert joined == np.flatnonzero(keys % 2 == 0).tolist() and unmatched == np.flatnonzero(keys % 2).tolist()
+    joined, unmatched = (sorted(i for b in batches for i in b["id"].to_pylist())
+                         for batches in zip(*outputs, strict=True))
+    assert joined == np.flatnonzero(
+        keys % 2 == 0).tolist() and unmatched == np.flatnonzero(keys % 2).tolist()
 
 
 def test_x_hybridjoin(master):
-    # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable part will be 30 10.
-    #                                       H_S and Q, oldest first                non-swappable    read     leave
-    # 1                                     0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5
-    # 2                                     1:10 3:70 4:10                          loading          p0       1 4
-    # 3 refill 6:30 7:60 8:10 9:20 10:50    3:70 6:30 7:60 8:10 9:20 10:50          6 8              p3       3
-    #   refill 11:30; drain
-    # 4                                     7:60 9:20 10:50 11:30                   11               p2       7 10
-    # 5                                     9:20                                                     p0       9
+    # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable
+    # part will be 30 10. H_S and Q, oldest first                non-swappable    read     leave 1
+    # 0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5 2
+    # 1:10 3:70 4:10                          loading          p0       1 4 3 refill 6:30 7:60 8:10
+    # 9:20 10:50    3:70 6:30 7:60 8:10 9:20 10:50          6 8              p3       3 refill
+    # 11:30; drain 4                                     7:60 9:20 10:50 11:30                   11
+    # p2       7 10 5                                     9:20
+    # p0       9
     join = open_with("x-hybridjoin", master, 6)
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
     assert joined == [[0, 2, 5], [1, 4], [6, 8], [3], [11], [7, 10], [9]] and not unmatched
@@ -202,13 +229,13 @@ def test_x_hybridjoin(master):
 
 
 def test_tuned_x_hybridjoin(master):
-    # As above with d_N = 1: the non-swappable part will be 30.
-    # 1                                     0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5
-    # 2 refill 6:30 7:60 8:10               1:10 3:70 4:10 6:30 7:60 8:10           6                p0       1 4 8
-    #   refill 9:20 10:50 11:30; drain
-    # 3                                     3:70 7:60 9:20 10:50 11:30              11               p3       3
-    # 4                                     7:60 9:20 10:50                                          p2       7 10
-    # 5                                     9:20                                                     p0       9
+    # As above with d_N = 1: the non-swappable part will be 30. 1
+    # 0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5 2 refill 6:30 7:60
+    # 8:10               1:10 3:70 4:10 6:30 7:60 8:10           6                p0       1 4 8
+    # refill 9:20 10:50 11:30; drain 3                                     3:70 7:60 9:20 10:50
+    # 11:30              11               p3       3 4                                     7:60 9:20
+    # 10:50                                          p2       7 10 5
+    # 9:20                                                     p0       9
     join = open_with("tuned-x-hybridjoin", master, 6, resident_tuples=1)
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
     assert joined == [[0, 2, 5], [6], [1, 4, 8], [11], [3], [7, 10], [9]] and not unmatched
@@ -217,18 +244,18 @@ def test_tuned_x_hybridjoin(master):
 
 
 def test_sscj(master):
-    # h_S = 4, h_R = 2, threshold 2.                       H_S and Q, oldest first          read    leave      H_R behind it
-    # 1 chunk 0:30 1:10 2:30 3:70 4:20                     0:30 1:10 2:30 3:70              p1      0 2        30 (f = 2)
-    #   refill 4
-    # 2 chunk 5:30 6:60 7:20 8:10 9:30; 5 9 meet H_R       1:10 3:70 4:20 6:60              p0      1 4        30
-    #   refill 7 8
-    # 3 chunk 10:20 11:30; 11 meets H_R                    3:70 6:60 7:20 8:10              p3      3          30
-    #   refill 10; drain
-    # 4                                                    6:60 7:20 8:10 10:20             p2      6          30
-    #   N partitions were read: a period. H_R is not full, the threshold falls to 1.
-    # 5                                                    7:20 8:10 10:20                  p0      7 8 10     30 20 (10: f = 1)
+    # h_S = 4, h_R = 2, threshold 2.                       H_S and Q, oldest first          read
+    # leave      H_R behind it 1 chunk 0:30 1:10 2:30 3:70 4:20                     0:30 1:10 2:30
+    # 3:70              p1      0 2        30 (f = 2) refill 4 2 chunk 5:30 6:60 7:20 8:10 9:30; 5 9
+    # meet H_R       1:10 3:70 4:20 6:60              p0      1 4        30 refill 7 8 3 chunk 10:20
+    # 11:30; 11 meets H_R                    3:70 6:60 7:20 8:10              p3      3          30
+    # refill 10; drain 4                                                    6:60 7:20 8:10 10:20
+    # p2      6          30 N partitions were read: a period. H_R is not full, the threshold falls
+    # to 1. 5                                                    7:20 8:10 10:20                  p0
+    # 7 8 10     30 20 (10: f = 1)
     join = open_with("sscj", master, 4, cache_tuples=2, threshold=2)
-    joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 20), chunk(5, 30, 60, 20, 10, 30), chunk(10, 20, 30))
+    joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 20), chunk(5, 30, 60, 20, 10, 30),
+                            chunk(10, 20, 30))
     assert joined == [[0, 2], [5, 9], [1, 4], [11], [3], [6], [7, 8, 10]] and not unmatched
     assert trace(join, "w_n", "w_s", "waiting", "cached") == [
         (0, 2, 2, 1), (2, 2, 2, 1), (1, 1, 3, 1), (0, 1, 3, 1), (0, 3, 0, 2)]
@@ -236,21 +263,23 @@ def test_sscj(master):
 
 
 def test_ssij(master):
-    # A stream buffer of 8 tuples, one cached block.       waiting for p0 p1 p2 p3   utility before    plan, read       leave
-    # 1 chunk 0:30 1:10 2:30 3:40 4:70 5:10 6:30 7:20 8:50        3  4  0  1         3  4  1  1        p1 -> cached     0 2 3 6
-    #   8 enters; utilities fade to 2.7 3.6 0.9 0.9
-    #   chunk 9:40 10:35 11:20; 9 meets the cache, 10* is of p1 and not in it; 11 enters; drain
-    # 2                                                           4  0  1  1         3.7 5.6 0.9 0.9   p0, not cached   1 5 7 11
-    # 3 p3 for the oldest tuple                                   0  0  1  1                           p3               4
-    # 4 p2 is first among equals                                  0  0  1  0                           p2               8
+    # A stream buffer of 8 tuples, one cached block.       waiting for p0 p1 p2 p3   utility before
+    # plan, read       leave 1 chunk 0:30 1:10 2:30 3:40 4:70 5:10 6:30 7:20 8:50        3  4  0  1
+    # 3  4  1  1        p1 -> cached     0 2 3 6 8 enters; utilities fade to 2.7 3.6 0.9 0.9 chunk
+    # 9:40 10:35 11:20; 9 meets the cache, 10* is of p1 and not in it; 11 enters; drain 2
+    # 4  0  1  1         3.7 5.6 0.9 0.9   p0, not cached   1 5 7 11 3 p3 for the oldest tuple
+    # 0  0  1  1                           p3               4 4 p2 is first among equals
+    # 0  0  1  0                           p2               8
     roomy = open_with("ssij", master, 100)
     block = roomy.arena.components["block cache"] / roomy.blocks.places
     join = open_with("ssij", master, 8 + block / SLOT, cache_share=0)
     assert not join.blocks.places
     join = open_with("ssij", master, 8 + block / SLOT, cache_share=(block + 1) / (block + 8 * SLOT))
-    joined, unmatched = run(join, chunk(0, 30, 10, 30, 40, 70, 10, 30, 20, 50), chunk(9, 40, 35, 20))
+    joined, unmatched = run(join, chunk(0, 30, 10, 30, 40, 70, 10, 30, 20, 50),
+                            chunk(9, 40, 35, 20))
     assert joined == [[0, 2, 3, 6], [9], [1, 5, 7, 11], [4], [8]] and unmatched == [[10]]
-    assert trace(join, "w_n", "w_s", "waiting", "cached") == [(0, 4, 4, 0), (2, 4, 2, 2), (0, 1, 1, 2), (0, 1, 0, 2)]
+    assert trace(join, "w_n", "w_s", "waiting",
+                 "cached") == [(0, 4, 4, 0), (2, 4, 2, 2), (0, 1, 1, 2), (0, 1, 0, 2)]
 
 
 # What a real index asks
@@ -259,14 +288,17 @@ def test_ssij(master):
 @pytest.mark.parametrize("algorithm", INDEXED)
 @pytest.mark.parametrize("memory", [40_000, 400_000])
 def test_keys_across_partitions_and_absent_ones_within(algorithm, memory, tmp_path):
-    """Every third key of R is missing, every fourth has 7 tuples, which cross borders; strings get longer and longer."""
+    """Every third key of R is missing, every fourth has 7 tuples, which cross borders; strings get
+    longer and longer."""
     rng = np.random.default_rng(5)
     keys = [f"k{i}" for i in range(400) if i % 3 for _ in range(7 if i % 4 == 0 else 1)]
     table = pa.table({"k": keys, "v": range(len(keys))})
     master = snapshot(tmp_path, table, partition_tuples=16, page_tuples=8, bucket_count=3)
     numbers = np.minimum(rng.zipf(1.3, 12_000) - 1, 399)
-    stream = pa.table({"id": range(12_000), "k": [f"k{i}" for i in numbers], "note": ["x" * (i // 400) for i in range(12_000)]})
-    make = lambda: open_join(algorithm, memory=memory, stream=stream.schema, master=master, on=[("k", "k")],  # noqa: E731
+    stream = pa.table({"id": range(12_000), "k": [f"k{i}" for i in numbers],
+                       "note": ["x" * (i // 400) for i in range(12_000)]})
+    make = lambda: open_join(algorithm, memory=memory, stream=stream.schema, master=master,  # noqa: E731
+                             on=[("k", "k")],
                              parameters={"disk_tuples": 16})
     join = make()
     out = []
@@ -285,14 +317,17 @@ def test_keys_across_partitions_and_absent_ones_within(algorithm, memory, tmp_pa
 @pytest.mark.parametrize("algorithm", INDEXED)
 def test_a_join_that_adds_no_column(algorithm, master):
     stream = chunk(0, *[10, 20, 35, 30] * 200)
-    join = open_join(algorithm, memory=40_000, stream=STREAM, master=master, on=[("k", "k")], columns=[],
-                     parameters={"disk_tuples": 2})
-    out = [o for at in range(0, 800, 50) for o in join.process(stream.slice(at, 50))] + list(join.drain())
-    assert sum(o.joined.num_rows for o in out) == 600 and sum(o.unmatched.num_rows for o in out) == 200
+    join = open_join(algorithm, memory=40_000, stream=STREAM, master=master, on=[("k", "k")],
+                     columns=[], parameters={"disk_tuples": 2})
+    out = [o for at in range(0, 800, 50)
+           for o in join.process(stream.slice(at, 50))] + list(join.drain())
+    assert sum(o.joined.num_rows
+               for o in out) == 600 and sum(o.unmatched.num_rows for o in out) == 200
 
 
 def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():
-    h_s = ByKey(StreamLayout(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())])))
+    h_s = ByKey(
+        StreamLayout(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())])))
     h_s.open(30, 20_000)
     rng, waiting, n = np.random.default_rng(2), {}, 0
     for _ in range(300):
@@ -311,6 +346,7 @@ def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():
         if count < 20:
             gone = np.unique(np.r_[h_s.key[h_s.oldest], rng.integers(0, 40, 12)])
             removed = h_s.remove(h_s.find(gone, (0, 1)).met).slots
-            assert sorted(h_s.key[removed]) == sorted(w[0] for w in waiting.values() if w[0] in gone)
+            assert sorted(h_s.key[removed]) == sorted(w[0] for w in waiting.values()
+                                                      if w[0] in gone)
             waiting = {i: w for i, w in waiting.items() if w[0] not in gone}
     assert n == 6000

@@ -68,7 +68,8 @@ def test_few_keys_are_counted_exactly_in_every_format(left, right, estimate):
     write(f"a.{left}", pa.table({"n": range(2000), "k": LEFT}))
     write(f"b.{right}", pa.table({"key": RIGHT, "x": [0.5] * 400}))
     found = estimate(f"a.{left}", f"b.{right}", "--on", "k=key", "--memory", "8KB")
-    assert (found["estimate"], found["bound"], found["method"]) == (join_size(LEFT, RIGHT), 0, "skimmed")
+    assert (found["estimate"], found["bound"],
+            found["method"]) == (join_size(LEFT, RIGHT), 0, "skimmed")
     assert found["left"] == {"name": f"a.{left}", "rows": 2000, "null_keys": 118, "unparsable": 0}
     assert found["memory_bytes"] <= 8000
 
@@ -77,10 +78,12 @@ def test_few_keys_are_counted_exactly_in_every_format(left, right, estimate):
 def test_keys_of_every_type(kind, estimate):
     left, right = [i % 7 for i in range(50)], [i % 2 for i in range(9)]
     pq.write_table(pa.table({"k": keys(kind, left), "j": pa.array(left, pa.int32())}), "a.parquet")
-    pq.write_table(pa.table({"k": keys(kind, right), "j": pa.array(right, pa.int32())}), "b.parquet")
+    pq.write_table(pa.table({"k": keys(kind, right), "j": pa.array(right, pa.int32())}),
+                   "b.parquet")
     expected = join_size(*([KEY_KINDS[kind][1](i) for i in side] for side in (left, right)))
     assert estimate("a.parquet", "b.parquet", "--on", "k")["estimate"] == expected
-    assert estimate("a.parquet", "b.parquet", "--on", "k", "--on", "j")["estimate"] == join_size(left, right)
+    assert estimate("a.parquet", "b.parquet", "--on", "k", "--on",
+                    "j")["estimate"] == join_size(left, right)
 
 
 @pytest.mark.parametrize("method", ["skimmed", "agms"])
@@ -92,9 +95,12 @@ def test_many_keys_are_estimated_within_the_bound(method, estimate):
     counts = [np.bincount(x, minlength=20_001) for x in sides]
     exact = int(counts[0] @ counts[1])
     found = estimate("a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB")
-    assert abs(found["estimate"] - exact) <= found["bound"] < exact and found["memory_bytes"] <= 64_000
-    again = estimate("a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB", "--seed", 1)
-    assert abs(again["estimate"] - exact) <= again["bound"] and again["estimate"] != found["estimate"]
+    assert abs(found["estimate"] - exact) <= found[
+        "bound"] < exact and found["memory_bytes"] <= 64_000
+    again = estimate("a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB",
+                     "--seed", 1)
+    assert abs(again["estimate"] - exact) <= again[
+        "bound"] and again["estimate"] != found["estimate"]
 
 
 def test_a_snapshot_and_a_directory_of_files(run, estimate):
@@ -109,7 +115,8 @@ def test_a_snapshot_and_a_directory_of_files(run, estimate):
 
 
 def test_tables_of_the_warehouse(run, estimate, tmp_path):
-    with open_warehouse(f"sqlite:///{tmp_path / 'var' / 'warehouse.db'}") as engine, engine.begin() as connection:
+    with open_warehouse(
+        f"sqlite:///{tmp_path / 'var' / 'warehouse.db'}") as engine, engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE sales (k VARCHAR(9), price INTEGER)")
         connection.exec_driver_sql("INSERT INTO sales VALUES (?, 1)", [(k,) for k in LEFT])
     write("b.csv", pa.table({"k": RIGHT}))
@@ -122,12 +129,15 @@ def test_tables_of_the_warehouse(run, estimate, tmp_path):
 def test_what_a_person_is_told(run):
     Path("a.csv").write_text("k,n\n1,2\n1,\n,5\n2,x\n" + "1,1\n" * 5)
     Path("b.csv").write_text("k\n1\n3\n")
-    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types", "k=int64")
+    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types",
+                       "k=int64")
     assert code == 0
     lines = {line.split("  ")[0]: line.split() for line in out.splitlines()}
-    assert lines["estimated join size"][3] == "7" and lines["rows of A"][3] == "9" and "1 without a key" in out
+    assert lines["estimated join size"][3] == "7" and lines[
+        "rows of A"][3] == "9" and "1 without a key" in out
     Path("a.csv").write_text("k\n1\nx\n1\n")
-    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types", "k=int64")
+    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types",
+                       "k=int64")
     assert code == 0 and "1 unparsable" in out
 
 
@@ -142,10 +152,12 @@ def test_an_empty_side_joins_nothing(text, estimate):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["no.csv", "b.csv", "--on", "k"], "'left' must be"), (["a.csv", "no", "--on", "k"], "'right' must be"),
-    (["a.csv", "b.csv", "--on", "z"], "must name a column of A"), (["a.csv", "b.csv", "--on", "k=z"], "must name a column of B"),
-    (["a.csv", "b.csv", "--on", "k"], "--left-types k=string --right-types k=string"), (["a.csv", "b.csv"], "'on' must be given"),
-    (["a.csv", "--on", "k"], "'right' must be given"),
+    (["no.csv", "b.csv", "--on", "k"], "'left' must be"),
+    (["a.csv", "no", "--on", "k"], "'right' must be"),
+    (["a.csv", "b.csv", "--on", "z"], "must name a column of A"),
+    (["a.csv", "b.csv", "--on", "k=z"], "must name a column of B"),
+    (["a.csv", "b.csv", "--on", "k"], "--left-types k=string --right-types k=string"),
+    (["a.csv", "b.csv"], "'on' must be given"), (["a.csv", "--on", "k"], "'right' must be given"),
     (["a.csv", "a.csv", "--on", "k", "--memory", "500"], "'memory' must be at least 300 bytes"),
     (["a.csv", "a.csv", "--on", "k", "--method", "wavelet"], "invalid choice"),
     (["a.csv", "a.csv", "--on", "k", "--memry", "500"], "Did you mean --memory")])

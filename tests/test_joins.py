@@ -19,28 +19,33 @@ from semistream.sizing import open_join
 
 MEMORY = 200_000
 ALGORITHMS = sorted(REGISTRY)
-FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}") for a in REGISTRY.values()
-         for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields else [{}])]
+FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
+         for a in REGISTRY.values()
+         for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields
+                   else [{}])]
 
 
 def relation(master, on, partition_tuples=8):
     return MemoryRelation("r", master, [m for _, m in on], partition_tuples)
 
 
-def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", partition_tuples=8, columns=None, parameters=None,
-          kept=20):
+def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", partition_tuples=8,
+          columns=None, parameters=None, kept=20):
     """kept: master tuples that have a place in memory, where the algorithm keeps some."""
     fields = REGISTRY[algorithm].parameters.model_fields
     sizes = {"disk_tuples": partition_tuples, "cache_tuples": kept, "resident_tuples": kept}
     given = {name: size for name, size in sizes.items() if name in fields}
-    return open_join(algorithm, memory=memory, stream=stream.schema, master=relation(master, on, partition_tuples), on=on,
+    return open_join(algorithm, memory=memory, stream=stream.schema,
+                     master=relation(master, on, partition_tuples), on=on,
                      columns=columns, join_type=join_type, parameters=given | (parameters or {}))
 
 
 def chunks(stream, lengths):
     at = 0
     for n in lengths:
-        yield from stream.slice(at, n).combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], stream.schema)]
+        yield from stream.slice(at,
+                                n).combine_chunks().to_batches() or [pa.RecordBatch.from_pylist(
+                                    [], stream.schema)]
         at += n
 
 
@@ -49,7 +54,8 @@ def check(outputs, stats, stream, master, on, join_type="inner"):
     joined, unmatched = oracle.join(stream.to_pylist(), master.to_pylist(), on, columns, join_type)
     assert oracle.rows(o.joined for o in outputs) == joined
     assert oracle.rows(o.unmatched for o in outputs) == unmatched
-    assert sum(s.matched + s.unmatched for s in stats) == sum(s.rows_read for s in stats) == stream.num_rows
+    assert sum(s.matched + s.unmatched
+               for s in stats) == sum(s.rows_read for s in stats) == stream.num_rows
     assert sum(s.output_rows for s in stats) == sum(joined.values())
     assert stats[-1].waiting == 0
 
@@ -70,11 +76,15 @@ def run(join, stream, chunk=100):
 
 @pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), join_type=st.sampled_from(["inner", "left"]), partition_tuples=st.sampled_from([1, 8, 100]),
-       memory=st.sampled_from([60_000, 1_000_000]), kept=st.sampled_from([1, 5, 50]), restarts=st.booleans())
-def test_equals_the_oracle(algorithm, parameters, data, join_type, partition_tuples, memory, kept, restarts, tmp_path_factory):
+@given(data=st.data(), join_type=st.sampled_from(["inner", "left"]),
+       partition_tuples=st.sampled_from([1, 8, 100]),
+       memory=st.sampled_from([60_000, 1_000_000]), kept=st.sampled_from([1, 5, 50]),
+       restarts=st.booleans())
+def test_equals_the_oracle(algorithm, parameters, data, join_type, partition_tuples, memory, kept,
+                           restarts, tmp_path_factory):
     stream, master, on, lengths = data.draw(strategies.joins())
-    make = lambda: start(algorithm, stream, master, on, join_type=join_type, partition_tuples=partition_tuples,  # noqa: E731
+    make = lambda: start(algorithm, stream, master, on, join_type=join_type,  # noqa: E731
+                         partition_tuples=partition_tuples,
                          memory=memory, parameters=parameters, kept=kept)
     join, outputs, stats, path = make(), [], [], tmp_path_factory.mktemp("state")
     for i, chunk in enumerate(chunks(stream, lengths)):
@@ -96,9 +106,12 @@ def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
     weights = 1 / np.arange(1, 901) ** skew
     numbers = rng.choice(900, 40_000, p=weights / weights.sum())
     master, on = integers(800), [("k", "k")]
-    master = master.filter(pc.not_equal(pc.bit_wise_and(master["k"], 7), 5))  # keys 5, 13 … lie in gaps, 800..899 behind the end
-    stream = sales(numbers).append_column("note", pa.array(["n" * (i % 9) for i in range(len(numbers))]))
-    join = start(algorithm, stream, master, on, memory=memory, partition_tuples=50, parameters=parameters)
+    # keys 5, 13 … lie in gaps, 800..899 behind the end
+    master = master.filter(pc.not_equal(pc.bit_wise_and(master["k"], 7), 5))
+    stream = sales(numbers).append_column("note",
+                                          pa.array(["n" * (i % 9) for i in range(len(numbers))]))
+    join = start(algorithm, stream, master, on, memory=memory, partition_tuples=50,
+                 parameters=parameters)
     outputs, peak = [], 0
     for batch in stream.to_batches(max_chunksize=3000):
         for out in join.process(batch):
@@ -113,7 +126,8 @@ def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_hash_collisions_cost_time_and_no_row(algorithm, monkeypatch):
     real = keys_module.codes
-    monkeypatch.setattr(keys_module, "codes", lambda columns, kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]))
+    monkeypatch.setattr(keys_module, "codes", lambda columns,
+                        kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]))
     master = pa.table({"k": [f"key{i}" for i in range(60)], "v": range(60)})
     stream = pa.table({"id": range(2000), "k": [f"key{i * i % 70}" for i in range(2000)]})
     join = start(algorithm, stream, master, [("k", "k")], memory=60_000)
@@ -153,7 +167,8 @@ def test_tuples_that_wait_at_the_end_of_the_stream_are_finished(algorithm):
     stream = sales([7])
     join = start(algorithm, stream, integers(100), [("k", "k")])
     out = list(join.process(stream.to_batches()[0]))
-    assert join.stats.matched + join.stats.waiting == 1  # a scan may have joined it, and still look for more matches
+    # a scan may have joined it, and still look for more matches
+    assert join.stats.matched + join.stats.waiting == 1
     out += join.drain()
     assert oracle.rows(o.joined for o in out) == {(0, 7, "v7"): 1}
     assert list(join.drain()) == []
@@ -163,7 +178,8 @@ def test_tuples_that_wait_at_the_end_of_the_stream_are_finished(algorithm):
 def test_stream_tuples_of_one_key_do_not_overwrite_one_another(algorithm):
     stream = sales([3] * 777)
     join = start(algorithm, stream, integers(10), [("k", "k")])
-    assert sorted(r["id"] for o in run(join, stream) for r in o.joined.to_pylist()) == list(range(777))
+    assert sorted(r["id"] for o in run(join, stream)
+                  for r in o.joined.to_pylist()) == list(range(777))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -217,7 +233,8 @@ def test_a_stream_of_nothing_but_the_key(algorithm):
 ])
 def test_a_setting_that_cannot_work_is_named(algorithm, change, message):
     with pytest.raises(ConfigError, match=message):
-        join = start(algorithm, sales([1]), integers(1000), [("k", "k")], partition_tuples=100, **change)
+        join = start(algorithm, sales([1]), integers(1000), [("k", "k")], partition_tuples=100,
+                     **change)
         run(join, sales([1]))
 
 
@@ -229,13 +246,14 @@ def test_a_setting_that_cannot_work_is_named(algorithm, change, message):
 ])
 def test_join_columns_that_cannot_work_are_named(on, message):
     with pytest.raises(ConfigError, match=message):
-        open_join("meshjoin", memory=MEMORY, stream=sales([1]).schema, master=relation(integers(5), [("k", "k")]), on=on)
+        open_join("meshjoin", memory=MEMORY, stream=sales([1]).schema,
+                  master=relation(integers(5), [("k", "k")]), on=on)
 
 
 def test_an_unknown_algorithm_is_named_with_the_nearest_one():
     with pytest.raises(ConfigError, match="Did you mean 'meshjoin'"):
-        open_join("meshjion", memory=MEMORY, stream=sales([1]).schema, master=relation(integers(5), [("k", "k")]),
-                  on=[("k", "k")])
+        open_join("meshjion", memory=MEMORY, stream=sales([1]).schema,
+                  master=relation(integers(5), [("k", "k")]), on=[("k", "k")])
 
 
 # State

@@ -1,4 +1,5 @@
-"""Whoever commits a partition first has loaded it: the ledger, and the task that every Spark partition runs."""
+"""Whoever commits a partition first has loaded it: the ledger, and the task that every Spark
+partition runs."""
 
 import json
 import os
@@ -39,7 +40,8 @@ def no_cached_operator():
 
 
 class Tasks:
-    """The tasks of one load without Spark: chunks of a stream go to the partitions that own their keys."""
+    """The tasks of one load without Spark: chunks of a stream go to the partitions that own their
+    keys."""
 
     def __init__(self, tmp_path, url, algorithm="meshjoin"):
         self.load = SmallLoad(tmp_path / "home", url)
@@ -53,12 +55,14 @@ class Tasks:
         join = self.plan.open(STREAM, 0)
         fields = list(join.output_schema)
         self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
-        self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))  # again is harmless
+        # again is harmless
+        self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
         self.placement = self.plan.placement(STREAM)
         self.states, self.batch = {}, -1
 
     def work(self, batch, drain=0):
-        return task.Work("sales", batch, drain, self.plan, self.states, str(self.checkpoint), STREAM, ("id",), self.sink)
+        return task.Work("sales", batch, drain, self.plan, self.states, str(self.checkpoint),
+                         STREAM, ("id",), self.sink)
 
     def chunks(self, rows):
         """A micro-batch by partition."""
@@ -72,7 +76,8 @@ class Tasks:
         self.batch += not drain
         chunks = [None, None] if drain else self.chunks(rows)
         work = self.work(self.batch, int(drain))
-        entries = [work.join_partition(p, iter([c] if c is not None else [])) for p, c in enumerate(chunks)]
+        entries = [work.join_partition(p, iter([c] if c is not None else [])) for p,
+                   c in enumerate(chunks)]
         self.committed(entries)
         return entries
 
@@ -105,7 +110,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     if not pid:
         try:
             task.use_memory_files()
-            entries = [tasks.work(0).join_partition(p, iter([c])) for p, c in reversed(list(enumerate(chunks)))]
+            entries = [tasks.work(0).join_partition(p, iter([c])) for p,
+                       c in reversed(list(enumerate(chunks)))]
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
         finally:
@@ -152,7 +158,8 @@ def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
 
 
 def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
-    """Both ask, find nothing, and join; the one that commits later finds the other's row and leaves nothing behind."""
+    """Both ask, find nothing, and join; the one that commits later finds the other's row and leaves
+    nothing behind."""
     tasks.run(500)
     (chunk, other), barrier = tasks.chunks(800), threading.Barrier(2)
     original = SqlSink.write
@@ -164,13 +171,17 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
 
     monkeypatch.setattr(SqlSink, "write", together)
     entries = []
-    threads = [threading.Thread(target=lambda: entries.append(tasks.work(1).join_partition(0, iter([chunk])))) for _ in range(2)]
+    threads = [
+        threading.Thread(
+            target=lambda: entries.append(tasks.work(1).join_partition(0, iter([chunk]))))
+        for _ in range(2)]
     for t in threads:
         t.start()
     for t in threads:
         t.join(60)
     assert len(entries) == 2 and entries[0]["state_file"] == entries[1]["state_file"]
-    files = [f.name for f in (tasks.checkpoint / "state").iterdir() if f.name.startswith("000000001")]
+    files = [f.name for f in (tasks.checkpoint / "state").iterdir()
+             if f.name.startswith("000000001")]
     assert files == [entries[0]["state_file"]]
     tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([other]))])
     tasks.batch = 1
@@ -200,7 +211,8 @@ def test_failed_transaction_leaves_neither_rows_nor_ledger_and_is_tried_again(ta
         calls.append(table.name)
         if len(calls) == 1:
             connection.invalidate()
-            raise OperationalError("INSERT", {}, Exception(2013, "Lost connection"), connection_invalidated=True)
+            raise OperationalError("INSERT", {}, Exception(2013, "Lost connection"),
+                                   connection_invalidated=True)
 
     monkeypatch.setattr(sql_sink, "bulk_insert", lost)
     tasks.run(3000)
@@ -234,27 +246,33 @@ def delta(tasks, tmp_path):
 
 
 @pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
-def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(delta, tmp_path, monkeypatch):
+def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(delta, tmp_path,
+                                                                               monkeypatch):
     flushed, fsync, commit = [], os.fsync, Ledger.commit
 
     def noted(handle):
         fsync(handle)
-        flushed.append((os.path.basename(os.readlink(f"/proc/self/fd/{handle}")), os.fstat(handle).st_size))
+        flushed.append(
+            (os.path.basename(os.readlink(f"/proc/self/fd/{handle}")), os.fstat(handle).st_size))
 
     monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(Ledger, "commit", lambda self, *rows: (flushed.append("ledger"), commit(self, *rows)))
+    monkeypatch.setattr(Ledger, "commit", lambda self,
+                        *rows: (flushed.append("ledger"), commit(self, *rows)))
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     entries = delta.run(3000)
-    delta.sink.commit({"app": "sales", "batch": 0, "drain": 0, "job": "", "fact_table": "fact_sales", "sink": "", "partitions": 2,
+    delta.sink.commit({"app": "sales", "batch": 0, "drain": 0, "job": "",
+                       "fact_table": "fact_sales", "sink": "", "partitions": 2,
                        "source_offsets": "{}", "rows_read": 3000}, entries)
     before = flushed[:flushed.index("ledger")]
-    data, log = list((tmp_path / "delta").glob("*.parquet")), tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"
+    data, log = list((tmp_path / "delta")
+                     .glob("*.parquet")), tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"
     assert len(data) == 2 and {(f.name, f.stat().st_size) for f in (*data, log)} < set(before)
     assert {"delta", "_delta_log"} < {name for name, _ in before}
 
 
 @pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
-def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, tmp_path, monkeypatch):
+def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, tmp_path,
+                                                                        monkeypatch):
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     delta.run(3000)
     files = list((tmp_path / "delta").glob("*.parquet"))
@@ -265,13 +283,15 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, t
 
     monkeypatch.setattr(task.Work, "_entry", failing)
     discard, written = DataFile.discard, []
-    monkeypatch.setattr(DataFile, "discard", lambda self: (written.append(self._rows), discard(self)))
+    monkeypatch.setattr(DataFile, "discard",
+                        lambda self: (written.append(self._rows), discard(self)))
     with pytest.raises(StateError, match="does not add up"):
         delta.run(3000)
     assert written[0] > 0 and sorted((tmp_path / "delta").glob("*.parquet")) == sorted(files)
 
 
-@pytest.mark.parametrize(("limit", "groups"), [("GROUP_ROWS", [100, 100, 30]), ("GROUP_BYTES", [13, 13, 4])])
+@pytest.mark.parametrize(("limit", "groups"),
+                         [("GROUP_ROWS", [100, 100, 30]), ("GROUP_BYTES", [13, 13, 4])])
 def test_small_outputs_share_a_group(limit, groups, tmp_path, monkeypatch):
     monkeypatch.setattr(delta_sink, limit, 100)
     load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
@@ -326,9 +346,10 @@ def test_commit_is_harmless_twice_and_gives_the_newest(warehouse):
     ledger = Ledger(warehouse, "app")
     assert ledger.last() is None
     for batch, drain in ((9, 0), (10, 0), (10, 1), (10, 1)):
-        ledger.commit({"app": "app", "batch": batch, "drain": drain, "fact_table": "f", "sink": "sql", "partitions": 1,
-                       "source_offsets": "{}", "rows_read": 0})
-    assert ledger.last() == (10, 1) and ledger.is_committed(10, 1) and not ledger.is_committed(11, 0)
+        ledger.commit({"app": "app", "batch": batch, "drain": drain, "fact_table": "f",
+                       "sink": "sql", "partitions": 1, "source_offsets": "{}", "rows_read": 0})
+    assert ledger.last() == (10,
+                             1) and ledger.is_committed(10, 1) and not ledger.is_committed(11, 0)
     assert Ledger(warehouse, "other").last() is None
 
 
@@ -420,7 +441,8 @@ def test_a_server_that_may_not_write_is_tried_again_over_new_connections(mariadb
         c.execute(text("CREATE TABLE t (id INTEGER)"))
         c.execute(text("CREATE OR REPLACE USER loader@127.0.0.1 IDENTIFIED BY 'loader'"))
         c.execute(text(f"GRANT ALL ON {url.database}.* TO loader@127.0.0.1"))
-    engine = connect(url.set(username="loader", password="loader").render_as_string(hide_password=False))
+    engine = connect(url.set(username="loader", password="loader")
+                     .render_as_string(hide_password=False))
 
     def work():
         with engine.begin() as c:
@@ -465,10 +487,13 @@ def test_other_errors_and_a_database_that_stays_away_are_raised():
 
 
 def entry(partition):
-    numbers = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows", "cache_hits", "disk_tuples_read",
+    numbers = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows",
+               "cache_hits", "disk_tuples_read",
                "bytes_read", "r_cycles", "service_rate", "seconds", "memory_budget", "memory_peak")
-    return {"app": "app", "batch": 0, "drain": 0, "partition": partition, "algorithm": "a", "master": "m", "master_version": "v",
-            "memory": {"H_S": 1}, "rejected": {"no_match": partition}, "state_file": f"s{partition}", **dict.fromkeys(numbers, 0)}
+    return {"app": "app", "batch": 0, "drain": 0, "partition": partition, "algorithm": "a",
+            "master": "m", "master_version": "v",
+            "memory": {"H_S": 1}, "rejected": {"no_match": partition},
+            "state_file": f"s{partition}", **dict.fromkeys(numbers, 0)}
 
 
 def test_columns_that_an_earlier_version_did_not_have_are_added(warehouse):

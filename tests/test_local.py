@@ -1,4 +1,5 @@
-"""`make load` as a process, interrupted in the midst of things. That it comes to its end is in test_dags."""
+"""`make load` as a process, interrupted in the midst of things. That it comes to its end is in
+test_dags."""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ class Make:
     def start(self) -> None:
         environment = {**os.environ, "SEMISTREAM_HOME": str(self.home), "WAREHOUSE_URL": ""}
         with open(self.output, "wb") as output:
-            self.process = subprocess.Popen([sys.executable, "-m", "semistream.local", "load", str(self.job)], stdout=output,
-                                            stderr=output, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "semistream.local", "load", str(self.job)], stdout=output,
+                                            stderr=output, stdin=subprocess.DEVNULL,
+                env=environment, start_new_session=True)
 
     def interrupt(self, number: int, when: Callable[[], object]) -> str:
         """Send a signal at a certain moment; gives what it printed."""
@@ -47,7 +50,9 @@ class Make:
         found = []
         for directory in Path("/proc").glob("[0-9]*"):
             try:
-                if f"SEMISTREAM_HOME={self.home}".encode() in (directory / "environ").read_bytes().split(b"\0"):
+                if f"SEMISTREAM_HOME={self.home}".encode() in (directory
+                                                               / "environ").read_bytes().split(
+                                                                   b"\0"):
                     found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 pass
@@ -63,7 +68,8 @@ def make(tmp_path, small_job):
     yield make
     for directory in Path("/proc").glob("[0-9]*"):  # only after a failure
         try:
-            if f"SEMISTREAM_HOME={make.home}".encode() in (directory / "environ").read_bytes().split(b"\0"):
+            if f"SEMISTREAM_HOME={make.home}".encode() in (directory
+                                                           / "environ").read_bytes().split(b"\0"):
                 os.kill(int(directory.name), signal.SIGKILL)
         except OSError:
             pass

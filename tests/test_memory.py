@@ -19,7 +19,8 @@ def test_reading_parquet_takes_memory_neither_by_the_file_nor_by_its_row_groups(
     rows = 2_000_000
     random = np.random.default_rng(1)
     table = pa.table({name: random.integers(0, 2**60, rows) for name in ("k", "a", "b", "c")})
-    pq.write_table(table, tmp_path / "m.parquet", row_group_size=rows // groups, use_dictionary=False)
+    pq.write_table(table, tmp_path / "m.parquet", row_group_size=rows // groups,
+                   use_dictionary=False)
     assert (tmp_path / "m.parquet").stat().st_size > 60 * MEGABYTE
     before, peak, seen = pa.total_allocated_bytes(), 0, 0
     for chunk in open_source("stream", tmp_path / "m.parquet").chunks():
@@ -42,9 +43,11 @@ def test_a_bucket_larger_than_the_memory_is_sorted_in_pieces(tmp_path, distinct)
     def watch(_):
         peak[0] = max(peak[0], pa.total_allocated_bytes() - before)
 
-    manifest = publish_snapshot((b for b in table.to_batches(max_chunksize=5000)), table.schema, tmp_path, "m", ["k"],
+    manifest = publish_snapshot((b for b in table.to_batches(max_chunksize=5000)), table.schema,
+                                tmp_path, "m", ["k"],
                                 bucket_count=1, memory=4 * MEGABYTE, progress=watch)
-    assert manifest.tuple_count == rows and manifest.unique == (distinct > rows) and peak[0] < 4 * MEGABYTE
+    assert manifest.tuple_count == rows and manifest.unique == (distinct
+                                                                > rows) and peak[0] < 4 * MEGABYTE
     relation = open_snapshot(tmp_path)
     seen = []
     for number in range(relation.partition_count):

@@ -1,4 +1,5 @@
-"""A warehouse of the former form, whose rows name their load by four columns, is migrated, whatever kills that half-way."""
+"""A warehouse of the former form, whose rows name their load by four columns, is migrated, whatever
+kills that half-way."""
 
 import os
 import signal
@@ -20,7 +21,8 @@ OWN = ("load_batches", "unmatched")
 
 
 def make_former(url):
-    """As the former version had it: four columns and an index on them in the place of the key, and no load_apps."""
+    """As the former version had it: four columns and an index on them in the place of the key, and
+    no load_apps."""
     engine = connect(url)
     with engine.begin() as c:
         ledger = sa.Table("load_batches", sa.MetaData(), autoload_with=c)
@@ -29,9 +31,11 @@ def make_former(url):
             kept = [x for x in table.columns if x.name not in ("load_id", "load_row", *FORMER_KEY)]
             own = name == "load_batches"
             key = [sa.Column("app", KeyString(), nullable=False, primary_key=own),
-                   *(sa.Column(k, kind, nullable=False, primary_key=own, autoincrement=False) for k, kind in
+                   *(sa.Column(k, kind, nullable=False, primary_key=own, autoincrement=False) for k,
+                     kind in
                      (("batch", sa.BigInteger), ("drain", sa.Integer), ("partition", sa.Integer)))]
-            number = [sa.Column("id", big_integer(), primary_key=True)] if name == "unmatched" else []
+            number = [
+                sa.Column("id", big_integer(), primary_key=True)] if name == "unmatched" else []
             former = sa.Table(f"old_{name}", sa.MetaData(), *number,
                               *[sa.Column(x.name, x.type, nullable=x.nullable) for x in kept], *key)
             former.create(c)
@@ -51,7 +55,8 @@ def make_former(url):
 
 
 def killed_at(url, number):
-    """Migrate in a process of its own that is killed before its n-th statement that changes anything; False if it ends before."""
+    """Migrate in a process of its own that is killed before its n-th statement that changes
+    anything; False if it ends before."""
     pid = os.fork()
     if not pid:
         try:
@@ -77,9 +82,11 @@ def killed_at(url, number):
 def form(url):
     """Columns, primary key and indexes of the tables."""
     found = sa.inspect(connect(url))
-    return {name: ([c["name"] for c in found.get_columns(name)], found.get_pk_constraint(name)["constrained_columns"],
+    return {name: ([c["name"] for c in found.get_columns(name)],
+                   found.get_pk_constraint(name)["constrained_columns"],
                    sorted(i["name"] for i in found.get_indexes(name)))
-            for name in found.get_table_names() if name in ("fact_sales", *OWN) or name.endswith(("_former", "_next"))}
+            for name in found.get_table_names() if name in ("fact_sales", *OWN)
+            or name.endswith(("_former", "_next"))}
 
 
 def test_a_former_warehouse_is_migrated_by_the_next_load(spark, load):
@@ -87,7 +94,8 @@ def test_a_former_warehouse_is_migrated_by_the_next_load(spark, load):
         load.add_file(rows)
     load.run(spark)
     load.run(spark, app="another")
-    wanted, rows = form(load.places.warehouse_url), {t: load.query(f"SELECT count(*) FROM {t}") for t in ("fact_sales", *OWN)}
+    wanted, rows = form(load.places.warehouse_url), {t: load.query(f"SELECT count(*) FROM {t}")
+                                                     for t in ("fact_sales", *OWN)}
     key = "SELECT app, batch, drain, b.partition, load_id FROM load_batches b ORDER BY load_id"
     loads = load.query(key)
     make_former(load.places.warehouse_url)
@@ -95,11 +103,14 @@ def test_a_former_warehouse_is_migrated_by_the_next_load(spark, load):
     load.add_file(300)
     load.run(spark)
     facts, pk, _ = wanted["fact_sales"]
-    assert form(load.places.warehouse_url) == wanted | {"fact_sales": (facts, pk, ["ix_fact_sales_id", "ix_mine"])}
+    assert form(
+        load.places.warehouse_url) == wanted | {"fact_sales": (facts, pk,
+                                                               ["ix_fact_sales_id", "ix_mine"])}
     assert verify(load).success and steps.rows_of("another", load.places)["fact_sales"] > 0
     assert {row[:4] for row in load.query(key)} > {row[:4] for row in loads}
     assert load.query("SELECT count(*) FROM fact_sales")[0][0] > rows["fact_sales"][0][0]
-    assert load.query("SELECT count(*) FROM fact_sales f LEFT JOIN load_batches b USING (load_id) WHERE b.app IS NULL") == [(0,)]
+    assert load.query("SELECT count(*) FROM fact_sales f LEFT JOIN load_batches b USING (load_id) "
+                      "WHERE b.app IS NULL") == [(0,)]
     most = "SELECT count(*) FROM (SELECT load_id FROM {} GROUP BY load_id HAVING max(load_row) <> count(*) - 1) x"
     assert [load.query(most.format(t)) for t in ("fact_sales", "unmatched")] == [[(0,)], [(0,)]]
 
@@ -123,7 +134,8 @@ def test_a_migration_that_is_killed_anywhere_loses_and_doubles_nothing(spark, lo
 
 
 def test_a_load_that_is_committed_while_the_table_is_copied_is_kept(spark, load):
-    """Into MySQL's tables, which are not locked meanwhile: by a load of the former version that was not stopped."""
+    """Into MySQL's tables, which are not locked meanwhile: by a load of the former version that was
+    not stopped."""
     load.add_file(900)
     load.run(spark)
     url = load.places.warehouse_url
@@ -136,8 +148,9 @@ def test_a_load_that_is_committed_while_the_table_is_copied_is_kept(spark, load)
             late.append(True)
             other = connect(url)
             with other.begin() as c:
-                c.execute(text("INSERT INTO fact_sales (id, sku, amount, part_sk, name, price, app, batch, drain, `partition`) "
-                               "VALUES (-1, 'c1', 0.5, 2, 'part 1', 1, 'late', 0, 0, 0)"))
+                c.execute(text("INSERT INTO fact_sales (id, sku, amount, part_sk, name, price, "
+                               "app, batch, drain, `partition`) VALUES (-1, 'c1', 0.5, 2, 'part "
+                               "1', 1, 'late', 0, 0, 0)"))
             other.dispose()
 
     create_all(engine)
@@ -162,7 +175,8 @@ def test_a_former_delta_table_keeps_its_columns(spark, sqlite_load, tmp_path):
     for (name, kind), values in zip(FORMER_DELTA_KEY.items(), columns, strict=True):
         rows = rows.append_column(name, pa.array(values, kind))
     write_deltalake(sink, rows, mode="overwrite", schema_mode="overwrite",
-                    commit_properties=CommitProperties(app_transactions=[Transaction("sales", version)]))
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction("sales", version)]))
     sqlite_load.add_file(700)
     sqlite_load.run(spark, sink=sink)
     assert [f.name for f in DeltaTable(sink).schema().fields][-4:] == list(FORMER_KEY)

@@ -1,7 +1,8 @@
-"""What a new algorithm with a layout of H_S of its own takes: its operator, its cost model, and an entry in each registry.
+"""What a new algorithm with a layout of H_S of its own takes: its operator, its cost model, and an
+entry in each registry.
 
-The algorithm is a block nested loop join; H_S is a list of Arrow batches. Nothing of it is in the package: this module stands
-for the file that it would be there.
+The algorithm is a block nested loop join; H_S is a list of Arrow batches. Nothing of it is in the
+package: this module stands for the file that it would be there.
 """
 
 import inspect
@@ -39,7 +40,8 @@ class ArrowList(StreamTable):
 
     def __init__(self, layout):
         super().__init__(layout)
-        self.batches, self.codes, self.matched, self.used = [], np.empty(0, np.int64), np.empty(0, bool), 0
+        self.batches, self.codes, self.matched, self.used = [], np.empty(
+            0, np.int64), np.empty(0, bool), 0
         self.entered = np.empty(0)
 
     @property
@@ -49,7 +51,8 @@ class ArrowList(StreamTable):
     @property
     def tuple_bytes(self):
         """Of a tuple, its strings aside: an offset for each, a bit of validity for each column."""
-        widths = [4 if f.type in (pa.string(), pa.binary()) else max(f.type.bit_width // 8, 1) for f in self.layout.held]
+        widths = [4 if f.type in (pa.string(), pa.binary()) else max(f.type.bit_width // 8, 1)
+                  for f in self.layout.held]
         return sum(widths) + len(widths) + CODE_AND_FLAG
 
     def open(self, strings, most):
@@ -60,7 +63,8 @@ class ArrowList(StreamTable):
         return size
 
     def fits(self, sizes, most=NO_LIMIT):
-        return int(np.searchsorted(np.cumsum(sizes[:most] + self.tuple_bytes), self.size - self.used, side="right"))
+        return int(np.searchsorted(np.cumsum(sizes[:most] + self.tuple_bytes),
+                                   self.size - self.used, side="right"))
 
     def append(self, buffer, count):
         rows = buffer.rows[:count]
@@ -86,7 +90,8 @@ class ArrowList(StreamTable):
 
     def remove(self):
         ages = time.perf_counter() - self.entered
-        return Removed(np.arange(self.live), self.matched, float(ages.sum()), float(ages.max(initial=0.0)))
+        return Removed(np.arange(self.live), self.matched, float(ages.sum()),
+                       float(ages.max(initial=0.0)))
 
     def clear(self):
         self.__init__(self.layout)
@@ -130,7 +135,9 @@ class NestedLoop(SemiStreamJoin):
         if "waiting" in state.tables:
             self._open(0.0)
             for part in state.tables["waiting"].combine_chunks().to_batches():
-                self.h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream), self.spec, by_index=False)
+                self.h_s.admit_saved(
+                    pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream), self.spec,
+                    by_index=False)
 
 
 def predict(work, m, costs, disk_tuples):
@@ -141,24 +148,29 @@ def predict(work, m, costs, disk_tuples):
         return infeasible(NAME, sizes)
     s = work.symbols(costs, h_s, cut.tuples)
     c_loop = s.c_io + cut.tuples * s.c_h * h_s
-    return Prediction(NAME, sizes, 0.0, h_s / cut.number, c_loop, c_loop, {"disk buffer": cut.most_bytes}, h_s)
+    return Prediction(NAME, sizes, 0.0, h_s / cut.number, c_loop, c_loop,
+                      {"disk buffer": cut.most_bytes}, h_s)
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     monkeypatch.setitem(sys.modules, "semistream.joins.nested_loop", sys.modules[__name__])
-    monkeypatch.setitem(REGISTRY, NAME, Algorithm(NAME, "BLOCK NESTED LOOP", "nested_loop.NestedLoop",
-                                                  "nested_loop.NestedLoopParameters", "a test"))
+    monkeypatch.setitem(REGISTRY, NAME,
+                        Algorithm(NAME, "BLOCK NESTED LOOP", "nested_loop.NestedLoop",
+                                  "nested_loop.NestedLoopParameters", "a test"))
     monkeypatch.setitem(MODELS, NAME, Model(predict, ("disk_tuples",)))
 
 
-CHECKS = [name for name, check in inspect.getmembers(test_joins, inspect.isfunction) if name.startswith("test_")
-          and {"algorithm"} <= set(inspect.signature(check).parameters) <= {"algorithm", "tmp_path", "monkeypatch"}]
+CHECKS = [name for name,
+          check in inspect.getmembers(test_joins, inspect.isfunction) if name.startswith("test_")
+          and {"algorithm"} <= set(inspect.signature(check).parameters)
+          <= {"algorithm", "tmp_path", "monkeypatch"}]
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(check, tmp_path, monkeypatch):
-    check, fixtures = getattr(test_joins, check), {"algorithm": NAME, "tmp_path": tmp_path, "monkeypatch": monkeypatch}
+    check, fixtures = getattr(test_joins, check), {"algorithm": NAME, "tmp_path": tmp_path,
+                                                   "monkeypatch": monkeypatch}
     check(**{name: fixtures[name] for name in inspect.signature(check).parameters})
 
 
@@ -174,7 +186,8 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
     stream = pa.table({"id": range(6000), "k": keys, "note": [f"n{i % 7}" for i in range(6000)]})
     table = pa.table({"k": pa.array(range(1000), pa.int64()), "v": [f"v{k}" for k in range(1000)]})
     publish_snapshot(table.to_batches(), table.schema, tmp_path, "r", ["k"], page_tuples=64)
-    make = lambda: open_join(NAME, memory=50_000, stream=stream.schema, master=open_snapshot(tmp_path),  # noqa: E731
+    make = lambda: open_join(NAME, memory=50_000, stream=stream.schema,  # noqa: E731
+                             master=open_snapshot(tmp_path),
                              on=[("k", "k")], join_type=join_type)
     join, outputs = make(), []
     assert join.parameters.disk_tuples > 64
@@ -183,15 +196,19 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
         state, join = join.snapshot(), make()
         join.restore(state)
     outputs += join.drain()
-    joined, unmatched = oracle.join(stream.to_pylist(), table.to_pylist(), [("k", "k")], ["v"], join_type)
-    assert (oracle.rows(o.joined for o in outputs), oracle.rows(o.unmatched for o in outputs)) == (joined, unmatched)
+    joined, unmatched = oracle.join(stream.to_pylist(), table.to_pylist(), [("k", "k")], ["v"],
+                                    join_type)
+    assert (oracle.rows(o.joined for o in outputs),
+            oracle.rows(o.unmatched for o in outputs)) == (joined, unmatched)
     assert join.stats.memory_peak <= 50_000
 
 
 def test_a_memory_that_is_too_small_is_refused_with_an_amount_that_works():
     stream = test_joins.sales([1, 2, 3])
-    start = lambda memory: open_join(NAME, memory=memory, stream=stream.schema, on=[("k", "k")],  # noqa: E731
-                                     master=MemoryRelation("r", test_joins.integers(1000), ["k"], 100))
+    start = lambda memory: open_join(NAME, memory=memory, stream=stream.schema,  # noqa: E731
+                                     on=[("k", "k")],
+                                     master=MemoryRelation("r", test_joins.integers(1000), ["k"],
+                                                           100))
     with pytest.raises(NotEnoughMemory) as refused:
         start(20)
     outputs = test_joins.run(start(refused.value.least), stream)

@@ -1,4 +1,5 @@
-"""The driver outlives Airflow, drains when it is stopped, and goes on from its checkpoint when it was killed."""
+"""The driver outlives Airflow, drains when it is stopped, and goes on from its checkpoint when it
+was killed."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def start(tmp_path):
     launched = []
 
     def run(deed: str = "wait", owner: str = "me") -> Path:
-        launched.append(drivers.launch([sys.executable, "-c", STAND_IN, str(tmp_path), deed], tmp_path, owner, {}))
+        launched.append(drivers.launch([sys.executable, "-c", STAND_IN, str(tmp_path), deed],
+                                       tmp_path, owner, {}))
         return tmp_path
 
     yield run
@@ -93,7 +95,8 @@ def test_trigger_tells_of_a_kill(start, airflow_plugins):
     checkpoint = start()
     wait_until(lambda: running(checkpoint), "the driver runs")
     os.kill(drivers.last_launch(checkpoint).pid, signal.SIGKILL)
-    assert follow(checkpoint) == {"checkpoint": str(checkpoint), "state": "failed", "why": "was killed while running"}
+    assert follow(checkpoint) == {"checkpoint": str(checkpoint), "state": "failed",
+                                  "why": "was killed while running"}
 
 
 def test_trigger_tells_of_a_driver_that_never_spoke(tmp_path, airflow_plugins):
@@ -108,9 +111,11 @@ def test_status_of_an_earlier_run_is_not_taken_for_this_one(start, tmp_path, air
     assert follow(checkpoint)["state"] == "stopped"
     past = time.time() - 3600
     status = (tmp_path / "status.json").read_text()
-    (tmp_path / "status.json").write_text(status.replace(status.split('"heartbeat": "')[1][:10], "2020-01-01"))
+    (tmp_path / "status.json").write_text(
+        status.replace(status.split('"heartbeat": "')[1][:10], "2020-01-01"))
     assert past < drivers.launch(["false"], tmp_path, "me", {}).at
-    assert follow(tmp_path) == {"checkpoint": str(tmp_path), "state": "failed", "why": "ended before its first sign of life"}
+    assert follow(tmp_path) == {"checkpoint": str(tmp_path), "state": "failed",
+                                "why": "ended before its first sign of life"}
 
 
 def test_killing_the_task_requests_a_drain(start, airflow_plugins):
@@ -128,7 +133,8 @@ def test_trigger_survives_serialization(airflow_plugins):
     from semistream_operators import DriverTrigger
 
     name, arguments = DriverTrigger("/c", poll=2.0).serialize()
-    assert import_string(name) is DriverTrigger and DriverTrigger(**arguments).serialize() == (name, arguments)
+    assert import_string(name) is DriverTrigger and DriverTrigger(
+        **arguments).serialize() == (name, arguments)
 
 
 def test_old_stop_request_is_forgotten_by_a_new_owner_only(tmp_path):
@@ -157,33 +163,40 @@ def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypa
         SparkAppOperator(task_id="x", application="x.py", conn_id="nowhere").use_connections()
 
 
-def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_command(airflow_plugins, monkeypatch):
+def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_command(airflow_plugins,
+                                                                                  monkeypatch):
     from semistream_operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "host": "db", "login": "u", "password": "p/w",
-                                                             "schema": "dw"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_WAREHOUSE",
+        json.dumps({"conn_type": "mysql", "host": "db", "login": "u", "password": "p/w",
+                    "schema": "dw"}))
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
-    assert operator.env_vars == {"WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw", "SPARK_LOCAL_IP": "127.0.0.1"}
+    assert operator.env_vars == {"WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw",
+                                 "SPARK_LOCAL_IP": "127.0.0.1"}
     command = operator._get_hook()._build_spark_submit_command("x.py")
     assert "local[2]" in command and not any("p%2Fw" in a or "p/w" in a for a in command)
 
 
 @pytest.mark.parametrize("spark", [
     {"conn_type": "spark", "host": "yarn"}, {"conn_type": "yarn"},
-    {"conn_type": "spark", "host": "k8s://https://host:6443"}, {"conn_type": "k8s", "host": "host"}])
+    {"conn_type": "spark", "host": "k8s://https://host:6443"},
+    {"conn_type": "k8s", "host": "host"}])
 def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monkeypatch, spark):
     from airflow.sdk.exceptions import AirflowFailException
 
     from semistream_operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark | {"extra": {"deploy-mode": "client"}}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT",
+                       json.dumps(spark | {"extra": {"deploy-mode": "client"}}))
     warehouse = {"conn_type": "mysql", "host": "db", "login": "u", "schema": "dw"}
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse | {"password": "hush-hush"}))
-    with pytest.raises(AirflowFailException, match="Set WAREHOUSE_URL in the environment of Airflow's workers") as e:
+    with pytest.raises(AirflowFailException, match="Set WAREHOUSE_URL in the environment of "
+                                                   "Airflow's workers") as e:
         SparkAppOperator(task_id="x", application="x.py").use_connections()
     assert "hush-hush" not in str(e.value)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
@@ -192,7 +205,8 @@ def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monke
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
     if "yarn" in str(spark):  # a hook for Kubernetes needs its client
-        assert not any("hush-hush" in part for part in operator._get_hook()._build_spark_submit_command("x.py"))
+        assert not any("hush-hush" in part
+                       for part in operator._get_hook()._build_spark_submit_command("x.py"))
 
 
 def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):
@@ -214,9 +228,11 @@ def test_airflow_and_its_drivers_are_reached_from_this_machine_only_and_read_by_
     assert found and all(map(faults.is_loopback, found)), found
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     # Spark's own logs are readable to all, in a directory that is not.
-    files = [p for p in home.rglob("*") if not p.is_symlink() and "query" not in p.relative_to(home).parts]
+    files = [p for p in home.rglob("*") if not p.is_symlink() and "query" not in p.relative_to(home)
+             .parts]
     assert [p for p in files if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
-    assert {"warehouse.db", "airflow.db", "driver.log", "simple_auth_manager_passwords.json.generated"} <= {p.name for p in files}
+    assert {"warehouse.db", "airflow.db", "driver.log",
+            "simple_auth_manager_passwords.json.generated"} <= {p.name for p in files}
     assert any(p.name.startswith("attempt=") for p in files)  # logs of tasks
 
 
@@ -238,10 +254,13 @@ def test_new_master_data_are_loaded_and_verified_by_themselves(airflow_server, p
 
 @pytest.mark.timeout(600)
 def test_driver_outlives_airflow_and_drains_when_stopped(airflow_server, provisioned):
-    """A run without end: everything of Airflow is killed, started again, follows the same driver, and a stop ends it well."""
+    """A run without end: everything of Airflow is killed, started again, follows the same driver,
+    and a stop ends it well."""
     server, checkpoint = airflow_server, airflow_server.home / "checkpoints" / "endless"
-    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="endless", memory="1MB", trigger="1 second")
-    wait_until(lambda: server.tasks("semi_stream_load", load).get("load") == "deferred" and rows_read(checkpoint) == 3000,
+    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="endless",
+                          memory="1MB", trigger="1 second")
+    wait_until(lambda: server.tasks("semi_stream_load", load).get("load") == "deferred"
+               and rows_read(checkpoint) == 3000,
                "loading", 300)
     driver = drivers.last_launch(checkpoint)
     found = faults.listening([driver.pid, *faults.descendants(driver.pid)])
@@ -252,7 +271,8 @@ def test_driver_outlives_airflow_and_drains_when_stopped(airflow_server, provisi
     wait_until(lambda: rows_read(checkpoint) == 3500, "it goes on without Airflow")
     server.up()
     request_stop(checkpoint)
-    wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"), "the run ends", 300)
+    wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"),
+               "the run ends", 300)
     assert server.state("semi_stream_load", load) == "success"
     assert drivers.last_launch(checkpoint) == driver  # never started twice
     assert read_status(checkpoint).state == "stopped" and read_status(checkpoint).waiting == 0
@@ -260,19 +280,23 @@ def test_driver_outlives_airflow_and_drains_when_stopped(airflow_server, provisi
 
 @pytest.mark.timeout(600)
 def test_retry_goes_on_from_the_checkpoint(airflow_server, provisioned):
-    """SIGKILL of the driver fails the attempt; the next one goes on where it was, and nothing comes twice."""
+    """SIGKILL of the driver fails the attempt; the next one goes on where it was, and nothing comes
+    twice."""
     server, checkpoint = airflow_server, airflow_server.home / "checkpoints" / "again"
-    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="again", memory="1MB", trigger="1 second")
+    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="again", memory="1MB",
+                          trigger="1 second")
     wait_until(lambda: rows_read(checkpoint) >= 1000, "loading", 300)
     first = drivers.last_launch(checkpoint)
     os.kill(read_status(checkpoint).pid, signal.SIGKILL)
-    wait_until(lambda: drivers.last_launch(checkpoint) != first and running(checkpoint), "it was started again", 300)
+    wait_until(lambda: drivers.last_launch(checkpoint) != first and running(checkpoint),
+               "it was started again", 300)
     engine, whole = create_engine(server.environment["WAREHOUSE_URL"]), provisioned.expected
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as c:
         read = text("SELECT sum(rows_read) FROM load_batches WHERE app = 'again'")
         wait_until(lambda: c.scalar(read) == whole["rows_read"], "it has read the rest", 300)
         request_stop(checkpoint)
-        wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"), "the run ends", 300)
+        wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"),
+                   "the run ends", 300)
         assert server.state("semi_stream_load", load) == "success"
         facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small "
                                "JOIN load_batches USING (load_id) WHERE app = 'again'")).one()

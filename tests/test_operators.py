@@ -21,7 +21,8 @@ MASTER = pa.table({"k": pa.array(range(R_T), pa.int64()), "v": [f"v{k}" for k in
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("snapshots") / "m"
-    publish_snapshot(MASTER.to_batches(), MASTER.schema, root, "m", ["k"], bucket_count=4, page_tuples=64)
+    publish_snapshot(MASTER.to_batches(), MASTER.schema, root, "m", ["k"], bucket_count=4,
+                     page_tuples=64)
     return root
 
 
@@ -29,7 +30,8 @@ def chunks(first, count):
     random = np.random.default_rng(first)
     for i in range(first, first + count):
         keys = np.minimum(random.zipf(1.2, 3_000), 1.1 * R_T).astype(np.int64)
-        yield pa.record_batch([np.arange(3_000 * i, 3_000 * (i + 1)), keys, [f"n{k}" for k in keys]], schema=STREAM)
+        yield pa.record_batch(
+            [np.arange(3_000 * i, 3_000 * (i + 1)), keys, [f"n{k}" for k in keys]], schema=STREAM)
 
 
 def work(root, name, queue, first, key_before, key_after):
@@ -37,7 +39,8 @@ def work(root, name, queue, first, key_before, key_after):
     operators.use_memory_files()
     cache = operators.OperatorCache()
     join = cache.take(key_before) if key_before else open_join(
-        name, memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON)
+        name, memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256),
+        on=ON)
     queue.put([o.joined for c in chunks(first, 4) for o in join.process(c)] if join else None)
     if key_after:
         cache.put(key_after, join)
@@ -50,10 +53,13 @@ def work(root, name, queue, first, key_before, key_after):
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_another_process_goes_on_with_the_operator(root, name):
-    spawn, keys = multiprocessing.get_context("spawn"), [("checkpoint", 0, f"{name} {i}") for i in range(2)]
+    spawn, keys = multiprocessing.get_context("spawn"), [("checkpoint", 0, f"{name} {i}")
+                                                         for i in range(2)]
     queues = [spawn.Queue() for _ in range(3)]
-    workers = [spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
-               for i, (queue, before, after) in enumerate(zip(queues, [None, *keys], [*keys, None], strict=True))]
+    workers = [
+        spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
+               for i,
+        (queue, before, after) in enumerate(zip(queues, [None, *keys], [*keys, None], strict=True))]
     joined = []
     for i, (worker, queue) in enumerate(zip(workers, queues, strict=True)):
         worker.start()
@@ -68,8 +74,10 @@ def test_another_process_goes_on_with_the_operator(root, name):
 
 
 def test_nothing_is_copied_and_who_dies_gives_nothing(root):
-    spawn, queue, key = multiprocessing.get_context("spawn"), multiprocessing.get_context("spawn").Queue(), ("checkpoint", 1, "s")
-    worker = spawn.Process(target=work, args=(root, "elevatorjoin", queue, 0, None, key), daemon=True)
+    spawn, queue, key = multiprocessing.get_context(
+        "spawn"), multiprocessing.get_context("spawn").Queue(), ("checkpoint", 1, "s")
+    worker = spawn.Process(target=work, args=(root, "elevatorjoin", queue, 0, None, key),
+                           daemon=True)
     worker.start()
     queue.get(timeout=60)
     assert queue.get(timeout=60) == "cached"
@@ -84,7 +92,8 @@ def test_nothing_is_copied_and_who_dies_gives_nothing(root):
 
 def test_one_is_taken_here_or_there_but_once(root):
     cache, key = operators.OperatorCache(), ("checkpoint", 2, "s")
-    join = open_join("meshjoin", memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON)
+    join = open_join("meshjoin", memory=400_000, stream=STREAM,
+                     master=open_snapshot(root, partition_tuples=256), on=ON)
     cache.put(key, join)
     assert cache.take(("checkpoint", 2, "another")) is None
     assert cache.take(key) is join and cache.take(key) is None and operators.fetch(key) is None

@@ -1,4 +1,5 @@
-"""The page "Semistream" without Airflow around it: on each database, with whatever it finds there, and what browsers are told."""
+"""The page "Semistream" without Airflow around it: on each database, with whatever it finds there,
+and what browsers are told."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from semistream.pipeline import steps, summary
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.schema import load_batches, load_commits, quality_runs, rejected_master, tuning_runs, unmatched
+from semistream.warehouse.schema import (
+    load_batches,
+    load_commits,
+    quality_runs,
+    rejected_master,
+    tuning_runs,
+    unmatched,
+)
 from semistream.warehouse.totals import read_totals
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
@@ -41,21 +49,28 @@ class Page:
         return self.client.get(path)
 
     def fill(self) -> None:
-        """Two batches and a drain of the app "sales" in two partitions, a proof and a tuning sweep."""
+        """Two batches and a drain of the app "sales" in two partitions, a proof and a tuning
+        sweep."""
         create_all(self.engine)
         ledger = Ledger(self.engine, "sales")
         for batch, drain, rows, waiting in ((0, 0, 2500, 10), (1, 0, 1500, 7), (1, 1, 0, 0)):
             load(ledger, batch, drain, rows, waiting)
         key = ledger.load_id({"batch": 0, "drain": 0, "partition": 0})
         with self.engine.begin() as c:
-            c.execute(unmatched.insert(), {"load_id": key, "load_row": 0, "fact_table": "fact_sales", "reason": "no_match",
-                                           "stream_id": "1", "tuple": "{}"})
+            c.execute(
+                unmatched.insert(),
+                {"load_id": key, "load_row": 0, "fact_table": "fact_sales", "reason": "no_match",
+                 "stream_id": "1", "tuple": "{}"})
             c.execute(quality_runs.insert(), {
-                "app": "sales", "fact_table": "fact_sales", "started_at": NOW, "seconds": 1.0, "from_batch": None, "to_batch": 1,
-                "to_drain": 1, "success": 1, "expectations": 12, "failed": "[]", "report": "nowhere.html"})
+                "app": "sales", "fact_table": "fact_sales", "started_at": NOW, "seconds": 1.0,
+                "from_batch": None, "to_batch": 1,
+                "to_drain": 1, "success": 1, "expectations": 12, "failed": "[]",
+                "report": "nowhere.html"})
             c.execute(tuning_runs.insert(), [
-                {"sweep": "sweep one", "point": n, "job": "tpch", "algorithm": "ssbj", "memory": 4_000_000, "partitions": 2,
-                 "parameters": "{}", "predicted_rate": 1.0, "rate": 12345.0, "rows_read": 1, "seconds": 1.0, "state": state,
+                {"sweep": "sweep one", "point": n, "job": "tpch", "algorithm": "ssbj",
+                 "memory": 4_000_000, "partitions": 2,
+                 "parameters": "{}", "predicted_rate": 1.0, "rate": 12345.0, "rows_read": 1,
+                 "seconds": 1.0, "state": state,
                  "error": "", "best": 1, "recommended": int(n == 0), "recorded_at": NOW}
                 for n, state in enumerate(("measured", "failed"))])
 
@@ -70,14 +85,18 @@ class Page:
 def load(ledger: Ledger, batch: int, drain: int, rows: int, waiting: int) -> None:
     """A batch in two partitions, the second with one tuple more."""
     for partition in (0, 1):
-        numbers = {"waiting_before": 0, "rows_read": rows + partition, "matched": rows, "unmatched": partition,
-                   "waiting": waiting + partition, "output_rows": rows, "cache_hits": rows // 2, "disk_tuples_read": 1,
-                   "bytes_read": 1, "r_cycles": 1.0, "service_rate": 1.0, "seconds": 1.0, "memory_budget": 2_000_000,
-                   "memory_peak": 1_000_000 + batch}
-        ledger.load({"app": ledger.app, "batch": batch, "drain": drain, "partition": partition, "algorithm": "ssbj",
+        numbers = {"waiting_before": 0, "rows_read": rows + partition, "matched": rows,
+                   "unmatched": partition,
+                   "waiting": waiting + partition, "output_rows": rows, "cache_hits": rows // 2,
+                   "disk_tuples_read": 1,
+                   "bytes_read": 1, "r_cycles": 1.0, "service_rate": 1.0, "seconds": 1.0,
+                   "memory_budget": 2_000_000, "memory_peak": 1_000_000 + batch}
+        ledger.load({"app": ledger.app, "batch": batch, "drain": drain, "partition": partition,
+                     "algorithm": "ssbj",
                      "master": "m", "master_version": f"v{batch}", "memory": {}, "rejected": {},
                      "state_file": "s", **numbers}, lambda c: None)
-    ledger.commit({"app": ledger.app, "batch": batch, "drain": drain, "job": "{}", "fact_table": "fact_sales", "sink": "sql",
+    ledger.commit({"app": ledger.app, "batch": batch, "drain": drain, "job": "{}",
+                   "fact_table": "fact_sales", "sink": "sql",
                    "partitions": 2, "source_offsets": "{}", "rows_read": 2 * rows + 1})
 
 
@@ -91,7 +110,8 @@ def make_page(tmp_path, monkeypatch, airflow_plugins):
         monkeypatch.setattr(semistream_page, "overview", semistream_page.Overview())
         return Page(tmp_path / "home", url, semistream_page.app)
 
-    open_to_all = {d.dependency: lambda: None for d in (semistream_page.may_read, semistream_page.may_stop)}
+    open_to_all = {d.dependency: lambda: None
+                   for d in (semistream_page.may_read, semistream_page.may_stop)}
     monkeypatch.setattr(semistream_page.app, "dependency_overrides", open_to_all)
     return make
 
@@ -114,12 +134,13 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     checkpoint = page.status("sales")
     shown = page.get()
     assert shown.status_code == 200 and 'id="error"' not in shown.text
-    for part in ("<td>sales</td>", "fact_sales", "8,003", "2.0 MB of 4.0 MB", "50.0%", "complete", "sweep one",
-                 "4.0 MB: ssbj, 12,345 tuples/s", "killed"):
+    for part in ("<td>sales</td>", "fact_sales", "8,003", "2.0 MB of 4.0 MB", "50.0%", "complete",
+                 "sweep one", "4.0 MB: ssbj, 12,345 tuples/s", "killed"):
         assert part in shown.text, part
-    numbers = ("rows_read", "matched", "unmatched", "waiting", "output_rows", "service_rate", "cache_share", "memory_peak",
-               "memory_budget", "batches")
-    (checkpoint / "summary.json").write_text(json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1)}))
+    numbers = ("rows_read", "matched", "unmatched", "waiting", "output_rows", "service_rate",
+               "cache_share", "memory_peak", "memory_budget", "batches")
+    (checkpoint / "summary.json").write_text(
+        json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1)}))
     screen = Console(width=120, record=True, file=open(tmp_path / "screen", "w"))  # noqa: SIM115
     told = summary.final_summary("sales", page.places)
     assert told["rejected_master"] == 0
@@ -129,18 +150,21 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     with page.engine.begin() as c:
         row = {"reason": "unparsable", "detail": "", "tuple": "", "rejected_at": NOW}
         master = c.scalar(select(load_batches.c.master).limit(1))
-        c.execute(rejected_master.insert(), [{"master": name} | row for name in (master, master, "another's")])
+        c.execute(rejected_master.insert(),
+                  [{"master": name} | row for name in (master, master, "another's")])
     screen.print(summary.summary_table(summary.final_summary("sales", page.places)))
     assert re.search(r"master rows left out\W+2\b", screen.export_text())
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
     assert steps.loaded_apps(page.places) == ["sales"]
     assert "yes: batches 0 to 1, 12 checks on 2026-01-02 03:04 UTC" in shown.text
-    with page.engine.begin() as connection:  # the whole fails, and then only what is new is found right
+    # the whole fails, and then only what is new is found right
+    with page.engine.begin() as connection:
         for n, success in enumerate((0, 1)):
             connection.execute(quality_runs.insert().values(
-                app="sales", fact_table="fact_sales", started_at=NOW, seconds=1.0, from_batch=1 if n else None,
-                from_drain=0 if n else None, to_batch=1, to_drain=0, success=success, expectations=12,
-                failed="[]" if success else '["fact_rows"]', report=""))
+                app="sales", fact_table="fact_sales", started_at=NOW, seconds=1.0,
+                from_batch=1 if n else None,
+                from_drain=0 if n else None, to_batch=1, to_drain=0, success=success,
+                expectations=12, failed="[]" if success else '["fact_rows"]', report=""))
     open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
     assert open_failure in summary.final_summary("sales", page.places)["complete"]
     until(lambda: open_failure in page.get().text, what="the failure on the page")
@@ -152,17 +176,21 @@ def test_totals_go_on_from_what_is_known(warehouse):
     load(ledger, 0, 0, 100, 5)
     with warehouse.connect() as c:
         known = read_totals(c)
-        assert (known["sales"].rows_read, known["sales"].waiting, known["sales"].batches) == (201, 11, 1)
+        assert (known["sales"].rows_read, known["sales"].waiting,
+                known["sales"].batches) == (201, 11, 1)
         assert read_totals(c, known=known)["sales"] is known["sales"]
     load(ledger, 0, 1, 0, 0)
     load(Ledger(warehouse, "other"), 0, 0, 7, 0)
     load(ledger, 1, 0, 50, 2)
     with warehouse.begin() as c:
-        c.execute(delete(load_batches).where(load_batches.c.batch == 0, load_batches.c.drain == 0, load_batches.c.app == "sales"))
-    with warehouse.connect() as c:  # nothing known already is read again: what is not there any more counts still
+        c.execute(delete(load_batches).where(load_batches.c.batch == 0, load_batches.c.drain == 0,
+                                             load_batches.c.app == "sales"))
+    # nothing known already is read again: what is not there any more counts still
+    with warehouse.connect() as c:
         totals = read_totals(c, known=known)
         assert list(totals) == ["other", "sales"] and totals["sales"].rows_read == 201 + 1 + 101
-        assert (totals["sales"].batches, totals["sales"].waiting, totals["sales"].master_version) == (2, 5, "v1")
+        assert (totals["sales"].batches, totals["sales"].waiting,
+                totals["sales"].master_version) == (2, 5, "v1")
         assert totals["sales"].memory_peak == 2_000_002
         assert list(read_totals(c, "other")) == ["other"]
         assert read_totals(c, "other")["other"] == totals["other"]
@@ -182,11 +210,15 @@ def test_totals_of_an_app_that_was_begun_anew_are_its_new_ones(warehouse):
     with warehouse.begin() as c:
         c.execute(load_commits.update().values(committed_at=NOW))
     with warehouse.connect() as c:
-        assert read_totals(c, known=known) == read_totals(c) and read_totals(c)["sales"].rows_read == 12
+        assert read_totals(c,
+                           known=known) == read_totals(c) and read_totals(
+                               c)["sales"].rows_read == 12
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 500, b"[]", b'{"state": "running"}', b'{"state": "odd", "pid": 1, "host": "h", '
-                                     b'"heartbeat": "never"}'], ids=["empty", "zeros", "list", "partial", "odd"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 500, b"[]", b'{"state": "running"}',
+                                     b'{"state": "odd", "pid": 1, "host": "h", '
+                                     b'"heartbeat": "never"}'],
+                         ids=["empty", "zeros", "list", "partial", "odd"])
 def test_a_damaged_status_is_shown_as_such(page, content):
     checkpoint = page.status("broken")
     page.status("whole")
@@ -208,18 +240,23 @@ def test_a_damaged_status_is_told_on_the_console_and_the_app_can_be_stopped(page
     assert cli.main(["status", "never"]) == 2
 
 
-@pytest.mark.parametrize("command", [["verify", "sales"], ["reset", "sales"], ["provision", "tpch"]], ids=" ".join)
-def test_a_server_that_is_not_there_is_told_on_the_console_in_one_line(monkeypatch, tmp_path, capsys, command):
+@pytest.mark.parametrize("command",
+                         [["verify", "sales"], ["reset", "sales"], ["provision", "tpch"]],
+                         ids=" ".join)
+def test_a_server_that_is_not_there_is_told_on_the_console_in_one_line(monkeypatch, tmp_path,
+                                                                       capsys, command):
     from semistream import cli
 
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
     monkeypatch.setenv("WAREHOUSE_URL", "mysql+pymysql://u:hush-hush@127.0.0.1:1/dw")
     assert cli.main(command) == 1
     told = capsys.readouterr().err
-    assert told.startswith("Failed: ") and "Can't connect" in told and told.count("\n") == 1 and "hush" not in told
+    assert told.startswith(
+        "Failed: ") and "Can't connect" in told and told.count("\n") == 1 and "hush" not in told
 
 
-def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(page, tmp_path, monkeypatch):
+def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(page, tmp_path,
+                                                                        monkeypatch):
     import semistream_page
 
     assert "8,003" in page.get().text
@@ -262,9 +299,10 @@ def test_a_server_that_is_not_there_or_says_nothing_does_not_hold_the_page_up(ma
         assert time.monotonic() - begun < 8
 
 
-@pytest.mark.parametrize("url", ["mysql+pymysql//u:secret@h/d", "mysql+pymysql://u:secret@h:port/d", "oracle://u:secret@h/d",
-                                 "?"])
-def test_a_warehouse_that_cannot_be_is_told_without_its_password(tmp_path, monkeypatch, make_page, url):
+@pytest.mark.parametrize("url", ["mysql+pymysql//u:secret@h/d", "mysql+pymysql://u:secret@h:port/d",
+                                 "oracle://u:secret@h/d", "?"])
+def test_a_warehouse_that_cannot_be_is_told_without_its_password(tmp_path, monkeypatch, make_page,
+                                                                 url):
     import semistream_page
 
     make_page(f"sqlite:///{tmp_path / 'warehouse.db'}").engine.dispose()
@@ -296,11 +334,14 @@ def test_browsers_are_told_what_an_answer_may_do(page):
     reports = page.places.reports
     reports.mkdir(parents=True)
     (reports / "r.html").write_text("<script>alert(1)</script>")
-    for path in ("/", "/live", "/report/r.html", "/reports/r.html", "/reports/no.html", "/static/semistream.js"):
+    for path in ("/", "/live", "/report/r.html", "/reports/r.html", "/reports/no.html",
+                 "/static/semistream.js"):
         headers = page.get(path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy and "frame-ancestors 'self'" in policy and "base-uri 'none'" in policy, path
-        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "SAMEORIGIN", path
+        assert headers[
+            "x-content-type-options"] == "nosniff" and headers[
+                "x-frame-options"] == "SAMEORIGIN", path
     assert "script-src" not in page.get("/reports/r.html").headers["content-security-policy"]
     assert "<script>" not in page.get().text and "<style" not in page.get().text
 
@@ -316,7 +357,8 @@ def test_what_is_no_report_is_not_found(page, path):
     ("127.0.0.1:8080", "http://127.0.0.1:8080", True),
     ("inner:8080", "https://airflow.example", True),  # a proxy asks under a name of its own
     ("localhost:8080", "http://localhost:9999", False),
-    ("rebound.example:8080", "http://rebound.example:8080", False),  # a name that was made to lead here
+    # a name that was made to lead here
+    ("rebound.example:8080", "http://rebound.example:8080", False),
     ("airflow.example", "http://airflow.example", False),
     ("localhost:8080", "null", False),
     ("localhost:8080", None, False),
@@ -339,7 +381,8 @@ class Served:
             self.port = s.getsockname()[1]
 
     def __enter__(self) -> str:
-        self._server = uvicorn.Server(uvicorn.Config(self.app, port=self.port, log_level="error", timeout_graceful_shutdown=1))
+        self._server = uvicorn.Server(uvicorn.Config(self.app, port=self.port, log_level="error",
+                                                     timeout_graceful_shutdown=1))
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         until(lambda: self._server.started, 30, "the server")
@@ -351,7 +394,8 @@ class Served:
 
 
 def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path):
-    """In the states that are shown worst: a damaged status, a dead app, a warehouse that is away; then nobody answers at all."""
+    """In the states that are shown worst: a damaged status, a dead app, a warehouse that is away;
+    then nobody answers at all."""
     from test_ui import chromium, find, forbidden
 
     (page.status("broken") / "status.json").write_bytes(b"")
@@ -360,13 +404,16 @@ def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path
     try:
         with served as url:
             driver.get(url)
-            assert "8,003" in find(driver, "#ledger").text and "unknown" in find(driver, "#apps").text
-            assert find(driver, "h1").value_of_css_property("font-size") == "20px"  # its style is let in
+            assert "8,003" in find(driver,
+                                   "#ledger").text and "unknown" in find(driver, "#apps").text
+            # its style is let in
+            assert find(driver, "h1").value_of_css_property("font-size") == "20px"
             page.engine.dispose()
             for file in tmp_path.glob("warehouse.db*"):
                 file.rename(tmp_path / f"away-{file.name}")
             (tmp_path / "warehouse.db").write_bytes(b"no database" * 1000)
-            assert "read" in find(driver, "#error", 20).text and "8,003" in find(driver, "#ledger").text
+            assert "read" in find(driver, "#error",
+                                  20).text and "8,003" in find(driver, "#ledger").text
             driver.save_screenshot(str(tmp_path / "warehouse-gone.png"))
             assert forbidden(driver) == []
         assert "Airflow does not answer. What is shown here is" in find(driver, "#stale", 20).text
@@ -375,6 +422,7 @@ def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path
         with served:
             until(lambda: not driver.find_element("id", "stale").is_displayed(), 20, "an answer")
             find(driver, "#ended").click()
-            assert "dead" not in find(driver, "main").text and "None runs" in find(driver, "main").text
+            assert "dead" not in find(driver,
+                                      "main").text and "None runs" in find(driver, "main").text
     finally:
         driver.quit()

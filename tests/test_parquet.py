@@ -1,4 +1,5 @@
-"""Parquet files of the stream that the tasks read themselves: when they can, and that it is what Spark would give."""
+"""Parquet files of the stream that the tasks read themselves: when they can, and that it is what
+Spark would give."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -23,25 +24,41 @@ OF = "JOIN load_batches USING (load_id) WHERE app"
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_load, monkeypatch, partitions):
-    """Of every partition the same numbers, tuples without a key left out: those may be any partition's."""
+def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_load, monkeypatch,
+                                                                 partitions):
+    """Of every partition the same numbers, tuples without a key left out: those may be any
+    partition's."""
     for rows in (3000, 0, 2000):
         sqlite_load.add_file(rows)
     asked, sampled = [], []
-    monkeypatch.setattr(micro_batch, "can_read", lambda *a: asked.append(parquet.can_read(*a)) or asked[-1])
-    monkeypatch.setattr(micro_batch, "first_tuples", lambda *a: sampled.append(parquet.first_tuples(*a)) or sampled[-1])
-    sqlite_load.run(spark, app="tasks", partitions=partitions, algorithm="ssbj", parameters={"disk_tuples": 64})
-    assert [sample.num_rows for sample in sampled] == ([3000] if partitions > 1 else []), "one operator has no question"
+    monkeypatch.setattr(micro_batch, "can_read",
+                        lambda *a: asked.append(parquet.can_read(*a)) or asked[-1])
+    monkeypatch.setattr(micro_batch, "first_tuples",
+                        lambda *a: sampled.append(parquet.first_tuples(*a)) or sampled[-1])
+    sqlite_load.run(spark, app="tasks", partitions=partitions, algorithm="ssbj",
+                    parameters={"disk_tuples": 64})
+    assert [sample.num_rows for sample in sampled] == ([3000] if partitions > 1
+                                                       else []), "one operator has no question"
     monkeypatch.setattr(micro_batch, "can_read", lambda *_: False)
-    sqlite_load.run(spark, app="spark", partitions=partitions, algorithm="ssbj", parameters={"disk_tuples": 64})
+    sqlite_load.run(spark, app="spark", partitions=partitions, algorithm="ssbj",
+                    parameters={"disk_tuples": 64})
     assert len(asked) >= 3 and all(asked) and len(sampled) <= 1
-    rows = [Counter(sqlite_load.query(f"SELECT batch, drain, partition, matched FROM load_batches b WHERE app = '{name}'"))
+    rows = [
+        Counter(
+            sqlite_load.query(f"SELECT batch, drain, partition, matched FROM load_batches b WHERE "
+                              f"app = '{name}'"))
             for name in ("tasks", "spark")]
     assert rows[0] == rows[1] and rows[0].total() >= 3 * partitions
-    facts = [Counter(sqlite_load.query(f"SELECT batch, partition, id, sku, name FROM fact_sales {OF} = '{name}'"))
+    facts = [
+        Counter(
+            sqlite_load.query(f"SELECT batch, partition, id, sku, name FROM fact_sales {OF} = "
+                              f"'{name}'"))
              for name in ("tasks", "spark")]
     same(*facts)
-    lost = [Counter(sqlite_load.query(f"SELECT stream_id, tuple, unmatched.reason FROM unmatched {OF} = '{name}'"))
+    lost = [
+        Counter(
+            sqlite_load.query(f"SELECT stream_id, tuple, unmatched.reason FROM unmatched {OF} = "
+                              f"'{name}'"))
             for name in ("tasks", "spark")]
     same(*lost)
 
@@ -56,16 +73,18 @@ def test_tasks_decode_row_groups_for_each_other(spark, sqlite_load):
     progress = Progress.read(checkpoint)
     files = tuple(SourceLog(checkpoint / "query", "parquet").files(progress.batch))
     batch = str(checkpoint), progress.batch, files, progress.plan
-    given = [{piece for piece, _ in ask((batch, partition), 1 - partition, 0)[1]} for partition in (0, 1)]
+    given = [{piece for piece, _ in ask((batch, partition), 1 - partition, 0)[1]}
+             for partition in (0, 1)]
     assert given[0] >= {0, 2} and given[1] >= {1, 3} and given[0] | given[1] == {0, 1, 2, 3}
     sqlite_load.check()
 
 
 def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, monkeypatch):
-    """Tuples without a key, or of a very frequent one, are in other partitions where Spark reads: one of five is to be done
-    again."""
+    """Tuples without a key, or of a very frequent one, are in other partitions where Spark reads:
+    one of five is to be done again."""
     sqlite_load.add_file(3000)
-    settings = {"partitions": 5, "join_type": "left", "algorithm": "ssbj", "parameters": {}, "memory": "2MB"}
+    settings = {"partitions": 5, "join_type": "left", "algorithm": "ssbj", "parameters": {},
+                "memory": "2MB"}
     commit = SqlSink.commit
 
     def fails(*_):
@@ -112,11 +131,14 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(sqlite_load, tmp_path, monkeypa
     version = next((sqlite_load.places.snapshots / "part").glob("v*"))
     plan = Plan("ssbj", 1_000_000, "inner", {}, ON, None, 2, str(version))
     stream = pa.schema([("sku", pa.string()), ("text", pa.string())])
-    keys, texts = [f"c{i}" if i % 10 else None for i in range(1000)], [f"{i:1000}" for i in range(1000)]
+    keys, texts = [f"c{i}" if i % 10 else None
+                   for i in range(1000)], [f"{i:1000}" for i in range(1000)]
     rows = pa.table({"sku": keys, "text": texts}, stream)
     pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
-    pieces = [list(parquet.read_partition([str(tmp_path / "wide.parquet")], plan, stream, p)) for p in (0, 1)]
-    assert max(piece.nbytes for of in pieces for piece in of) < 100_000 and min(map(len, pieces)) >= 10
+    pieces = [list(parquet.read_partition([str(tmp_path / "wide.parquet")], plan, stream, p))
+              for p in (0, 1)]
+    assert max(piece.nbytes for of in pieces
+               for piece in of) < 100_000 and min(map(len, pieces)) >= 10
     read = [pa.Table.from_batches(of) for of in pieces]
     same(Counter(pa.concat_tables(read)["text"].to_pylist()), Counter(rows["text"].to_pylist()))
     assert read[0]["sku"].null_count + read[1]["sku"].null_count == 100

@@ -28,7 +28,8 @@ def load(tmp_path):
 
 def plan_of(load, partitions):
     version = load.places.snapshots / "part" / "v000001"
-    return Plan("elevatorjoin", 100_000, "inner", {"disk_tuples": 64}, ON, COLUMNS, partitions, str(version))
+    return Plan("elevatorjoin", 100_000, "inner", {"disk_tuples": 64}, ON, COLUMNS, partitions,
+                str(version))
 
 
 def sample(load, rows, hottest=0.0):
@@ -48,13 +49,16 @@ def tuples_of(plan, tuples):
 def test_partitions_of_a_skewed_stream_get_as_many_tuples(load, partitions):
     asked, seen, later = plan_of(load, partitions), sample(load, 20_000), sample(load, 20_000)
     plan = asked.balance(seen)
-    assert tuples_of(plan, seen).max() <= EVEN * len(seen) / partitions < tuples_of(asked, seen).max()
+    assert tuples_of(plan,
+                     seen).max() <= EVEN * len(seen) / partitions < tuples_of(asked, seen).max()
     assert tuples_of(plan, later).max() <= EVEN**2 * len(seen) / partitions
     needed = [plan.relation(p) for p in range(partitions)]
     dealt = [b for b, owner in enumerate(plan.owners) if owner == DEALT]
-    assert len(dealt) == (2 if partitions == 8 else 0)  # the most frequent keys have a quarter and a tenth of the stream
+    # the most frequent keys have a quarter and a tenth of the stream
+    assert len(dealt) == (2 if partitions == 8 else 0)
     with closing(SnapshotRelation(plan.snapshot, buckets=dealt)) as everyones:
-        assert sum(r.tuple_count for r in needed) == load.parts + (partitions - 1) * everyones.tuple_count
+        assert sum(r.tuple_count
+                   for r in needed) == load.parts + (partitions - 1) * everyones.tuple_count
     slowest, tuples = plan.slowest(seen)
     assert tuples["sku"].null_count == 0
     assert needed[slowest].tuple_count > 0.9 * load.parts / partitions
@@ -108,7 +112,9 @@ def test_of_few_tuples_all_partitions_get_as_much_of_r(load):
 
 def test_what_is_about_even_stays_as_it_is(load):
     asked = plan_of(load, 4)
-    assert asked.balance(sample(load, 0)) == asked and plan_of(load, 1).balance(sample(load, 10)).owners == ()
+    assert asked.balance(sample(load, 0)) == asked and plan_of(load,
+                                                               1).balance(
+                                                                   sample(load, 10)).owners == ()
     former = asked.balance(sample(load, 20_000))
     seen = sample(load, 20_000)
     assert asked.balance(seen).owners != former.owners == asked.balance(seen, former).owners
@@ -130,7 +136,9 @@ def test_spark_places_tuples_as_tasks_do(spark, load, balanced):
     df = spark.createDataFrame(pa.Table.from_batches([tuples]))
 
     def placed(df):
-        rows = df.withColumn("partition", partition_expression(placement)).orderBy("id").toArrow().combine_chunks()
+        rows = df.withColumn("partition",
+                             partition_expression(placement)).orderBy(
+                                 "id").toArrow().combine_chunks()
         assert rows.drop_columns(["partition"]).to_batches()[0] == tuples
         return rows["partition"].to_numpy()
 
@@ -139,7 +147,8 @@ def test_spark_places_tuples_as_tasks_do(spark, load, balanced):
     assert found[~dealt].tolist() == placement.partitions(tuples)[~dealt].tolist()
     shares = np.bincount(found[dealt], minlength=3) / dealt.sum()
     assert shares.min() > 0.25 if balanced else dealt.sum() == tuples["sku"].null_count
-    assert placed(df.repartition(5)).tolist() == found.tolist()  # a task that is tried again gets what it got
+    # a task that is tried again gets what it got
+    assert placed(df.repartition(5)).tolist() == found.tolist()
 
 
 def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
@@ -156,7 +165,9 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
     assert json.loads(progress.read_text())["values"]["plan"]["owners"] == owners
     read = dict(load.query("SELECT partition, sum(rows_read) FROM load_batches GROUP BY partition"))
     assert max(read.values()) <= 1.1 * min(read.values())
-    modulo = plan_of(load, 2).placement(STREAM).partitions(pa.RecordBatch.from_pylist(load.stream, STREAM))
+    modulo = plan_of(load,
+                     2).placement(STREAM).partitions(
+                         pa.RecordBatch.from_pylist(load.stream, STREAM))
     apart = np.bincount(modulo)
     assert apart.max() > 1.2 * apart.min()
 
@@ -171,5 +182,6 @@ def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, by_spark)
     pq.write_table(tuples, load.stream_directory / "part-00000.parquet")
     load.run(spark, partitions=4)
     load.check()
-    read = [rows for rows, in load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")]
+    read = [rows for rows,
+            in load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")]
     assert len(read) == 4 and max(read) <= 1.15 * min(read)

@@ -18,12 +18,15 @@ from semistream.provisioning.spark import Publish, PublishSettings
 APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
 ROWS = 3000
 MASTER = pa.table({
-    "id": pa.array(range(ROWS)), "code": [f"k{i * 7919 % 1000}" if i % 50 else None for i in range(ROWS)],
+    "id": pa.array(range(ROWS)),
+    "code": [f"k{i * 7919 % 1000}" if i % 50 else None for i in range(ROWS)],
     "day": [dt.date(2020, 1, 1) + dt.timedelta(i % 40) for i in range(ROWS)],
                    "name": [f"näme {i}" if i % 3 else None for i in range(ROWS)],
-    "at": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i) for i in range(ROWS)],
+    "at": pa.array(
+        [dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i) for i in range(ROWS)],
                    pa.timestamp("us", "UTC")),
-    "local": pa.array([dt.datetime(2024, 1, 1) + dt.timedelta(hours=i) for i in range(ROWS)], pa.timestamp("us")),
+    "local": pa.array([dt.datetime(2024, 1, 1) + dt.timedelta(hours=i) for i in range(ROWS)],
+                      pa.timestamp("us")),
     "clock": pa.array([dt.time(i % 24, 1, 2, i) for i in range(ROWS)], pa.time64("us")),
     "price": pa.array(range(ROWS)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 4)),
                    "raw": [bytes([i % 256]) for i in range(ROWS)]})
@@ -48,12 +51,16 @@ def job(places, on) -> Job:
 
 def contents(root):
     relation = open_snapshot(root)
-    rows = [r for i in range(relation.partition_count) for r in relation.read(i, relation.schema.names).to_pylist()]
-    return relation.manifest, sorted(rows, key=lambda r: r["m_sk"]), [relation.read_codes(i).tolist()
-                                                                      for i in range(relation.partition_count)]
+    rows = [r for i in range(relation.partition_count)
+            for r in relation.read(i, relation.schema.names).to_pylist()]
+    return relation.manifest, sorted(rows,
+                                     key=lambda r: r["m_sk"]), [relation.read_codes(i).tolist()
+                                                                for i
+                                                                in range(relation.partition_count)]
 
 
-@pytest.mark.parametrize("on", [["id"], ["code"], ["code", "day"]], ids=["exact", "string", "composite"])
+@pytest.mark.parametrize("on", [["id"], ["code"], ["code", "day"]],
+                         ids=["exact", "string", "composite"])
 def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on):
     spec = job(places, on)
     provision(spec, warehouse)
@@ -65,15 +72,18 @@ def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on
     ours, rows, codes = contents(places.snapshots / "m")
     theirs, expected, expected_codes = contents(places.home / "library" / "m")
     assert rows == expected and codes == expected_codes and len(rows) == ROWS - theirs.null_keys
-    for field in ("schema", "key_columns", "tuple_count", "null_keys", "unique", "bucket_count", "page_tuples", "source"):
+    for field in ("schema", "key_columns", "tuple_count", "null_keys", "unique", "bucket_count",
+                  "page_tuples", "source"):
         assert getattr(ours, field) == getattr(theirs, field)
 
 
-def test_a_table_that_changes_while_it_is_read_is_not_published(spark, warehouse, places, monkeypatch):
+def test_a_table_that_changes_while_it_is_read_is_not_published(spark, warehouse, places,
+                                                                monkeypatch):
     spec = job(places, ["id"])
     provision(spec, warehouse)
     app = Publish(PublishSettings(job="j"), spec, places)
-    pq.write_table(MASTER.slice(0, 10).set_column(3, "name", pa.array(["new"] * 10)), places.home / "m.parquet")
+    pq.write_table(MASTER.slice(0, 10).set_column(3, "name", pa.array(["new"] * 10)),
+                   places.home / "m.parquet")
     provision(spec, warehouse)
     with pytest.raises(Exception, match="changed while it was read"):
         app.run(spark)
@@ -83,11 +93,14 @@ def test_a_table_that_changes_while_it_is_read_is_not_published(spark, warehouse
 def test_the_app_by_command(warehouse, places, warehouse_url):
     spec = values(["code"])
     (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
-    environment = os.environ | {"SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": warehouse_url, "PYSPARK_SUBMIT_ARGS":
-                                "--master local[1] --driver-memory 600m --conf spark.ui.enabled=false pyspark-shell"}
+    environment = os.environ | {"SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": warehouse_url,
+                                "PYSPARK_SUBMIT_ARGS":
+                                "--master local[1] --driver-memory 600m --conf "
+                                "spark.ui.enabled=false pyspark-shell"}
 
     def run(*arguments):
-        return subprocess.run([sys.executable, APP, *arguments], env=environment, cwd=places.home, capture_output=True, text=True)
+        return subprocess.run([sys.executable, APP, *arguments], env=environment, cwd=places.home,
+                              capture_output=True, text=True)
 
     unprovisioned = run("--job", "job.yaml")
     assert unprovisioned.returncode == 2 and "semistream provision" in unprovisioned.stderr

@@ -27,33 +27,53 @@ from semistream.warehouse.checksum import as_stored, checksum
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.proof import read_proof
-from semistream.warehouse.schema import load_apps, load_batches, load_commits, masters, quality_runs, unmatched
-from semistream.warehouse.tables import ROW_KEY, arrow_schema, dimension_table, ensure, existing_table, fact_table
+from semistream.warehouse.schema import (
+    load_apps,
+    load_batches,
+    load_commits,
+    masters,
+    quality_runs,
+    unmatched,
+)
+from semistream.warehouse.tables import (
+    ROW_KEY,
+    arrow_schema,
+    dimension_table,
+    ensure,
+    existing_table,
+    fact_table,
+)
 
 BATCHES, PER_BATCH, PARTITIONS = 3, 60, 2
-MASTER = pa.schema([pa.field("sku", pa.string()), pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)),
+MASTER = pa.schema([pa.field("sku", pa.string()), pa.field("name", pa.string()),
+                    pa.field("price", pa.decimal128(12, 2)),
                     pa.field("colour", pa.string()), pa.field("day", pa.date32())])
-STREAM = pa.schema([pa.field("order_id", pa.int64()), pa.field("sku", pa.string()), pa.field("quantity", pa.int32()),
-                    pa.field("day", pa.date32())])
-ADDED = pa.schema([pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)), pa.field("colour", pa.string()),
-                   pa.field("sales_day", pa.date32())])
+STREAM = pa.schema([pa.field("order_id", pa.int64()), pa.field("sku", pa.string()),
+                    pa.field("quantity", pa.int32()), pa.field("day", pa.date32())])
+ADDED = pa.schema([pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)),
+                   pa.field("colour", pa.string()), pa.field("sales_day", pa.date32())])
 
 
 def products(many: bool = False) -> list[dict]:
     """Master rows; `many`: two for every sku."""
-    return [{"sku": f"p{i // 2 if many else i:02d}", "name": f"Product {i} 100%: 'new'", "price": Decimal(i * 125) / 100,
-             "colour": None if i % 4 == 0 else f"colour {i}", "day": date(2026, 1, 1 + i % 28)} for i in range(40)]
+    return [{"sku": f"p{i // 2 if many else i:02d}", "name": f"Product {i} 100%: 'new'",
+             "price": Decimal(i * 125) / 100,
+             "colour": None if i % 4 == 0 else f"colour {i}", "day": date(2026, 1, 1 + i % 28)}
+            for i in range(40)]
 
 
 def orders(batch: int) -> list[dict]:
     """Stream tuples; every 10th has a sku without a product, every 15th has none."""
     first = batch * PER_BATCH
-    return [{"order_id": i, "sku": None if i % 15 == 14 else f"x{i}" if i % 10 == 9 else f"p{i * 7 % 20:02d}", "quantity": i % 5,
+    return [{"order_id": i,
+             "sku": None if i % 15 == 14 else f"x{i}" if i % 10 == 9 else f"p{i * 7 % 20:02d}",
+             "quantity": i % 5,
              "day": date(2026, 2, 1 + i % 28)} for i in range(first, first + PER_BATCH)]
 
 
 class Loader:
-    """Fills a warehouse as the streaming app does: batch after batch, partition by partition, with tuples that wait."""
+    """Fills a warehouse as the streaming app does: batch after batch, partition by partition, with
+    tuples that wait."""
 
     def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
         self.url, self.directory, self.left = url, directory / "orders", left
@@ -63,11 +83,13 @@ class Loader:
         assert Ledger(self.engine, "sales").number() == 1
         business = ["sku", "name"] if many else ["sku"]
         self.job = Job.load({
-            "name": "sales", "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
+            "name": "sales",
+            "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
             "master": {"name": "sales", "business_key": business}, "on": {"sku": "sku"},
             "columns": ["name", "price", "colour", "day"], "fact_table": "fact_sales"})
         self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, ["sku"]))
-        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, "sales", ADDED, ["order_id"], index_ids=left))
+        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, "sales", ADDED,
+                                                   ["order_id"], index_ids=left))
         with self.engine.begin() as connection:
             bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))
         self.version, self.waiting = "v000001", {p: [] for p in range(PARTITIONS)}
@@ -88,12 +110,16 @@ class Loader:
     def _commit(self, batch: int, drain: int, rows: list[dict], files: list[Path]) -> None:
         with self.engine.begin() as connection:
             for p in range(PARTITIONS):
-                self._partition(connection, batch, drain, p, [r for r in rows if r["order_id"] % PARTITIONS == p])
+                self._partition(connection, batch, drain, p,
+                                [r for r in rows if r["order_id"] % PARTITIONS == p])
             connection.execute(load_commits.insert().values(
-                app="sales", batch=batch, drain=drain, fact_table="fact_sales", sink="sql", partitions=PARTITIONS,
-                source_offsets=source_offsets(files), source_listed=time.time(), rows_read=len(rows), committed_at=now()))
+                app="sales", batch=batch, drain=drain, fact_table="fact_sales", sink="sql",
+                partitions=PARTITIONS,
+                source_offsets=source_offsets(files), source_listed=time.time(),
+                rows_read=len(rows), committed_at=now()))
 
-    def _partition(self, connection: sa.Connection, batch: int, drain: int, partition: int, rows: list[dict]) -> None:
+    def _partition(self, connection: sa.Connection, batch: int, drain: int, partition: int,
+                   rows: list[dict]) -> None:
         before = self.waiting[partition]
         waits = set() if drain else {r["order_id"] for r in rows if r["order_id"] % 7 == 3}
         finished = before + [r for r in rows if r["order_id"] not in waits]
@@ -103,17 +129,20 @@ class Loader:
         facts, kept = [], []
         for r in finished:
             for m in self.products.get(r["sku"], []):
-                facts.append({**r, "sales_sk": m["sales_sk"], "name": m["name"], "price": m["price"], "colour": m["colour"],
+                facts.append({**r, "sales_sk": m["sales_sk"], "name": m["name"],
+                              "price": m["price"], "colour": m["colour"],
                               "sales_day": m["day"], "load_id": key, "load_row": len(facts)})
             if r["sku"] not in self.products:
                 kept.append({"load_id": key, "load_row": len(kept), "fact_table": "fact_sales",
                              "reason": "null_key" if r["sku"] is None else "no_match",
                              "stream_id": str(r["order_id"]), "tuple": json.dumps(r, default=str)})
                 if self.left:
-                    facts.append({**dict.fromkeys(c.name for c in self.fact.columns), **r, "load_id": key,
-                                  "load_row": len(facts)})
-        schema = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED, pa.field("load_id", pa.int64()),
-                            pa.field("load_row", pa.int32())])
+                    facts.append(
+                        {**dict.fromkeys(c.name for c in self.fact.columns), **r, "load_id": key,
+                         "load_row": len(facts)})
+        schema = pa.schema(
+            [*STREAM, pa.field("sales_sk", pa.int64()), *ADDED, pa.field("load_id", pa.int64()),
+             pa.field("load_row", pa.int32())])
         written = pa.Table.from_pylist(facts, schema)
         bulk_insert(connection, self.fact, written)
         put_aside = pa.Table.from_pylist(kept, pa.schema([(name, pa.string()) for name in KEPT]))
@@ -121,17 +150,22 @@ class Loader:
             connection.execute(unmatched.insert(), kept)
         reasons = {k: sum(u["reason"] == k for u in kept) for k in ("null_key", "no_match")}
         connection.execute(load_batches.insert().values(
-            **lineage, load_id=key, algorithm="ssbj", master="sales", master_version=self.version, waiting_before=len(before),
+            **lineage, load_id=key, algorithm="ssbj", master="sales", master_version=self.version,
+            waiting_before=len(before),
             rows_read=len(rows), matched=len(finished) - len(kept), unmatched=len(kept),
             waiting=len(self.waiting[partition]), output_rows=len(facts), cache_hits=0,
-            disk_tuples_read=0, bytes_read=0, r_cycles=0, service_rate=0, seconds=0, memory_budget=0,
-            memory_peak=0, memory="{}", rejected=json.dumps(reasons), state_file="", committed_at=now(),
-            facts_checksum=checksum(as_stored(written.drop_columns(list(ROW_KEY)), connection.dialect.name)),
+            disk_tuples_read=0, bytes_read=0, r_cycles=0, service_rate=0, seconds=0,
+            memory_budget=0,
+            memory_peak=0, memory="{}", rejected=json.dumps(reasons), state_file="",
+            committed_at=now(),
+            facts_checksum=checksum(
+                as_stored(written.drop_columns(list(ROW_KEY)), connection.dialect.name)),
             unmatched_checksum=checksum(put_aside)))
 
 
 def source_offsets(files: list[Path]) -> str:
-    return json.dumps({"format": "parquet", "offsets": [], "start": None, "files": [str(f) for f in files]} if files else {})
+    return json.dumps({"format": "parquet", "offsets": [], "start": None,
+                       "files": [str(f) for f in files]} if files else {})
 
 
 def now() -> datetime:
@@ -158,11 +192,14 @@ def test_sound(warehouse_url, tmp_path):
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
     assert len(result.results) == 20 and not result.notes
-    assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24, "unmatched: no_match": 12,
-                              "unmatched: null_key": 12, "waiting": 0, "output rows": 156, "batches": 3}
+    assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24,
+                              "unmatched: no_match": 12,
+                              "unmatched: null_key": 12, "waiting": 0, "output rows": 156,
+                              "batches": 3}
     with loader.engine.connect() as connection:
         run = connection.execute(sa.select(quality_runs)).one()
-    assert (run.app, run.fact_table, run.success, run.from_batch, run.to_batch, run.to_drain, run.failed) == (
+    assert (run.app, run.fact_table, run.success, run.from_batch, run.to_batch, run.to_drain,
+            run.failed) == (
         "sales", "fact_sales", 1, None, 2, 1, "[]")
     assert run.report == str(result.report)
     assert sa.inspect(loader.engine).get_table_names() == tables, "staging tables are left"
@@ -171,12 +208,14 @@ def test_sound(warehouse_url, tmp_path):
 def test_sound_many_to_many(warehouse_url, tmp_path):
     loader = Loader(warehouse_url, tmp_path, many=True)
     loader.load(range(BATCHES))
-    assert loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 312
+    assert loader.engine.connect().scalar(sa.select(sa.func.count())
+                                          .select_from(loader.fact)) == 312
     assert failed(check(loader, tmp_path / "reports")) == set()
     one = sa.select(sa.func.min(loader.fact.c.sales_sk)).where(loader.fact.c.order_id == 20)
     with loader.engine.begin() as connection:
         sk = connection.scalar(one)
-        connection.execute(loader.fact.delete().where(loader.fact.c.order_id == 20, loader.fact.c.sales_sk == sk))
+        connection.execute(loader.fact.delete()
+                           .where(loader.fact.c.order_id == 20, loader.fact.c.sales_sk == sk))
     result = check(loader, tmp_path / "reports")
     assert failed(result) == {"fact_rows", "same_rows", "sample_joined"}
     assert [(r["order_id"], r["sales_sk"]) for r in rows_of(result, "sample_joined")] == [(20, sk)]
@@ -185,10 +224,12 @@ def test_sound_many_to_many(warehouse_url, tmp_path):
 def test_sound_left_join(warehouse_url, tmp_path):
     loader = Loader(warehouse_url, tmp_path, left=True)
     loader.load(range(BATCHES))
-    assert loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 180
+    assert loader.engine.connect().scalar(sa.select(sa.func.count())
+                                          .select_from(loader.fact)) == 180
     assert failed(check(loader, tmp_path / "reports")) == set()
     with loader.engine.begin() as connection:
-        connection.execute(loader.fact.update().where(loader.fact.c.order_id == 20).values(sales_sk=None))
+        connection.execute(loader.fact.update().where(loader.fact.c.order_id == 20)
+                           .values(sales_sk=None))
     result = check(loader, tmp_path / "reports")
     assert failed(result) == {"surrogate_keys", "same_rows"}
     assert rows_of(result, "surrogate_keys")[0]["order_id"] == 20
@@ -198,15 +239,20 @@ Break = Callable[[sa.Connection, Loader], None]
 
 
 def on_fact(where: str, **values) -> Break:
-    return lambda connection, loader: change(connection, f"UPDATE fact_sales SET {sets(connection, values)} WHERE {where}")
+    return lambda connection, loader: change(connection, f"UPDATE fact_sales SET "
+                                                         f"{sets(connection, values)} WHERE "
+                                                         f"{where}")
 
 
-def on(table: sa.Table, batch: int, drain: int = 0, partition: int | None = 0, **changes: str) -> Break:
+def on(table: sa.Table, batch: int, drain: int = 0, partition: int | None = 0,
+       **changes: str) -> Break:
     """Changes are SQL expressions."""
     def run(connection: sa.Connection, loader: Loader) -> None:
         where = [table.c.app == "sales", table.c.batch == batch, table.c.drain == drain]
-        where += [table.c.partition == partition] if "partition" in table.c and partition is not None else []
-        done = connection.execute(table.update().where(*where).values({k: sa.literal_column(v) for k, v in changes.items()}))
+        where += [table.c.partition
+                  == partition] if "partition" in table.c and partition is not None else []
+        done = connection.execute(table.update().where(*where)
+                                  .values({k: sa.literal_column(v) for k, v in changes.items()}))
         assert done.rowcount == 1
     return run
 
@@ -231,12 +277,14 @@ def sets(connection: sa.Connection, values: dict) -> str:
 
 
 def duplicate(connection: sa.Connection, loader: Loader) -> None:
-    row = connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20)).mappings().one()
+    row = connection.execute(sa.select(loader.fact)
+                             .where(loader.fact.c.order_id == 20)).mappings().one()
     connection.execute(loader.fact.insert().values({**row, "load_row": 999}))
 
 
 def shorten_source(connection: sa.Connection, loader: Loader) -> None:
-    pq.write_table(pa.Table.from_pylist(orders(1)[:-1], STREAM), loader.directory / "orders-1.parquet")
+    pq.write_table(pa.Table.from_pylist(orders(1)[:-1], STREAM),
+                   loader.directory / "orders-1.parquet")
 
 
 def add_product(connection: sa.Connection, loader: Loader) -> None:
@@ -246,76 +294,106 @@ def add_product(connection: sa.Connection, loader: Loader) -> None:
 BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
     "a fact is deleted": (sql("DELETE FROM fact_sales WHERE order_id = 20"), {
         "same_rows": {"batch": 0, "drain": 0, "partition": 0, "table": "fact_sales"},
-        "fact_rows": {"batch": 0, "drain": 0, "partition": 0}, "none_missing": {"order_id": 20, "source_batch": 0}}, {}),
+        "fact_rows": {"batch": 0, "drain": 0, "partition": 0},
+        "none_missing": {"order_id": 20, "source_batch": 0}}, {}),
     "a fact is there twice": (duplicate, {
         "same_rows": {"batch": 0},
-        "fact_rows": {"batch": 0}, "no_duplicates": {"order_id": 20, "rows_in_warehouse": 2, "rows_in_source": 1}}, {}),
+        "fact_rows": {"batch": 0},
+        "no_duplicates": {"order_id": 20, "rows_in_warehouse": 2, "rows_in_source": 1}}, {}),
     "a stream id is changed": (on_fact("order_id = 20", order_id=99999), {
         "same_rows": {"batch": 0},
         "none_missing": {"order_id": 20}, "none_invented": {"order_id": 99999, "batch": 0}}, {}),
     "an enriched value is changed": (on_fact("order_id = 20", name="wrong: 5 off"), {
         "same_rows": {"batch": 0}, "sample_joined": {
-            "order_id": 20, "column": "name", "loaded": "wrong: 5 off", "joined_again": "Product 0 100%: 'new'"},
+            "order_id": 20, "column": "name", "loaded": "wrong: 5 off",
+            "joined_again": "Product 0 100%: 'new'"},
         "enriched_columns": {"order_id": 20, "column": "name", "loaded": "wrong: 5 off",
                              "in_dimension": "Product 0 100%: 'new'"}}, {}),
     "a decimal is changed": (on_fact("order_id = 41", price=0.01), {
-        "same_rows": {"batch": 0, "partition": 1}, "sample_joined": {"order_id": 41, "column": "price"},
+        "same_rows": {"batch": 0, "partition": 1},
+        "sample_joined": {"order_id": 41, "column": "price"},
         "enriched_columns": {"order_id": 41, "column": "price"}}, {}),
-    "two facts have each other's quantity": (several(on_fact("order_id = 22", quantity=6), on_fact("order_id = 20", quantity=2),
-                                                     on_fact("order_id = 22", quantity=0)), {"same_rows": {"batch": 0}}, {}),
-    "a stream column is emptied": (on_fact("order_id = 41", quantity=None), {"same_rows": {"batch": 0, "partition": 1}}, {}),
+    "two facts have each other's quantity": (several(on_fact("order_id = 22", quantity=6),
+                                                     on_fact("order_id = 20", quantity=2),
+                                                     on_fact("order_id = 22", quantity=0)),
+                                             {"same_rows": {"batch": 0}}, {}),
+    "a stream column is emptied": (on_fact("order_id = 41", quantity=None),
+                                   {"same_rows": {"batch": 0, "partition": 1}}, {}),
     "an enriched column is emptied": (on_fact("order_id = 20", sales_day=None), {
-        "enriched_columns": {"order_id": 20, "column": "sales_day", "loaded": None, "in_dimension": "2026-01-01"},
+        "enriched_columns": {"order_id": 20, "column": "sales_day", "loaded": None,
+                             "in_dimension": "2026-01-01"},
         "same_rows": {"batch": 0}}, {"sample": 0}),
     "a surrogate key is of no one": (on_fact("order_id = 20", sales_sk=99999), {
-        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": 99999}}, {"sample": 0}),
+        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": 99999}},
+                                     {"sample": 0}),
     "a surrogate key is missing": (on_fact("order_id = 20", sales_sk=None), {
-        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": None}}, {"sample": 0}),
+        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": None}},
+                                   {"sample": 0}),
     "a surrogate key is of another": (on_fact("order_id = 41", sales_sk=2), {
         "same_rows": {"batch": 0}, "enriched_columns": {"order_id": 41, "column": "name"},
         "surrogate_keys": {"order_id": 41, "sku": "p07", "dim_sales_sku": "p01"}}, {"sample": 0}),
     "a batch lacks a partition": (on(load_commits, 1, partitions="3"), {
         "batch_partitions": {"batch": 1, "partitions_expected": 3, "partitions_in_ledger": 2}}, {}),
-    "a partition's ledger row is lost": (sql("DELETE FROM load_batches WHERE batch = 1 AND load_batches.partition = 1"), {
-        "batch_partitions": {"batch": 1, "partitions_in_ledger": 1}, "commit_rows": {"batch": 1}, "total_arithmetic": {},
-        "waiting_carried": {"batch": 2, "partition": 1}, "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
+    "a partition's ledger row is lost": (sql(
+        "DELETE FROM load_batches WHERE batch = 1 AND load_batches.partition = 1"), {
+        "batch_partitions": {"batch": 1, "partitions_in_ledger": 1}, "commit_rows": {"batch": 1},
+        "total_arithmetic": {},
+        "waiting_carried": {"batch": 2, "partition": 1},
+        "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
         "unmatched_rows": {"batch": 1, "partition": 1}}, {}),
     "a batch was never committed": (sql("DELETE FROM load_commits WHERE batch = 1"), {
-        "batch_partitions": {"batch": 1, "partitions_expected": None}, "none_invented": {"batch": 1},
-        "unmatched_once": {"rows_in_source": 0, "first_batch": 1}, "source_files": {"batch": None}}, {}),
+        "batch_partitions": {"batch": 1, "partitions_expected": None},
+        "none_invented": {"batch": 1},
+        "unmatched_once": {"rows_in_source": 0, "first_batch": 1}, "source_files": {"batch": None}},
+                                    {}),
     "the driver read more": (on(load_commits, 1, rows_read="rows_read + 1"), {
-        "commit_rows": {"batch": 1, "rows_read_by_driver": 61, "rows_read_by_partitions": 60}, "source_rows": {"batch": 1}}, {}),
+        "commit_rows": {"batch": 1, "rows_read_by_driver": 61, "rows_read_by_partitions": 60},
+        "source_rows": {"batch": 1}}, {}),
     "a count is altered": (on(load_batches, 1, matched="matched + 1"), {
-        "batch_arithmetic": {"batch": 1, "partition": 0, "difference": -1}, "total_arithmetic": {"difference": -1}}, {}),
-    "waiting tuples appear": (on(load_batches, 1, waiting_before="waiting_before + 1", waiting="waiting + 1"), {
+        "batch_arithmetic": {"batch": 1, "partition": 0, "difference": -1},
+        "total_arithmetic": {"difference": -1}}, {}),
+    "waiting tuples appear": (on(load_batches, 1, waiting_before="waiting_before + 1",
+                                 waiting="waiting + 1"), {
         "waiting_carried": {"batch": 1, "partition": 0}}, {}),
-    "a waiting tuple is forgotten": (several(on(load_batches, 1, waiting="waiting - 1", matched="matched + 1")), {
+    "a waiting tuple is forgotten": (several(on(load_batches, 1, waiting="waiting - 1",
+                                                matched="matched + 1")), {
         "waiting_carried": {"batch": 2, "partition": 0}, "total_arithmetic": {}}, {}),
-    "a tuple waits after the drain": (on(load_batches, 2, 1, waiting="waiting + 1", matched="matched - 1"), {
+    "a tuple waits after the drain": (on(load_batches, 2, 1, waiting="waiting + 1",
+                                         matched="matched - 1"), {
         "drained": {"batch": 2, "drain": 1, "partition": 0, "waiting": 1}}, {}),
     "more rows were promised": (on(load_batches, 1, output_rows="output_rows + 1"), {
         "fact_rows": {"batch": 1, "partition": 0}}, {}),
     "an unmatched tuple is lost": (sql("DELETE FROM unmatched WHERE stream_id = '9'"), {
         "same_rows": {"batch": 0, "partition": 1, "table": "unmatched"},
-        "unmatched_rows": {"batch": 0, "reason": "no_match", "partition": 1}, "none_missing": {"order_id": 9}}, {}),
-    "an unmatched tuple has another reason": (sql("UPDATE unmatched SET reason = 'null_key' WHERE stream_id = '9'"), {
-        "same_rows": {"batch": 0, "table": "unmatched"}, "unmatched_rows": {"batch": 0, "partition": 1}}, {}),
-    "an unmatched tuple is changed": (sql("UPDATE unmatched SET tuple = '{}' WHERE stream_id = '14'"), {
+        "unmatched_rows": {"batch": 0, "reason": "no_match", "partition": 1},
+        "none_missing": {"order_id": 9}}, {}),
+    "an unmatched tuple has another reason": (sql(
+        "UPDATE unmatched SET reason = 'null_key' WHERE stream_id = '9'"), {
+        "same_rows": {"batch": 0, "table": "unmatched"},
+        "unmatched_rows": {"batch": 0, "partition": 1}}, {}),
+    "an unmatched tuple is changed": (sql(
+        "UPDATE unmatched SET tuple = '{}' WHERE stream_id = '14'"), {
         "same_rows": {"batch": 0, "table": "unmatched"}}, {}),
     "more than the limit were unparsable": (on(
         load_batches, 1, rejected="'{\"no_match\": 2, \"null_key\": 1, \"unparsable\": 2}'"), {
         "unparsable": {"unparsable": 2, "rows_read": 180}, "unmatched_rows": {"batch": 1}}, {}),
-    "the reasons do not add up": (on(load_batches, 1, rejected="'{}'"), {"unmatched_rows": {"batch": 1, "reason": "(all)"}}, {}),
-    "a tuple is unmatched under another's id": (sql("UPDATE unmatched SET stream_id = '19' WHERE stream_id = '9'"), {
+    "the reasons do not add up": (on(load_batches, 1, rejected="'{}'"),
+                                  {"unmatched_rows": {"batch": 1, "reason": "(all)"}}, {}),
+    "a tuple is unmatched under another's id": (sql(
+        "UPDATE unmatched SET stream_id = '19' WHERE stream_id = '9'"), {
         "same_rows": {"batch": 0}, "none_missing": {"order_id": 9},
         "unmatched_once": {"stream_id": "19", "rows_in_unmatched": 2, "rows_in_source": 1}}, {}),
-    "a tuple is unmatched under a loaded one's id": (sql("UPDATE unmatched SET stream_id = '20' WHERE stream_id = '9'"), {
+    "a tuple is unmatched under a loaded one's id": (sql(
+        "UPDATE unmatched SET stream_id = '20' WHERE stream_id = '9'"), {
         "same_rows": {"batch": 0}, "none_missing": {"order_id": 9},
         "unmatched_once": {"stream_id": "20", "rows_in_unmatched": 1, "in_fact_sales": 1}}, {}),
     "the source has fewer rows": (shorten_source, {
-        "source_rows": {"batch": 1, "source": "orders-1.parquet", "rows_in_source": 59, "rows_read": 60},
+        "source_rows": {"batch": 1, "source": "orders-1.parquet", "rows_in_source": 59,
+                        "rows_read": 60},
         "unmatched_once": {"stream_id": "119", "rows_in_source": 0}}, {}),
-    "an unmatched tuple has master data": (add_product, {"sample_unmatched": {"stream_id": "9", "sku": "x9"}}, {}),
+    "an unmatched tuple has master data": (add_product,
+                                           {"sample_unmatched": {"stream_id": "9", "sku": "x9"}},
+                                           {}),
 }
 
 
@@ -330,11 +408,13 @@ def test_broken(name, warehouse_url, tmp_path):
     assert not result.success
     assert failed(result) == set(expected)
     for check_name, row in expected.items():
-        assert any(row.items() <= r.items() for r in rows_of(result, check_name)), rows_of(result, check_name)
+        assert any(row.items() <= r.items()
+                   for r in rows_of(result, check_name)), rows_of(result, check_name)
     page = result.report.read_text()
     for r in result.failed:
         assert r.title.replace("'", "&#39;") in page
-        assert all(str(v) in page for v in r.rows[0].values() if v is not None and not isinstance(v, str))
+        assert all(str(v) in page for v in r.rows[0].values() if v is not None
+                   and not isinstance(v, str))
 
 
 def run_count(loader: Loader) -> int:
@@ -351,17 +431,20 @@ def test_since_last(warehouse_url, tmp_path):
     loader.load(range(2, 3), drain=False)
     with loader.engine.begin() as connection:
         change(connection, "UPDATE fact_sales SET name = 'before' WHERE order_id = 20")
-    later = check(loader, reports, since_last=True)  # begins with the tuples that waited, so it needs their sources too
+    # begins with the tuples that waited, so it needs their sources too
+    later = check(loader, reports, since_last=True)
     assert later.success and later.proof.startswith("yes: batches 0 to 2"), str(later)
     assert later.figures["rows read"] == PER_BATCH
     with loader.engine.begin() as connection:
         change(connection, "DELETE FROM fact_sales WHERE order_id = 130")
     loader._commit(2, 1, [], [])
     drained = check(loader, reports, since_last=True)
-    assert failed(drained) == {"none_missing"}  # the batch that lost it was verified before, yet it has not arrived
+    # the batch that lost it was verified before, yet it has not arrived
+    assert failed(drained) == {"none_missing"}
     assert run_count(loader) == 3
     assert [r["order_id"] for r in rows_of(drained, "none_missing")] == [130]
-    assert failed(check(loader, reports)) == {"none_missing", "fact_rows", "same_rows", "enriched_columns", "sample_joined"}
+    assert failed(check(loader, reports)) == {"none_missing", "fact_rows", "same_rows",
+                                              "enriched_columns", "sample_joined"}
 
 
 def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_path):
@@ -370,13 +453,17 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
     loader.load(range(2))
     assert check(loader, reports).success
     with loader.engine.begin() as connection:
-        lost = [dict(r) for r in connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20)).mappings()]
+        lost = [dict(r) for r in connection.execute(sa.select(loader.fact)
+                                                    .where(loader.fact.c.order_id == 20))
+                .mappings()]
         change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
-    assert "nothing was committed" in str(check(loader, reports, since_last=True))  # what is proven is not looked at again
+    # what is proven is not looked at again
+    assert "nothing was committed" in str(check(loader, reports, since_last=True))
     assert not check(loader, reports).success
     loader.load(range(2, 3))
     later = check(loader, reports, since_last=True)
-    assert failed(later) == {"fact_rows", "none_missing", "same_rows"} and later.proof.startswith("NO: batches 0 to 2 failed")
+    assert failed(later) == {"fact_rows", "none_missing",
+                             "same_rows"} and later.proof.startswith("NO: batches 0 to 2 failed")
     with loader.engine.begin() as connection:
         connection.execute(loader.fact.insert(), lost)
     mended = check(loader, reports, since_last=True)
@@ -399,15 +486,18 @@ def test_what_all_verifications_have_proven(runs, until, open_failures, tmp_path
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
     create_all(engine)
     with engine.begin() as connection:
-        connection.execute(load_commits.insert().values(app="a", batch=6, drain=1, fact_table="f", sink="sql", partitions=1,
-                                                        source_offsets="{}", rows_read=0, committed_at=now()))
+        connection.execute(load_commits.insert().values(app="a", batch=6, drain=1, fact_table="f",
+                                                        sink="sql", partitions=1,
+                                                        source_offsets="{}", rows_read=0,
+                                                        committed_at=now()))
         for first, last, success in runs:
             connection.execute(quality_runs.insert().values(
                 app="a", fact_table="f", started_at=now(), seconds=0, from_batch=first and first[0],
-                from_drain=first and first[1], to_batch=last[0], to_drain=last[1], success=int(success), expectations=19,
-                failed="[]", report=""))
+                from_drain=first and first[1], to_batch=last[0], to_drain=last[1],
+                success=int(success), expectations=19, failed="[]", report=""))
         proof = read_proof(connection, "a")
-    assert (proof.until, len(proof.failures), proof.complete) == (until, open_failures, until == (6, 1) and not open_failures)
+    assert (proof.until, len(proof.failures),
+            proof.complete) == (until, open_failures, until == (6, 1) and not open_failures)
     assert str(proof).startswith("yes" if proof.complete else "NO")
 
 
@@ -415,7 +505,8 @@ def test_rows_of_a_version_without_checksums_are_said_to_be(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(1))
     with loader.engine.begin() as connection:
-        connection.execute(load_batches.update().values(facts_checksum=None, unmatched_checksum=None))
+        connection.execute(load_batches.update()
+                           .values(facts_checksum=None, unmatched_checksum=None))
         change(connection, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
     result = check(loader, tmp_path / "reports")
     assert result.success and "kept no checksums" in result.notes[0]
@@ -424,11 +515,15 @@ def test_rows_of_a_version_without_checksums_are_said_to_be(tmp_path):
 def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    pages = [check(loader, tmp_path / "reports", sample=n).report.read_text() for n in (10, 10, 1000)]
-    drawn = [re.search(r"(\d+) facts drawn at random \(seed (\d+)\)", page).groups() for page in pages]
-    assert [count for count, _ in drawn] == ["10", "10", "156"] and len({seed for _, seed in drawn}) == 3
+    pages = [check(loader, tmp_path / "reports", sample=n).report.read_text()
+             for n in (10, 10, 1000)]
+    drawn = [re.search(r"(\d+) facts drawn at random \(seed (\d+)\)", page).groups()
+             for page in pages]
+    assert [count for count, _ in drawn] == ["10", "10",
+                                             "156"] and len({seed for _, seed in drawn}) == 3
     with loader.engine.connect() as connection:
-        scope = make_scope(connection, "sales", loader.job, committed(connection, "sales"), None, loader.fact, "v000001")
+        scope = make_scope(connection, "sales", loader.job, committed(connection, "sales"), None,
+                           loader.fact, "v000001")
     samples = []
     for seed in (1, 1, 2):
         with Staging(loader.engine) as staging:
@@ -441,7 +536,8 @@ def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
 def test_what_holds_says_of_which_batches_and_when(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    assert re.search(r"all 20 checks hold\. Complete: yes: batches 0 to 2, 20 checks on 20\d\d-.* UTC\.",
+    assert re.search(r"all 20 checks hold\. Complete: yes: batches 0 to 2, 20 checks on 20\d\d-.* "
+                     r"UTC\.",
                      str(check(loader, tmp_path / "reports")))
 
 
@@ -455,19 +551,23 @@ def test_nothing_new(warehouse_url, tmp_path):
 
 
 def test_old_reports_are_removed(tmp_path, monkeypatch):
-    """Of each app on its own: its latest pages stay, with their results, and the index knows no others."""
-    loader, reports = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path), tmp_path / "reports"
+    """Of each app on its own: its latest pages stay, with their results, and the index knows no
+    others."""
+    loader, reports = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}",
+                             tmp_path), tmp_path / "reports"
     loader.load(range(1))
     monkeypatch.setenv("SEMISTREAM_REPORTS_KEPT", "2")
     pages = [check(loader, reports).report for _ in range(3)]
     with loader.engine.begin() as connection:
         for table in (load_apps, load_batches, load_commits):
             connection.execute(table.update().values(app="sales.other"))
-    other = quality.verify(loader.url, "sales.other", job=loader.job, reports_dir=reports, snapshots=reports / "none").report
+    other = quality.verify(loader.url, "sales.other", job=loader.job, reports_dir=reports,
+                           snapshots=reports / "none").report
     assert set((reports / "validations").rglob("*.html")) == {*pages[1:], other}
     assert len(list((reports / "results").rglob("*.json"))) == 3
     index = (reports / "index.html").read_text()
-    assert [str(page.relative_to(reports)) in index for page in (*pages, other)] == [False, True, True, True]
+    assert [str(page.relative_to(reports)) in index
+            for page in (*pages, other)] == [False, True, True, True]
     assert not [d for d in reports.rglob("*") if d.is_dir() and not list(d.iterdir())]
 
 
@@ -477,15 +577,18 @@ def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
     schema = schema.set(schema.get_field_index("price"), pa.field("price", pa.decimal128(12, 2)))
     with loader.engine.connect() as connection:
         batches = list(fetch(connection, sa.select(loader.dimension), schema))
-    return publish_snapshot(batches, schema, snapshots / "sales", "sales", ["sku"], source={"changes": changes}).version
+    return publish_snapshot(batches, schema, snapshots / "sales", "sales", ["sku"],
+                            source={"changes": changes}).version
 
 
 def test_master_data_changed(warehouse_url, tmp_path):
-    loader, reports, snapshots = Loader(warehouse_url, tmp_path), tmp_path / "reports", tmp_path / "snapshots"
+    loader, reports, snapshots = Loader(warehouse_url,
+                                        tmp_path), tmp_path / "reports", tmp_path / "snapshots"
     loader.version = publish(loader, snapshots)
     loader.load(range(1))
     with loader.engine.begin() as connection:
-        connection.execute(loader.dimension.update().where(loader.dimension.c.sku == "p00").values(name="renamed", colour="red"))
+        connection.execute(loader.dimension.update().where(loader.dimension.c.sku == "p00")
+                           .values(name="renamed", colour="red"))
         connection.execute(loader.dimension.insert().values(sku="x9", name="new"))
     first, loader.version = loader.version, publish(loader, snapshots)
     assert first != loader.version
@@ -497,7 +600,8 @@ def test_master_data_changed(warehouse_url, tmp_path):
         change(connection, "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60")
     result = check(loader, reports, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
-    assert {(r["order_id"], r["master_version"], r["joined_again"]) for r in rows_of(result, "sample_joined")} == {
+    assert {(r["order_id"], r["master_version"], r["joined_again"])
+            for r in rows_of(result, "sample_joined")} == {
         (20, first, "Product 0 100%: 'new'"), (60, loader.version, "renamed")}
     shutil.rmtree(snapshots / "sales" / first)
     result = check(loader, reports, snapshots=snapshots)
@@ -506,17 +610,21 @@ def test_master_data_changed(warehouse_url, tmp_path):
 
 
 def provision_again(loader: Loader, changes: int) -> None:
-    """As provisioning changes a dimension, which is not yet published: every name, and colours where there was none."""
-    row = {"table_name": "dim_sales", "arrow_schema": "", "business_key": "[]", "rows": 1, "provisioned_at": now()}
+    """As provisioning changes a dimension, which is not yet published: every name, and colours
+    where there was none."""
+    row = {"table_name": "dim_sales", "arrow_schema": "", "business_key": "[]", "rows": 1,
+           "provisioned_at": now()}
     with loader.engine.begin() as connection:
         connection.execute(masters.delete())
         connection.execute(masters.insert().values(name="sales", changes=changes, **row))
-        connection.execute(loader.dimension.update().values(name=f"name {changes}", colour="red" if changes > 1 else None))
+        connection.execute(loader.dimension.update()
+                           .values(name=f"name {changes}", colour="red" if changes > 1 else None))
 
 
 def test_master_data_changed_and_not_yet_published(warehouse_url, tmp_path):
     """The facts are held against the version that they were loaded with."""
-    loader, reports, snapshots = Loader(warehouse_url, tmp_path), tmp_path / "reports", tmp_path / "snapshots"
+    loader, reports, snapshots = Loader(warehouse_url,
+                                        tmp_path), tmp_path / "reports", tmp_path / "snapshots"
     provision_again(loader, 1)
     loader.version = publish(loader, snapshots, 1)
     loader.load(range(BATCHES))
@@ -528,16 +636,19 @@ def test_master_data_changed_and_not_yet_published(warehouse_url, tmp_path):
         change(connection, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
     result = check(loader, reports, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "same_rows"}
-    assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [(20, "name 1")]
+    assert [(r["order_id"], r["joined_again"])
+            for r in rows_of(result, "sample_joined")] == [(20, "name 1")]
     publish(loader, snapshots, 2)
-    assert rows_of(check(loader, reports, snapshots=snapshots), "sample_joined") == rows_of(result, "sample_joined")
+    assert rows_of(check(loader, reports, snapshots=snapshots),
+                   "sample_joined") == rows_of(result, "sample_joined")
 
 
 def test_master_data_changed_while_it_was_verified(warehouse_url, tmp_path, monkeypatch):
     """What is found then is looked at again, and reported once."""
     from semistream.quality import verification
 
-    loader, reports, snapshots = Loader(warehouse_url, tmp_path), tmp_path / "reports", tmp_path / "snapshots"
+    loader, reports, snapshots = Loader(warehouse_url,
+                                        tmp_path), tmp_path / "reports", tmp_path / "snapshots"
     provision_again(loader, 1)
     loader.version = publish(loader, snapshots, 1)
     loader.load(range(BATCHES))
@@ -565,7 +676,8 @@ def test_delta(warehouse_url, tmp_path):
         rows = [dict(r) for r in connection.execute(sa.select(loader.fact)).mappings()]
         connection.execute(load_commits.update().values(sink=uri))
         connection.execute(loader.fact.delete())
-    deltalake.write_deltalake(uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact)).drop_columns(["load_row"]))
+    deltalake.write_deltalake(uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact))
+                              .drop_columns(["load_row"]))
     assert failed(check(loader, tmp_path / "reports")) == set()
     deltalake.DeltaTable(uri).delete("order_id = 20")
     result = check(loader, tmp_path / "reports")
@@ -582,7 +694,8 @@ def test_source_gone(warehouse_url, tmp_path):
     (loader.directory / "orders-1.parquet").unlink()
     result = check(loader, tmp_path / "reports")
     assert result.success and len(result.results) == 16
-    assert "orders-1.parquet is gone" in result.notes[0] and "not counted again" in result.report.read_text()
+    assert "orders-1.parquet is gone" in result.notes[
+        0] and "not counted again" in result.report.read_text()
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
@@ -594,7 +707,8 @@ def test_source_without_its_id(tmp_path, form):
         pq.write_table(pq.read_table(file).drop_columns(["order_id"]), file)
     else:
         with loader.engine.begin() as connection:
-            connection.execute(load_commits.update().where(load_commits.c.batch == 1, load_commits.c.drain == 0).values(
+            connection.execute(load_commits.update()
+                               .where(load_commits.c.batch == 1, load_commits.c.drain == 0).values(
                 source_offsets=json.dumps({"format": "csv", "files": [str(file)]})))
         file.write_text("sku,quantity\np01,1\n")
     result = check(loader, tmp_path / "reports")
@@ -609,7 +723,8 @@ def test_job_comes_from_the_ledger(tmp_path):
     assert "secret" not in job.to_ledger()
     with loader.engine.begin() as connection:
         connection.execute(load_commits.update().values(job=job.to_ledger()))
-    assert quality.verify(loader.url, "sales", reports_dir=tmp_path / "reports", snapshots=tmp_path).success
+    assert quality.verify(loader.url, "sales", reports_dir=tmp_path / "reports",
+                          snapshots=tmp_path).success
     with pytest.raises(ConfigError, match="Apps that have: sales"):
         quality.verify(loader.url, "sails", reports_dir=tmp_path / "reports")
 
@@ -628,12 +743,14 @@ def test_text_sources(name, tmp_path):
     text, options, rows, ids = SOURCES[name]
     kind, file = name.split()[0], tmp_path / "part 1.txt"
     file.write_text(text)
-    spec = StreamSpec(format=kind, options=options, columns=None if "id,name" in text else "id BIGINT, name STRING", id=("id",))
+    spec = StreamSpec(format=kind, options=options,
+                      columns=None if "id,name" in text else "id BIGINT, name STRING", id=("id",))
     pieces = list(_part({"format": kind, "files": [str(file)]}, spec, None).read(("id",)))
     assert sum(n for n, _ in pieces) == rows
     schema = pa.schema([("batch", pa.int64()), ("id", pa.int64()), ("stream_id", pa.string())])
     found = pa.concat_tables(_with_stream_id(7, b, schema) for _, b in pieces)
-    assert found.to_pydict() == {"batch": [7] * len(ids), "id": ids, "stream_id": [str(i) for i in ids]}
+    assert found.to_pydict() == {"batch": [7] * len(ids), "id": ids,
+                                 "stream_id": [str(i) for i in ids]}
 
 
 def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):
@@ -642,7 +759,8 @@ def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):
     (options := tmp_path / "options.yaml").write_text('{header: "false", sep: ;}')
     options.chmod(0o600)
     (file := tmp_path / "part.txt").write_text("1;a\n2;b\n")
-    spec = StreamSpec(format="csv", options_file=str(options), columns="id BIGINT, name STRING", id=("id",))
+    spec = StreamSpec(format="csv", options_file=str(options), columns="id BIGINT, name STRING",
+                      id=("id",))
     pieces = list(_part({"format": "csv", "files": [str(file)]}, spec, None).read(("id",)))
     assert pa.concat_batches([b for _, b in pieces])["id"].to_pylist() == ["1", "2"]
 
@@ -656,10 +774,15 @@ def test_numbered_sources(warehouse):
     with warehouse.begin() as connection:
         connection.execute(outbox.insert(), [{"id": i, "order_id": 100 + i} for i in range(1, 10)])
     offsets = {"format": "outbox", "offsets": [{"id": 7}], "start": [{"id": 3}]}
-    part = _part(offsets, StreamSpec(format="outbox", options={"table": "outbox"}, id=("order_id",)), warehouse)
-    assert [(n, b.to_pydict()) for n, b in part.read(("order_id",))] == [(4, {"order_id": [104, 105, 106, 107]})]
-    part = _part(offsets | {"format": "zipf", "start": None}, StreamSpec(format="zipf", id=("id",)), warehouse)
-    assert [(n, b.column("id").to_pylist()) for n, b in part.read(("id",))] == [(7, [1, 2, 3, 4, 5, 6, 7])]
+    part = _part(offsets,
+                 StreamSpec(format="outbox", options={"table": "outbox"}, id=("order_id",)),
+                 warehouse)
+    assert [(n, b.to_pydict()) for n,
+            b in part.read(("order_id",))] == [(4, {"order_id": [104, 105, 106, 107]})]
+    part = _part(offsets | {"format": "zipf", "start": None}, StreamSpec(format="zipf", id=("id",)),
+                 warehouse)
+    assert [(n, b.column("id").to_pylist()) for n,
+            b in part.read(("id",))] == [(7, [1, 2, 3, 4, 5, 6, 7])]
     with pytest.raises(CannotRecount, match="kafka"):
         _part(offsets | {"format": "kafka"}, StreamSpec(format="kafka"), warehouse)
 
@@ -671,7 +794,8 @@ def test_stale_staging_tables_are_dropped(warehouse_url, tmp_path):
         for name in ("quality_1000_1_ids", f"quality_{int(datetime.now().timestamp())}_1_ids"):
             connection.exec_driver_sql(f"CREATE TABLE {name} (a INT)")
     check(loader, tmp_path / "reports")
-    left = [t for t in sa.inspect(loader.engine).get_table_names() if t.startswith("quality_") and t != "quality_runs"]
+    left = [t for t in sa.inspect(loader.engine).get_table_names() if t.startswith("quality_")
+            and t != "quality_runs"]
     assert len(left) == 1 and "quality_1000" not in left[0]
 
 
@@ -683,15 +807,18 @@ def test_report_in_a_browser_offline(tmp_path):
     driver = shutil.which("chromedriver")
     if driver is None:
         pytest.skip("chromedriver is not installed")
-    loader, reports = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path), tmp_path / "reports"
+    loader, reports = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}",
+                             tmp_path), tmp_path / "reports"
     loader.load(range(BATCHES))
     assert check(loader, reports).success
     with loader.engine.begin() as connection:
         change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
-        change(connection, "UPDATE fact_sales SET name = '<script>document.title = 1</script>' WHERE order_id = 41")
+        change(connection, "UPDATE fact_sales SET name = '<script>document.title = 1</script>' "
+                           "WHERE order_id = 41")
     result = check(loader, reports)
     options = chromium.Options()
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
+                 "disable-background-networking",
                  "disable-component-update", "disable-sync", "host-resolver-rules=MAP * ~NOTFOUND",
                  f"user-data-dir={tmp_path / 'user'}"):
         options.add_argument(f"--{flag}")
@@ -699,16 +826,19 @@ def test_report_in_a_browser_offline(tmp_path):
     try:
         browser.get(result.index.as_uri())
         rows = browser.find_elements("css selector", "tbody tr")
-        assert ["complete" in r.text for r in rows] == [True, True] and "not complete" in rows[0].text
+        assert ["complete" in r.text for r in rows] == [True,
+                                                        True] and "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
         assert browser.find_element("tag name", "h1").text == "sales: 5 of 20 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown and "source batch order id\n0 20\n" in shown
         assert "<script>" in browser.find_element("id", "sample_joined").text
-        loaded = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+        loaded = browser.execute_script(
+            "return performance.getEntriesByType('resource').map(e => e.name)")
         assert [u for u in loaded if not u.startswith(("data:", "file:"))] == []
-        color = browser.execute_script("return getComputedStyle(document.querySelector('.tag.bad')).backgroundColor")
+        color = browser.execute_script(
+            "return getComputedStyle(document.querySelector('.tag.bad')).backgroundColor")
         assert color not in ("rgba(0, 0, 0, 0)", "rgb(255, 255, 255)")
         browser.find_element("link text", "All verifications").click()
         assert browser.find_element("tag name", "h1").text == "Data quality of the warehouse"
@@ -720,10 +850,12 @@ def test_nothing_secret_is_written(mariadb, tmp_path):
     url = mariadb.fresh()
     engine = connect(url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE OR REPLACE USER 'checker'@'%%' IDENTIFIED BY 'hidden-word'")
+        connection.exec_driver_sql(
+            "CREATE OR REPLACE USER 'checker'@'%%' IDENTIFIED BY 'hidden-word'")
         connection.exec_driver_sql("GRANT ALL ON *.* TO 'checker'@'%%'")
     engine.dispose()
-    loader, reports = Loader(url.replace("root@", "checker:hidden-word@"), tmp_path), tmp_path / "reports"
+    loader, reports = Loader(url.replace("root@", "checker:hidden-word@"),
+                             tmp_path), tmp_path / "reports"
     loader.load(range(1))
     assert check(loader, reports).success
     assert not [p for p in reports.rglob("*") if p.is_file() and b"hidden-word" in p.read_bytes()]

@@ -1,4 +1,5 @@
-"""A new sink, and a new source, is a file of its own and a line in its registry: here a toy of each loads and is proven."""
+"""A new sink, and a new source, is a file of its own and a line in its registry: here a toy of each
+loads and is proven."""
 
 import sys
 from collections import Counter
@@ -19,7 +20,13 @@ from semistream.config import Job
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks
-from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum, with_key
+from semistream.streaming.sinks.base import (
+    StoredRows,
+    ledger_row,
+    rejected_rows,
+    stored_checksum,
+    with_key,
+)
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources import registry as sources
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
@@ -56,14 +63,16 @@ class FileSink:
 
     def prepare(self, stream, added, id_columns):
         self.directory.mkdir(exist_ok=True)
-        pq.write_table(with_key(pa.schema([*stream, *added]).empty_table(), 0), self.directory / "empty.parquet")
+        pq.write_table(with_key(pa.schema([*stream, *added]).empty_table(), 0),
+                       self.directory / "empty.parquet")
         return self
 
     def write(self, entry, spool):
         name, dialect = entry["state_file"], self.warehouse.engine.dialect.name
         key = self.warehouse.ledger(entry["app"]).load_id(entry)
         pq.write_table(with_key(spool.joined(), key), self.directory / f"{name}.joined")
-        pq.write_table(rejected_rows(spool.unmatched(), key, self.warehouse.fact), self.directory / f"{name}.unmatched")
+        pq.write_table(rejected_rows(spool.unmatched(), key, self.warehouse.fact),
+                       self.directory / f"{name}.unmatched")
         return entry | {"data": name, "facts_checksum": stored_checksum(spool.joined(), dialect),
                         "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
 
@@ -71,8 +80,10 @@ class FileSink:
         for entry in entries:
             if (made := self.directory / f"{entry['data']}.joined").exists():
                 made.rename(made.with_suffix(".parquet"))
-        unmatched = pa.concat_tables([pq.read_table(self.directory / f"{e['data']}.unmatched") for e in entries])
-        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries], unmatched)
+        unmatched = pa.concat_tables(
+            [pq.read_table(self.directory / f"{e['data']}.unmatched") for e in entries])
+        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries],
+                                                    unmatched)
 
     def clean_up(self):
         for file in self.directory.glob("*.unmatched"):
@@ -83,7 +94,8 @@ class FileSink:
 
     def stored(self, app):
         return StoredRows(pq.read_schema(self.directory / "empty.parquet"), (
-            (str(f), lambda f=f: iter(pq.read_table(f).to_batches())) for f in self.directory.glob("*.parquet")))
+            (str(f), lambda f=f: iter(pq.read_table(f).to_batches()))
+            for f in self.directory.glob("*.parquet")))
 
 
 class CountingReader(RangeReader):
@@ -92,7 +104,8 @@ class CountingReader(RangeReader):
 
     def read(self, partition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
-        yield pa.RecordBatch.from_pylist([a_tuple(n) for n in range(partition.start + 1, partition.end + 1)], STREAM)
+        yield pa.RecordBatch.from_pylist(
+            [a_tuple(n) for n in range(partition.start + 1, partition.end + 1)], STREAM)
 
 
 class CountingData(DataSource):
@@ -129,7 +142,8 @@ def registered(monkeypatch):
 def proven(load: SmallLoad, job: Job):
     if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
         provision_beside(load)
-    return verify(load.places.warehouse_url, "sales", job=job, reports_dir=load.places.reports, snapshots=load.places.snapshots)
+    return verify(load.places.warehouse_url, "sales", job=job, reports_dir=load.places.reports,
+                  snapshots=load.places.snapshots)
 
 
 def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
@@ -139,7 +153,8 @@ def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
     sqlite_load.run(spark, sink=f"toy://{directory}")
     rows = [r for f in directory.glob("*.parquet") for r in pq.read_table(f).to_pylist()]
     joined, unmatched = sqlite_load.expected()
-    same(Counter(tuple(r[n] for n in ("id", "sku", "amount", "part_sk", "name", "price")) for r in rows), joined)
+    same(Counter(tuple(r[n] for n in ("id", "sku", "amount", "part_sk", "name", "price"))
+                 for r in rows), joined)
     same(sqlite_load.unmatched(), unmatched)
     sqlite_load.check_ledger()
     result = proven(sqlite_load, sqlite_load.job)
@@ -154,13 +169,16 @@ def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered):
     sqlite_load.stream = [a_tuple(n) for n in range(1, ROWS + 1)]
     sqlite_load.run(spark, job, max_files=0, max_rows=200)
     sqlite_load.check()
-    assert sqlite_load.query("SELECT rows_read FROM load_commits WHERE drain = 0 ORDER BY batch") == [(200,), (200,), (100,)]
+    assert sqlite_load.query(
+        "SELECT rows_read FROM load_commits WHERE drain = 0 ORDER BY batch") == [(200,), (200,),
+                                                                                 (100,)]
     result = proven(sqlite_load, job)
     assert result.success, result.describe()
     assert not result.notes, "the source was counted again"
 
 
 def test_settings_name_sinks_as_before():
-    for setting, kind in (("sql", "SqlSink"), ("/data/facts", "DeltaSink"), ("s3://bucket/facts", "DeltaSink")):
+    for setting, kind in (("sql", "SqlSink"), ("/data/facts", "DeltaSink"),
+                          ("s3://bucket/facts", "DeltaSink")):
         wanted = LoadSettings.load({"job": "tpch", "sink": setting}).sink
         assert next(k for k in sinks.SINKS if k.accepts(wanted)).__name__ == kind

@@ -1,4 +1,5 @@
-"""Join sizes from sketches. Statistical tests have fixed seeds; each says how often it would fail with others."""
+"""Join sizes from sketches. Statistical tests have fixed seeds; each says how often it would fail
+with others."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ from semistream.sketches.bounds import (
     self_join_size,
 )
 from semistream.sketches.frequent import FrequentItems
-from semistream.sketches.hashing import BITS, PRIME, SIGNS, field_elements, multiply, polynomial, random_field_elements
+from semistream.sketches.hashing import (
+    BITS,
+    PRIME,
+    SIGNS,
+    field_elements,
+    multiply,
+    polynomial,
+    random_field_elements,
+)
 from semistream.workloads import ZipfKeys
 
 KEYS = np.array([0, -1, 7, 2**63 - 1, -2**63, 2**61 - 1, 12345, 2**32], np.int64)
@@ -34,7 +43,8 @@ def small(method: str, seed: int = 0) -> Sketch:
     return AgmsSketch(70, 3, seed) if method == "agms" else SkimmedSketch(40, 3, 16, seed)
 
 
-def sketch_of(codes, weights=1, sketch: Sketch | None = None, method: str = "skimmed", seed: int = 0) -> Sketch:
+def sketch_of(codes, weights=1, sketch: Sketch | None = None, method: str = "skimmed",
+              seed: int = 0) -> Sketch:
     sketch = sketch or small(method, seed)
     sketch.update(np.asarray(codes, np.int64), weights)
     return sketch
@@ -56,7 +66,8 @@ def _all_values(keys, bits):
     for n in range(p**4):
         a, b, c, d = n // p**3, n // p**2 % p, n // p % p, n % p
         for i in range(len(keys)):
-            value = polynomial(np.uint64(keys[i]), np.uint64(a), np.uint64(b), np.uint64(c), np.uint64(d), bits)
+            value = polynomial(np.uint64(keys[i]), np.uint64(a), np.uint64(b), np.uint64(c),
+                               np.uint64(d), bits)
             out[n] = out[n] * p + np.int64(value)
     return out
 
@@ -102,16 +113,19 @@ def signs(seeds: int, keys: np.ndarray) -> np.ndarray:
 
 
 def test_signs_of_up_to_four_keys_are_independent():
-    """Means of products of 200 x 120 signs, which are 0 +- 1 / sqrt(24000): all 162 within 4.5 of that fails with p < 0.002."""
+    """Means of products of 200 x 120 signs, which are 0 +- 1 / sqrt(24000): all 162 within 4.5 of
+    that fails with p < 0.002."""
     found = signs(200, KEYS)
     assert set(np.unique(found)) == {-1, 1}
     for size in (1, 2, 3, 4):
         for keys in itertools.combinations(range(len(KEYS)), size):
-            assert abs(found[:, :, keys].prod(axis=2).mean()) < 4.5 / sqrt(found[:, :, 0].size), keys
+            assert abs(found[:, :, keys].prod(axis=2)
+                       .mean()) < 4.5 / sqrt(found[:, :, 0].size), keys
 
 
 def test_signs_of_neighbouring_sketches_do_not_go_together():
-    """X_i(u) X_i(v) X_j(u) X_j(v) of pairs i, j: mean of 200 x C(120, 2), which are uncorrelated; p < 1e-5."""
+    """X_i(u) X_i(v) X_j(u) X_j(v) of pairs i, j: mean of 200 x C(120, 2), which are uncorrelated; p
+    < 1e-5."""
     found = signs(200, KEYS[:2]).prod(axis=2)
     pairs = (found.sum(axis=1) ** 2 - found.shape[1]) / 2
     assert abs(pairs.mean()) < 4.5 * sqrt(comb(found.shape[1], 2) / len(found))
@@ -140,7 +154,9 @@ streams = st.lists(st.integers(-4, 30).map(lambda k: k * 2**40 + k), max_size=60
 def test_sketches_add_up(method, a, b, seed):
     both, first = sketch_of(a + b, method=method, seed=seed), sketch_of(a, method=method, seed=seed)
     first.merge(sketch_of(b, method=method, seed=seed))
-    assert (first.counters == both.counters).all() and (first.inserted, first.deleted) == (both.inserted, both.deleted)
+    assert (first.counters == both.counters).all() and (first.inserted,
+                                                        first.deleted) == (both.inserted,
+                                                                           both.deleted)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -148,7 +164,8 @@ def test_sketches_add_up(method, a, b, seed):
 @given(a=streams, b=streams, data=st.data())
 def test_deletion_undoes_insertion_in_any_order(method, a, b, data):
     steps = data.draw(st.permutations([(k, 1) for k in a + b] + [(k, -1) for k in b]))
-    sketch = sketch_of([k for k, _ in steps], np.array([w for _, w in steps], np.int64), method=method)
+    sketch = sketch_of([k for k, _ in steps], np.array([w for _, w in steps], np.int64),
+                       method=method)
     assert (sketch.counters == sketch_of(a, method=method).counters).all()
     assert (sketch.inserted, sketch.deleted) == (len(a) + len(b), len(b))
 
@@ -160,7 +177,8 @@ def test_order_and_chunks_do_not_matter(method, a, data):
     shuffled, cut = data.draw(st.permutations(a)), data.draw(st.integers(0, len(a)))
     sketch = sketch_of(shuffled[cut:], sketch=sketch_of(shuffled[:cut], method=method))
     assert (sketch.counters == sketch_of(a, method=method).counters).all()
-    weighted = sketch_of(list(dict.fromkeys(a)), np.array([a.count(k) for k in dict.fromkeys(a)], np.int64), method=method)
+    weighted = sketch_of(list(dict.fromkeys(a)),
+                         np.array([a.count(k) for k in dict.fromkeys(a)], np.int64), method=method)
     assert (sketch.counters == weighted.counters).all() and sketch.inserted == weighted.inserted
 
 
@@ -184,7 +202,8 @@ def test_a_skimmed_sketch_of_fewer_keys_than_candidates_is_exact(a, b):
 def test_one_atomic_sketch_is_the_sum_of_signed_frequencies():
     keys = [3, 3, 3, 8, 8, 11]
     sign = {k: int(sketch_of([k], sketch=AgmsSketch(1, 1)).counters[0, 0]) for k in {*keys, 12}}
-    left, right = sketch_of(keys, sketch=AgmsSketch(1, 1)), sketch_of([8, 12], sketch=AgmsSketch(1, 1))
+    left, right = sketch_of(keys,
+                            sketch=AgmsSketch(1, 1)), sketch_of([8, 12], sketch=AgmsSketch(1, 1))
     assert left.counters[0, 0] == sum(sign[k] for k in keys)
     assert left.join_size(right).value == sum(sign[k] for k in keys) * (sign[8] + sign[12])
 
@@ -204,7 +223,8 @@ def test_nothing_joins_nothing(method):
 def test_dense_values_are_found_with_their_frequencies():
     rng = np.random.default_rng(0)
     dense = {-17: 5000, 2**62 + 1: 3000, 123: 2000}
-    codes = rng.permutation(np.concatenate([np.full(n, k) for k, n in dense.items()] + [rng.integers(10**6, 10**9, 20_000)]))
+    codes = rng.permutation(np.concatenate([np.full(n, k) for k, n in dense.items()]
+                                           + [rng.integers(10**6, 10**9, 20_000)]))
     found = sketch_of(codes, sketch=SkimmedSketch(200, 5, 64)).skim()
     assert found.codes.tolist() == sorted(dense)
     assert found.frequencies.tolist() == pytest.approx([dense[k] for k in sorted(dense)], abs=40)
@@ -234,13 +254,16 @@ def test_a_value_that_deletions_leave_is_still_found():
 # ---- frequent items
 
 @settings(deadline=None, max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=300), st.integers(2, 40), st.integers(0, 300))
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=300),
+       st.integers(2, 40), st.integers(0, 300))
 def test_frequent_items_keep_their_promise(stream, slots, cut):
     items, merged = FrequentItems(slots), FrequentItems(slots)
     for part, into in ((stream, items), (stream[:cut], merged)):
-        into.update(np.array([k for k, _ in part], np.int64), np.array([w for _, w in part], np.int64))
+        into.update(np.array([k for k, _ in part], np.int64),
+                    np.array([w for _, w in part], np.int64))
     other = FrequentItems(slots)
-    other.update(np.array([k for k, _ in stream[cut:]], np.int64), np.array([w for _, w in stream[cut:]], np.int64))
+    other.update(np.array([k for k, _ in stream[cut:]], np.int64),
+                 np.array([w for _, w in stream[cut:]], np.int64))
     merged.merge(other)
     total = sum(w for _, w in stream if w > 0)
     for found in (items, merged):
@@ -260,13 +283,17 @@ def test_a_median_fails_as_often_as_the_binomial_distribution_says(s2):
 
 
 def test_bounds_by_hand():
-    assert row_failure(1, 0.05) == pytest.approx(0.05) and row_failure(3, 3 * 0.01 - 2 * 0.001) == pytest.approx(0.1)
+    assert row_failure(1,
+                       0.05) == pytest.approx(0.05) and row_failure(
+                           3, 3 * 0.01 - 2 * 0.001) == pytest.approx(0.1)
     assert product_variance(4, 9, 2) == 40 and product_variance(4, 9, 100) == 72
     assert join_error(4, 9, 2, 100, 1, 0.1) == pytest.approx(2.0)
     error = estimated_join_error(400, 900, 50, 100, 1, 0.1)
     assert error**2 * 10 == pytest.approx(400 * 900 + (50 + error) ** 2)
-    assert estimated_join_error(400, 900, 1e6, 100, 1, 0.1) == pytest.approx(sqrt(2 * 400 * 900 / 10))
-    assert self_join_size(80, 1e9, 80, 1, 0.1) == pytest.approx(160) and self_join_size(80, 99, 20, 1, 0.1) == 99
+    assert estimated_join_error(400, 900, 1e6, 100, 1,
+                                0.1) == pytest.approx(sqrt(2 * 400 * 900 / 10))
+    assert self_join_size(80, 1e9, 80, 1,
+                          0.1) == pytest.approx(160) and self_join_size(80, 99, 20, 1, 0.1) == 99
     assert published(4, 9, 16, 10) == (6, 1 / 32)
 
 
@@ -281,7 +308,8 @@ RUNS = 120
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
 @pytest.mark.parametrize("method", METHODS)
 def test_estimates_are_within_their_bounds(method, exponent, shift):
-    """At least 95% of the estimates, whatever the hash functions: with 120 of them, 14 or more outside have p < 0.003."""
+    """At least 95% of the estimates, whatever the hash functions: with 120 of them, 14 or more
+    outside have p < 0.003."""
     f, g = zipf(exponent, 1), zipf(exponent, 2, shift)
     exact = int(np.bincount(f, minlength=5000) @ np.bincount(g, minlength=5000))
     outside = 0
@@ -294,16 +322,18 @@ def test_estimates_are_within_their_bounds(method, exponent, shift):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_are_unbiased_and_have_the_variance_of_theory(method):
-    """600 estimates of single rows: the mean within 4 standard errors (p < 1e-4); the variance at most that of theory, but for 4
-    of its own standard errors."""
+    """600 estimates of single rows: the mean within 4 standard errors (p < 1e-4); the variance at
+    most that of theory, but for 4 of its own standard errors."""
     f, g = zipf(0.5, 1, rows=2000), zipf(0.5, 2, rows=2000)
     counts = [np.bincount(x, minlength=5000).astype(float) for x in (f, g)]
     exact, s1 = counts[0] @ counts[1], 60
     found = []
     for seed in range(200):
-        left, right = (sketch_of(x, sketch=AgmsSketch(s1, 3, seed) if method == "agms" else SkimmedSketch(s1, 3, 2, seed))
+        left, right = (sketch_of(x, sketch=AgmsSketch(s1, 3, seed) if method == "agms"
+                                 else SkimmedSketch(s1, 3, 2, seed))
                        for x in (f, g))
-        found += ((left.counters.astype(float) * right.counters).sum(axis=1) / (s1 if method == "agms" else 1)).tolist()
+        found += ((left.counters.astype(float) * right.counters)
+                  .sum(axis=1) / (s1 if method == "agms" else 1)).tolist()
     variance = product_variance(counts[0] @ counts[0], counts[1] @ counts[1], exact) / s1
     assert abs(np.mean(found) - exact) < 4 * sqrt(variance / len(found))
     assert np.var(found) < variance * (1 + 4 * sqrt(2 / len(found)))
@@ -314,9 +344,11 @@ def test_as_published_the_bound_holds_too():
     f, g = zipf(1.0, 1), zipf(1.0, 2)
     counts = [np.bincount(x, minlength=5000).astype(float) for x in (f, g)]
     bound, failure = published(counts[0] @ counts[0], counts[1] @ counts[1], 50, 7)
-    values = [sketch_of(f, sketch=AgmsSketch(50, 7, seed)).join_size(sketch_of(g, sketch=AgmsSketch(50, 7, seed))).value
+    values = [sketch_of(f, sketch=AgmsSketch(50, 7, seed))
+              .join_size(sketch_of(g, sketch=AgmsSketch(50, 7, seed))).value
               for seed in range(100)]
-    assert sum(abs(v - counts[0] @ counts[1]) > bound for v in values) <= binom.isf(0.002, 100, failure)
+    assert sum(abs(v - counts[0] @ counts[1]) > bound
+               for v in values) <= binom.isf(0.002, 100, failure)
 
 
 def test_skimming_makes_estimates_better_in_the_same_memory():
@@ -324,7 +356,8 @@ def test_skimming_makes_estimates_better_in_the_same_memory():
     f, g = zipf(1.5, 1), zipf(1.5, 2, 20)
     exact = int(np.bincount(f, minlength=5000) @ np.bincount(g, minlength=5000))
     errors = {m: np.mean([abs(sketch_of(f, sketch=c.for_memory(8000, s)).join_size(
-        sketch_of(g, sketch=c.for_memory(8000, s))).value - exact) for s in range(20)]) for m, c in METHODS.items()}
+        sketch_of(g, sketch=c.for_memory(8000, s))).value - exact) for s in range(20)]) for m,
+              c in METHODS.items()}
     assert errors["skimmed"] < errors["agms"] / 5
 
 
@@ -338,8 +371,10 @@ def test_a_sketch_takes_the_memory_that_it_is_given(method, memory):
 
 
 @pytest.mark.parametrize("make, parameter", [
-    (lambda: AgmsSketch.for_memory(100), "memory"), (lambda: SkimmedSketch.for_memory(299), "memory"),
-    (lambda: AgmsSketch(0, 1), "s1"), (lambda: AgmsSketch(1, 0), "s2"), (lambda: SkimmedSketch(5, 4, 8), "s2"),
+    (lambda: AgmsSketch.for_memory(100), "memory"),
+    (lambda: SkimmedSketch.for_memory(299), "memory"),
+    (lambda: AgmsSketch(0, 1), "s1"), (lambda: AgmsSketch(1, 0), "s2"),
+    (lambda: SkimmedSketch(5, 4, 8), "s2"),
     (lambda: SkimmedSketch(5, 1, 8), "s2"), (lambda: SkimmedSketch(5, 3, 1), "slots"),
     (lambda: SkimmedSketch(2**31, 3, 8), "s1")])
 def test_sizes_that_cannot_work_are_refused(make, parameter):
@@ -359,7 +394,8 @@ def test_a_blob_is_the_sketch(method, a, b, seed):
     assert kept.join_size(other) == sketch.join_size(other)
     kept.merge(other)
     sketch.merge(other)
-    assert kept.join_size(other) == sketch.join_size(other) and (kept.counters == sketch.counters).all()
+    assert kept.join_size(other) == sketch.join_size(
+        other) and (kept.counters == sketch.counters).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -370,13 +406,16 @@ def test_a_blob_is_no_larger_than_the_sketch(method):
 
 def test_a_damaged_blob_and_one_of_another_version_are_refused():
     blob = sketch_of([1, 2, 3]).to_bytes()
-    for wrong in (blob[:-1], b"", blob[:30], blob.replace(b"sketch 1", b"sketch 2"), blob[:-5] + b"xxxxx"):
+    for wrong in (blob[:-1], b"", blob[:30], blob.replace(b"sketch 1", b"sketch 2"),
+                  blob[:-5] + b"xxxxx"):
         with pytest.raises(StateError, match="damaged, of another version"):
             read_sketch(wrong)
 
 
-@pytest.mark.parametrize("other", [small("skimmed", 1), small("agms"), SkimmedSketch(41, 3, 16), SkimmedSketch(40, 5, 16),
-                                   SkimmedSketch(40, 3, 32)], ids=["seed", "method", "s1", "s2", "slots"])
+@pytest.mark.parametrize("other", [small("skimmed", 1), small("agms"), SkimmedSketch(41, 3, 16),
+                                   SkimmedSketch(40, 5, 16),
+                                   SkimmedSketch(40, 3, 32)],
+                         ids=["seed", "method", "s1", "s2", "slots"])
 def test_sketches_of_other_hash_functions_are_refused(other):
     for act in (small("skimmed").merge, small("skimmed").join_size):
         with pytest.raises(StateError, match="different hash functions"):
@@ -385,6 +424,7 @@ def test_sketches_of_other_hash_functions_are_refused(other):
 
 def test_hash_functions_are_the_same_for_ever():
     """Blobs hold counters, and rely on it."""
-    assert random_field_elements(7, "agms", 2).tolist() == [1921225378857255659, 1583306137395163766]
+    assert random_field_elements(7, "agms", 2).tolist() == [1921225378857255659,
+                                                            1583306137395163766]
     counters = sketch_of(range(6), sketch=SkimmedSketch(4, 3, 4, 7)).counters
     assert counters.tolist() == [[1, -3, 0, 2], [1, -1, 3, 1], [0, 0, -2, -2]]

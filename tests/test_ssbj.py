@@ -1,4 +1,5 @@
-"""SSBJ's cache: what the inequality lets in and throws out again, at both ends of the arrival rate."""
+"""SSBJ's cache: what the inequality lets in and throws out again, at both ends of the arrival
+rate."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,8 @@ from semistream.sizing import open_join
 
 
 def start(master, memory, disk_tuples=50, **parameters):
-    return open_join("ssbj", memory=memory, stream=chunk([]).schema, master=MemoryRelation("r", master, ["k"]), on=[("k", "k")],
+    return open_join("ssbj", memory=memory, stream=chunk([]).schema,
+                     master=MemoryRelation("r", master, ["k"]), on=[("k", "k")],
                      parameters={"disk_tuples": disk_tuples} | parameters)
 
 
@@ -19,7 +21,8 @@ def products(count, copies=1, name="p"):
 
 
 def chunk(keys):
-    return pa.record_batch({"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())})
+    return pa.record_batch(
+        {"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())})
 
 
 def feed(join, chunks):
@@ -36,7 +39,8 @@ def cached(join):
 def hot(rng, values, chunks, size=500, share=0.8):
     """Chunks of which `share` are of the hot values, the rest uniformly 600..999."""
     for _ in range(chunks):
-        yield np.where(rng.random(size) < share, rng.choice(values, size), rng.integers(600, 1000, size))
+        yield np.where(rng.random(size) < share, rng.choice(values, size),
+                       rng.integers(600, 1000, size))
 
 
 def test_a_drift_of_the_hot_set_evicts_the_old_values_and_caches_the_new():
@@ -72,7 +76,8 @@ def test_a_larger_switching_factor_caches_less():
 
 def test_a_value_of_many_master_tuples_needs_more_stream_tuples():
     """The even keys have 150 master tuples each, the odd ones 1; all are equally frequent."""
-    keys = np.concatenate([np.repeat(np.arange(0, 40, 2), 150), np.arange(1, 40, 2), np.arange(40, 1000)])
+    keys = np.concatenate(
+        [np.repeat(np.arange(0, 40, 2), 150), np.arange(1, 40, 2), np.arange(40, 1000)])
     rng = np.random.default_rng(4)
     join = start(pa.table({"k": keys, "v": keys, "name": ["p"] * len(keys)}), 60_000)
     feed(join, hot(rng, np.arange(40), 300, share=0.5))
@@ -104,7 +109,8 @@ def test_past_the_highest_rate_it_is_a_join_in_main_memory(copies):
 
 
 def test_a_master_of_one_disk_partition_is_cached_too():
-    """N = 1: a chunk leaves in the iteration that joined it, and its values must have been counted before."""
+    """N = 1: a chunk leaves in the iteration that joined it, and its values must have been counted
+    before."""
     join = start(products(40), 1_000_000, disk_tuples=100)
     for first in range(0, 100_000, 10_000):
         list(join.process(chunk(np.arange(first, first + 10_000) % 40)))

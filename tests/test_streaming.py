@@ -35,7 +35,9 @@ def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, j
     joined, unmatched = load.expected(join_type)
     assert summary["rows_read"] == 5500 and summary["waiting"] == 0
     assert summary["output_rows"] == joined.total() and summary["unmatched"] == unmatched.total()
-    assert summary["rejected"].keys() == {"no_match", "null_key"} and sum(summary["rejected"].values()) == unmatched.total()
+    assert summary["rejected"].keys() == {"no_match",
+                                          "null_key"} and sum(
+                                              summary["rejected"].values()) == unmatched.total()
     assert summary["memory_peak"] <= summary["memory_budget"] == 200_000
     status = read_status(load.places.checkpoints / "sales")
     assert status.state == "stopped" and status.rows_read == 5500 and status.waiting == 0
@@ -55,9 +57,11 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     """Not even where the driver has died at it: then it is done again, as any batch."""
     for rows in (0, 900, 0, 0, 700):
         sqlite_load.add_file(rows)
-    for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):  # Spark takes them by age
+    # Spark takes them by age
+    for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):
         os.utime(file, (second + 1, second + 1))
-    settings = {"sink": "sql" if sink == "sql" else str(tmp_path / "delta"), "algorithm": "meshjoin"}
+    settings = {"sink": "sql" if sink == "sql" else str(tmp_path / "delta"),
+                "algorithm": "meshjoin"}
     ran, run, commit = [], app.Load._join, Ledger.commit
 
     def noted(self, work, df):
@@ -76,7 +80,8 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     assert ran == [(0, 0), (1, 0)]  # the first makes the states
     waiting = "SELECT partition, waiting_before, waiting, state_file FROM load_batches WHERE batch = {} AND drain = 0"
     after, idle = (Counter(sqlite_load.query(waiting.format(batch))) for batch in (1, 2))
-    assert {(p, now, now, s) for p, _, now, s in after} == set(idle) and sum(now for _, _, now, _ in idle) > 0
+    assert {(p, now, now, s) for p, _, now,
+            s in after} == set(idle) and sum(now for _, _, now, _ in idle) > 0
     monkeypatch.setattr(Ledger, "commit", commit)
     assert sqlite_load.run(spark, **settings)["rows_read"] == 700
     assert ran[2:] == [(3, 0), (4, 0), (4, 1)]
@@ -86,7 +91,8 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     else:
         from deltalake import DeltaTable
 
-        assert DeltaTable(settings["sink"]).to_pyarrow_table().num_rows == sqlite_load.expected()[0].total()
+        assert DeltaTable(
+            settings["sink"]).to_pyarrow_table().num_rows == sqlite_load.expected()[0].total()
 
 
 def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, monkeypatch):
@@ -106,7 +112,9 @@ def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, 
 def test_workers_do_not_look_through_their_modules_for_garbage_after_every_task(spark, sqlite_load):
     sqlite_load.add_file(100)
     sqlite_load.run(spark)
-    frozen = spark.sparkContext.range(2, numSlices=2).mapPartitions(lambda _: [gc.get_freeze_count()]).collect()
+    frozen = spark.sparkContext.range(2,
+                                      numSlices=2).mapPartitions(
+                                          lambda _: [gc.get_freeze_count()]).collect()
     assert max(frozen) > 50_000  # objects
 
 
@@ -114,22 +122,25 @@ def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
     for rows in (100, 200, 300):
         sqlite_load.add_file(rows)
     sqlite_load.run(spark, max_files=2)
-    commits = sqlite_load.query("SELECT batch, drain, source_offsets, rows_read FROM load_commits ORDER BY batch, drain")
+    commits = sqlite_load.query(
+        "SELECT batch, drain, source_offsets, rows_read FROM load_commits ORDER BY batch, drain")
     batches = {b: (json.loads(o)["files"], n) for b, d, o, n in commits if not d}
     assert [files for files, _ in batches.values()] == [2, 1]
-    named = sqlite_load.query("SELECT batch, path, size, modified FROM load_files ORDER BY batch, number")
+    named = sqlite_load.query(
+        "SELECT batch, path, size, modified FROM load_files ORDER BY batch, number")
     for batch, (_, rows) in batches.items():
         assert sum(pq.read_metadata(f).num_rows for b, f, *_ in named if b == batch) == rows
     assert [json.loads(o) for b, d, o, n in commits if d] in ([{}], [])
-    there = {(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sqlite_load.stream_directory.glob("*.parquet")}
+    there = {(str(p), p.stat().st_size, p.stat().st_mtime_ns)
+             for p in sqlite_load.stream_directory.glob("*.parquet")}
     assert {tuple(row) for _, *row in named} == there
 
 
 def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_load):
     texts = {
-        "csv": ("id,sku,amount\n1,c1,1.5\nbad,c2,2.5\n3,c3\n4,,4.5\n5,c5,5.5\n", {"bad,c2,2.5", "3,c3"}),
-        "json": ('{"id":1,"sku":"c1","amount":1.5}\n{"id":"bad","sku":"c2","amount":2.5}\n{"id":3,\n'
-                 '{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
+        "csv": ("id,sku,amount\n1,c1,1.5\nbad,c2,2.5\n3,c3\n4,,4.5\n5,c5,5.5\n",
+                {"bad,c2,2.5", "3,c3"}),
+        "json": ('{"id":1,"sku":"c1","amount":1.5}\n{"id":"bad","sku":"c2","amount":2.5}\n{"id":3,\n{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
                  {'{"id":"bad","sku":"c2","amount":2.5}', '{"id":3,'}),
     }
     whys = {"csv": ["2 fields in place of 3", "id: 'bad' is not int64"],
@@ -139,7 +150,8 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
         directory.mkdir()
         (directory / f"a.{form}").write_text(content)
         summary = sqlite_load.run(spark, app=form, source_format=form, source_path=str(directory),
-                                  source_columns="id BIGINT, sku STRING, amount DOUBLE", join_type="left")
+                                  source_columns="id BIGINT, sku STRING, amount DOUBLE",
+                                  join_type="left")
         assert (summary["rows_read"], summary["rejected"]) == (5, {"unparsable": 2, "null_key": 1})
         kept = sqlite_load.query("SELECT tuple FROM unmatched JOIN load_batches USING (load_id) "
                                  f"WHERE app = '{form}' AND unmatched.reason = 'unparsable'")
@@ -149,7 +161,8 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
         assert all(row["file"] == str(directory / f"a.{form}") for row in rows)
         assert all(lines[row["line"] - 1] == row["_corrupt_record"] for row in rows)
         assert sorted(row["why"][:24] for row in rows) == whys[form]
-        facts = sqlite_load.query("SELECT id, price FROM fact_sales JOIN load_batches USING (load_id) "
+        facts = sqlite_load.query(
+            "SELECT id, price FROM fact_sales JOIN load_batches USING (load_id) "
                                   f"WHERE app = '{form}' ORDER BY id")
         assert facts == [(1, 1), (4, None), (5, 5)]
 
@@ -162,40 +175,47 @@ def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
     summary = sqlite_load.run(spark, source_format="csv", source_path=str(directory))
     assert summary["matched"] == 3 and summary["rejected"] == {"unparsable": 1}
     with pytest.raises(ConfigError, match=r"stream\.path"):
-        sqlite_load.run(spark, app="other", source_format="csv", source_path=str(directory / "none"))
+        sqlite_load.run(spark, app="other", source_format="csv",
+                        source_path=str(directory / "none"))
 
 
 def test_schema_of_a_parquet_file_is_what_spark_says(spark, tmp_path):
     """In so far as it is known without Spark."""
     known = {pa.decimal128(10, 2), pa.decimal128(38, 0), *files.SAME_TYPES}
-    others = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.uint8(), pa.uint32(), pa.large_string(), pa.binary(4),
+    others = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.uint8(), pa.uint32(),
+              pa.large_string(), pa.binary(4),
               pa.list_(pa.int32()), pa.dictionary(pa.int32(), pa.string())]
     file = str(tmp_path / "all.parquet")
     pq.write_table(pa.table({f"c{i}": pa.nulls(2, kind) for i, kind in enumerate(known)}), file)
     assert files.schema_of(file) == spark.read.parquet(file).schema
-    pq.write_table(pa.table({"a": pa.array([1], pa.int64())}, pa.schema([pa.field("a", pa.int64(), nullable=False)])), file)
+    pq.write_table(pa.table({"a": pa.array([1], pa.int64())},
+                            pa.schema([pa.field("a", pa.int64(), nullable=False)])), file)
     assert files.schema_of(file) == spark.read.parquet(file).schema
     for kind in others:
         pq.write_table(pa.table({"a": pa.nulls(2, kind)}), file)
         assert files.schema_of(file) is None
-    pq.write_table(pa.table({"a": pa.nulls(2, pa.timestamp("us"))}), file, use_deprecated_int96_timestamps=True)
+    pq.write_table(pa.table({"a": pa.nulls(2, pa.timestamp("us"))}), file,
+                   use_deprecated_int96_timestamps=True)
     assert files.schema_of(file) is None
     pq.write_table(pa.table([[1], [2]], ["a", "A"]), file)
     assert files.schema_of(file) is None and files.schema_of(__file__) is None
 
 
-def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(spark, sqlite_load):
+def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(spark,
+                                                                                 sqlite_load):
     load = sqlite_load
     load.add_file(1500)
     checkpoint = load.places.checkpoints / "sales"
     app = load.start(spark, trigger="100 milliseconds", drain_after=0.3)
     old = load.expected()[0]
-    until(lambda: (s := read_status(checkpoint)) and s.rows_read == 1500 and s.waiting == 0, what="idle drain", watch=app.check)
+    until(lambda: (s := read_status(checkpoint)) and s.rows_read == 1500 and s.waiting == 0,
+          what="idle drain", watch=app.check)
     same(load.facts(), old)  # finished although the stream is idle
     first = len(load.stream)
     load.publish("new part")
     load.add_file(1500)
-    until(lambda: read_status(checkpoint).rows_read == 3000, what="the second batch", watch=app.check)
+    until(lambda: read_status(checkpoint).rows_read == 3000, what="the second batch",
+          watch=app.check)
     request_stop(checkpoint)
     summary = app.join()
     assert summary["waiting"] == 0 and summary["master_version"] == "v000002"
@@ -205,7 +225,8 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     assert {n.split()[0] for i, n in names if i < first} == {"part"}
     assert {n.split()[0] for i, n in names if i >= first} == {"new"}
     load.check_ledger()
-    assert load.query("SELECT DISTINCT master_version FROM load_batches WHERE batch = 1") == [("v000002",)]
+    assert load.query(
+        "SELECT DISTINCT master_version FROM load_batches WHERE batch = 1") == [("v000002",)]
 
 
 def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, monkeypatch):
@@ -220,7 +241,8 @@ def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, m
 
     load.add_file(50)
     monkeypatch.setattr(Commits, "finish", finished)
-    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.01, memory="64MB")
+    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.01,
+                     memory="64MB")
     until(twice.is_set, what="a second drain", watch=app.check)
     monkeypatch.undo()
     request_stop(load.places.checkpoints / "sales")
@@ -243,7 +265,8 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
         sqlite_load.add_file(rows)
     sqlite_load.run(spark, memory="64MB", drain_every=3600)
     sqlite_load.check()
-    assert sqlite_load.query("SELECT batch FROM load_commits WHERE drain = 1") == [(2,)]  # at the end
+    # at the end
+    assert sqlite_load.query("SELECT batch FROM load_commits WHERE drain = 1") == [(2,)]
 
 
 def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite_load, monkeypatch):
@@ -296,11 +319,13 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
 
 def test_changed_settings_are_taken_up_after_a_drain(spark, sqlite_load):
     load = sqlite_load
-    for values in ({"algorithm": "meshjoin"}, {"algorithm": "ssbj", "partitions": 3}, {"memory": "4MB", "partitions": 1}):
+    for values in ({"algorithm": "meshjoin"}, {"algorithm": "ssbj", "partitions": 3},
+                   {"memory": "4MB", "partitions": 1}):
         load.add_file(1500)
         load.run(spark, **values)
     load.check()
-    counts = load.query("SELECT batch, max(algorithm), count(*) FROM load_batches WHERE drain = 0 GROUP BY batch ORDER BY batch")
+    counts = load.query("SELECT batch, max(algorithm), count(*) FROM load_batches WHERE drain = 0 "
+                        "GROUP BY batch ORDER BY batch")
     assert counts == [(0, "meshjoin", 2), (1, "ssbj", 3), (2, "elevatorjoin", 1)]
 
 
@@ -320,14 +345,16 @@ def test_zipf_source(spark, tmp_path):
     facts = load.query("SELECT id, `key`, name FROM fact_z ORDER BY id")
     assert facts == [(i, k, f"n{k}") for i, k in enumerate(keys, 1) if k <= 900]
     offsets = load.query("SELECT source_offsets FROM load_commits WHERE drain = 0 ORDER BY batch")
-    assert [json.loads(o)["offsets"] for o, in offsets] == [[{"id": 2000}], [{"id": 4000}], [{"id": 5000}]]
+    assert [json.loads(o)["offsets"] for o, in offsets] == [[{"id": 2000}], [{"id": 4000}],
+                                                            [{"id": 5000}]]
 
 
 def test_outbox_source(spark, load):
     engine = connect(load.places.warehouse_url)
     with engine.begin() as c:
         auto = "INTEGER PRIMARY KEY AUTOINCREMENT" if engine.dialect.name == "sqlite" else "BIGINT AUTO_INCREMENT PRIMARY KEY"
-        c.execute(text(f"CREATE TABLE outbox (seq {auto}, sku VARCHAR(20), amount DOUBLE PRECISION)"))
+        c.execute(
+            text(f"CREATE TABLE outbox (seq {auto}, sku VARCHAR(20), amount DOUBLE PRECISION)"))
     job = load.job.model_copy(update={"stream": load.job.stream.model_copy(update={
         "format": "outbox", "path": None, "id": ("seq",),
         "options": {"table": "outbox", "id": "seq", "url": load.places.warehouse_url}})})
@@ -353,7 +380,8 @@ def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
         c.execute(text("CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, v INT)"))
     from pyspark.sql.types import LongType, StructField, StructType
 
-    reader = OutboxReader({"url": url, "table": "outbox"}, StructType([StructField("id", LongType())]))
+    reader = OutboxReader({"url": url, "table": "outbox"},
+                          StructType([StructField("id", LongType())]))
     slow, fast = engine.connect(), engine.connect()
     slow.execute(text("INSERT INTO outbox (v) VALUES (1)"))
     fast.execute(text("INSERT INTO outbox (v) VALUES (2)"))
@@ -379,12 +407,17 @@ def test_kafka_values_become_tuples(spark):
     from semistream.streaming.unparsable import explain
 
     values = ['{"id": 1, "sku": "a"}', '{"id": "x", "sku": "b"}', "not json", None]
-    records = spark.createDataFrame([(bytearray(v.encode()) if v is not None else None,) for v in values], "value BINARY")
-    rows = parse_kafka(records, StreamSpec(format="kafka", columns="id BIGINT, sku STRING")).collect()
+    records = spark.createDataFrame(
+        [(bytearray(v.encode()) if v is not None else None,) for v in values], "value BINARY")
+    rows = parse_kafka(records,
+                       StreamSpec(format="kafka", columns="id BIGINT, sku STRING")).collect()
     assert [(r.id, r.sku) for r in rows][0] == (1, "a") and rows[0]._corrupt_record is None
-    kept = explain([r._corrupt_record for r in rows[1:]], pa.schema([("id", pa.int64()), ("sku", pa.string())]))
+    kept = explain([r._corrupt_record for r in rows[1:]],
+                   pa.schema([("id", pa.int64()), ("sku", pa.string())]))
     assert [k["_corrupt_record"] for k in kept] == ['{"id": "x", "sku": "b"}', "not json", ""]
-    assert [k["why"] for k in kept][0] == "id: 'x' is not int64" and all(k["why"].startswith("not JSON") for k in kept[1:])
+    assert [k["why"]
+            for k in kept][0] == "id: 'x' is not int64" and all(k["why"].startswith("not JSON")
+                                                                for k in kept[1:])
 
 
 def test_kafka_without_its_connector_is_named(spark, sqlite_load):
@@ -393,7 +426,8 @@ def test_kafka_without_its_connector_is_named(spark, sqlite_load):
                         source_options={"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
 
 
-def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, sqlite_load, tmp_path):
+def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, sqlite_load,
+                                                                        tmp_path):
     for rows in (100, 50, 20):
         sqlite_load.add_file(rows)
     file = tmp_path / "options.yaml"
@@ -401,7 +435,8 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, s
     file.chmod(0o600)
     assert sqlite_load.run(spark, max_files=0, source_options_file=str(file))["batches"] >= 3
     sqlite_load.check()
-    written = [p for p in (*sqlite_load.places.home.rglob("*"), *tmp_path.glob("warehouse.db*")) if p.is_file()]
+    written = [p for p in (*sqlite_load.places.home.rglob("*"), *tmp_path.glob("warehouse.db*"))
+               if p.is_file()]
     assert [p for p in written if b"hush-hush" in p.read_bytes()] == []
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
@@ -430,7 +465,8 @@ def test_ledger_of_another_checkpoint_is_refused(spark, sqlite_load):
 
 
 @pytest.mark.parametrize("values, parameter", [
-    ({"algorithm": "meshjion"}, "algorithm"), ({"memory": "1KB"}, "memory"), ({"partitions": 65}, "partitions"),
+    ({"algorithm": "meshjion"}, "algorithm"), ({"memory": "1KB"}, "memory"),
+    ({"partitions": 65}, "partitions"),
 ])
 def test_settings_that_cannot_work_stop_before_spark(sqlite_load, values, parameter):
     sqlite_load.add_file(100)
@@ -455,41 +491,50 @@ def test_join_dataframe(spark, sqlite_load, join_type):
 
     table = sqlite_load.sales(4000)
     df = spark.createDataFrame(table)
-    out = join_dataframe(df, sqlite_load.places.snapshots / "part", [("sku", "code")], columns=["part_sk", "name", "price"],
+    out = join_dataframe(df, sqlite_load.places.snapshots / "part", [("sku", "code")],
+                         columns=["part_sk", "name", "price"],
                          memory="2MB", join_type=join_type, partitions=3)
     same(pairs(out.toArrow()), sqlite_load.expected(join_type)[0])
-    assert out.filter("price > 90").count() == sum(n for r, n in sqlite_load.expected(join_type)[0].items() if (r[5] or 0) > 90)
+    assert out.filter("price > 90").count() == sum(n
+                                                   for r,
+                                                   n in sqlite_load.expected(join_type)[0].items()
+                                                   if (r[5] or 0) > 90)
 
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, tmp_path, sink):
-    """A tuple whose id no index takes is unmatched for that reason; ids that are long together only, and long keys, are not."""
+    """A tuple whose id no index takes is unmatched for that reason; ids that are long together
+    only, and long keys, are not."""
     from semistream import quality
 
     a, b, c = "a" * 300, "b" * 190, "c" * 100
-    rows = [("short", "x", "c1"), (a, "x", "c1"), (a + "2", "x", "c2"), (b, b, "c2"), (b, b[1:], "nothing"), (c, c, "k" * 400),
+    rows = [("short", "x", "c1"), (a, "x", "c1"), (a + "2", "x", "c2"), (b, b, "c2"),
+            (b, b[1:], "nothing"), (c, c, "k" * 400),
             (c, c + "é", None), ("Short", "x", "c3"), (None, "x", "c3"), (None, "x", "c3")]
     directory = tmp_path / "stream"
     directory.mkdir()
-    pq.write_table(pa.table(dict(zip(("ref", "line", "sku"), zip(*rows, strict=True), strict=True))), directory / "a.parquet")
+    pq.write_table(
+        pa.table(dict(zip(("ref", "line", "sku"), zip(*rows, strict=True), strict=True))),
+        directory / "a.parquet")
     stream = load.job.stream.model_copy(update={"path": str(directory), "id": ("ref", "line")})
     job = load.job.model_copy(update={"stream": stream})
-    summary = load.run(spark, job, join_type="left", sink="sql" if sink == "sql" else str(tmp_path / "delta"))
+    summary = load.run(spark, job, join_type="left",
+                       sink="sql" if sink == "sql" else str(tmp_path / "delta"))
     assert (summary["rows_read"], summary["matched"]) == (10, 5)
     assert summary["rejected"] == {"long_id": 2, "no_match": 2, "null_key": 1}
     kept = load.query("SELECT reason, stream_id, tuple FROM unmatched")
     assert {json.loads(t)["ref"] for r, _, t in kept if r == "long_id"} == {a, a + "2"}
     assert all(len(i) <= 190 for _, i, _ in kept) and len({i for _, i, _ in kept}) == 5
     provision_beside(load)
-    result = quality.verify(load.places.warehouse_url, "sales", job=job, reports_dir=tmp_path / "reports",
-                            snapshots=load.places.snapshots)
+    result = quality.verify(load.places.warehouse_url, "sales", job=job,
+                            reports_dir=tmp_path / "reports", snapshots=load.places.snapshots)
     assert result.success and len(result.results) == 20 + (sink == "delta"), str(result)
     engine = connect(load.places.warehouse_url)
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})
     engine.dispose()
-    result = quality.verify(load.places.warehouse_url, "sales", job=job, reports_dir=tmp_path / "reports",
-                            snapshots=load.places.snapshots)
+    result = quality.verify(load.places.warehouse_url, "sales", job=job,
+                            reports_dir=tmp_path / "reports", snapshots=load.places.snapshots)
     assert {r.name for r in result.failed} == {"unmatched_rows", "none_missing", "same_rows"}
     missing, = next(r.rows for r in result.failed if r.name == "none_missing")
     assert missing["ref"].startswith("a" * 125 + "#") and missing["line"] == "x"
@@ -542,10 +587,12 @@ print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - 
 
 def test_a_worker_that_is_ready_has_hardly_anything_left_to_import(sqlite_load):
     sqlite_load.add_file(1000)
-    places = [next((sqlite_load.places.snapshots / "part").glob("v*")), next(sqlite_load.stream_directory.iterdir())]
+    places = [next((sqlite_load.places.snapshots / "part").glob("v*")),
+              next(sqlite_load.stream_directory.iterdir())]
     modules = []
     for ready in ([], ["ready"]):
-        run = subprocess.run([sys.executable, "-c", READY, *places, *ready], capture_output=True, text=True)
+        run = subprocess.run([sys.executable, "-c", READY, *places, *ready], capture_output=True,
+                             text=True)
         assert run.returncode == 0, run.stderr
         rows, count = map(int, run.stdout.split())
         assert rows == sqlite_load.expected()[0].total()

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -20,7 +23,8 @@ from semistream.pipeline import steps
 from semistream.streaming.status import read_status
 from test_operator import rows_read, running
 
-FLAGS = ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+FLAGS = ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
+         "disable-background-networking",
          "disable-component-update", "disable-sync", "window-size=1400,1400")
 pytestmark = pytest.mark.timeout(600)
 
@@ -48,7 +52,8 @@ def browser(airflow_server, tmp_path_factory):
 
 @pytest.fixture
 def shot(browser, tmp_path):
-    """Takes a screenshot, kept in the test's directory, and fails on a blank page, or one that has what it does not allow."""
+    """Takes a screenshot, kept in the test's directory, and fails on a blank page, or one that has
+    what it does not allow."""
 
     def take(name: str) -> None:
         file = tmp_path / f"{name}.png"
@@ -60,7 +65,8 @@ def shot(browser, tmp_path):
 
 def forbidden(driver) -> list[str]:
     """What a page's own policy kept it from doing."""
-    return [line["message"] for line in driver.get_log("browser") if "Content Security Policy" in line["message"]]
+    return [line["message"] for line in driver.get_log("browser")
+            if "Content Security Policy" in line["message"]]
 
 
 def find(driver, css: str, seconds: float = 60):
@@ -72,7 +78,8 @@ def button(driver, text: str):
 
 
 def unfold(driver, section: str) -> None:
-    """Open a section of the form, which may be open already, and wait until its fields have unfolded."""
+    """Open a section of the form, which may be open already, and wait until its fields have
+    unfolded."""
 
     def unfolded(_) -> bool:
         header = button(driver, section)
@@ -84,12 +91,14 @@ def unfold(driver, section: str) -> None:
         return bool(content) and content[0].is_displayed() and bool(content[0].text)
 
     moving = [ElementClickInterceptedException, StaleElementReferenceException]
-    WebDriverWait(driver, 30, poll_frequency=1, ignored_exceptions=moving).until(unfolded, f"{section} unfolds")
+    WebDriverWait(driver, 30, poll_frequency=1,
+                  ignored_exceptions=moving).until(unfolded, f"{section} unfolds")
 
 
 def _shown(driver, by: str, what: str, seconds: float):
     wait = WebDriverWait(driver, seconds)
-    return wait.until(lambda d: next((e for e in d.find_elements(by, what) if e.is_displayed()), None), what)
+    return wait.until(
+        lambda d: next((e for e in d.find_elements(by, what) if e.is_displayed()), None), what)
 
 
 def open_form(browser, server, dag: str):
@@ -107,7 +116,8 @@ def test_form_shows_every_parameter_with_its_description(airflow_server, browser
         unfold(browser, section)
         shown += dialog.text
         shot(section)
-    assert {name for name in LoadSettings.model_fields if name not in shown} == {"checkpoint", "reason"}
+    assert {name for name in LoadSettings.model_fields
+            if name not in shown} == {"checkpoint", "reason"}
     assert LoadSettings.model_fields["stop_after"].description in shown
 
 
@@ -120,8 +130,10 @@ def test_form_triggers_a_run(airflow_server, browser, provisioned):
     field.click()
     browser.execute_script("arguments[0].select()", field)
     field.send_keys(str(provisioned.file))
-    find(browser, "[role=dialog]").find_elements(By.XPATH, ".//button[normalize-space()='Trigger']")[-1].click()
-    wait_until(lambda: len(airflow_server.runs("provision_master_data")) == before + 1, "the run exists", 60)
+    find(browser, "[role=dialog]").find_elements(By.XPATH,
+                                                 ".//button[normalize-space()='Trigger']")[-1].click()
+    wait_until(lambda: len(airflow_server.runs("provision_master_data")) == before + 1,
+               "the run exists", 60)
 
 
 def in_page(browser, server) -> None:
@@ -130,7 +142,8 @@ def in_page(browser, server) -> None:
     browser.switch_to.frame(find(browser, "iframe"))
 
 
-def test_page_shows_loads_ledger_and_proof_and_opens_the_report(airflow_server, browser, shot, provisioned):
+def test_page_shows_loads_ledger_and_proof_and_opens_the_report(airflow_server, browser, shot,
+                                                                provisioned):
     in_page(browser, airflow_server)
     assert "small" in find(browser, "#apps").text and "stopped" in find(browser, "#apps").text
     assert "fact_small" in find(browser, "#ledger").text
@@ -150,8 +163,11 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(airflow_server, 
 def test_page_links_the_latest_tuning_report(airflow_server, browser, shot, provisioned):
     """The report itself, of points that no app has measured."""
     home = airflow_server.home
-    places, run = Places(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"]), "manual__2026-01-01"
-    form = {"job": str(provisioned.file), "memory": "500KB", "algorithms": ["meshjoin"], "grid": 1, "partitions": 1}
+    places, run = Places(home=home,
+                         warehouse_url=airflow_server.environment[
+                             "WAREHOUSE_URL"]), "manual__2026-01-01"
+    form = {"job": str(provisioned.file), "memory": "500KB", "algorithms": ["meshjoin"], "grid": 1,
+            "partitions": 1}
     for point in steps.sweep_points(form, run, places):
         steps.sweep_record(point, run, places)
     steps.sweep_publish(run, places)
@@ -162,21 +178,24 @@ def test_page_links_the_latest_tuning_report(airflow_server, browser, shot, prov
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
     link.click()
     browser.switch_to.frame(find(browser, "iframe"))
-    assert re.match(r"(\d+) points, \1 failed", find(browser, "#outcome").text)  # what auto would choose is one of them
+    # what auto would choose is one of them
+    assert re.match(r"(\d+) points, \1 failed", find(browser, "#outcome").text)
     browser.switch_to.default_content()
     shot("sweep")
 
 
 def test_button_drains_a_running_load(airflow_server, browser, shot, provisioned):
     checkpoint = airflow_server.home / "checkpoints" / "button"
-    run = airflow_server.trigger("semi_stream_load", job=str(provisioned.file), app="button", memory="1MB", trigger="1 second")
+    run = airflow_server.trigger("semi_stream_load", job=str(provisioned.file), app="button",
+                                 memory="1MB", trigger="1 second")
     wait_until(lambda: running(checkpoint) and rows_read(checkpoint) >= 1000, "it runs", 300)
     in_page(browser, airflow_server)
     find(browser, "form[action$='/apps/button/stop'] button")
     shot("running")
     find(browser, "form[action$='/apps/button/stop'] button").click()
     wait_until(lambda: read_status(checkpoint).state == "stopped", "it drained", 120)
-    wait_until(lambda: airflow_server.state("semi_stream_load", run) == "success", "the run succeeded", 120)
+    wait_until(lambda: airflow_server.state("semi_stream_load", run) == "success",
+               "the run succeeded", 120)
     browser.switch_to.default_content()
 
 

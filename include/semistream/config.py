@@ -1,7 +1,8 @@
 """Frozen, validated settings; to and from command-line arguments, YAML and Airflow params.
 
-A field's ``description``, constraints and default are written once, here, and appear in ``--help``, in the trigger form and in
-error messages. Every settings class is a frozen pydantic model that refuses unknown names.
+A field's ``description``, constraints and default are written once, here, and appear in ``--help``,
+in the trigger form and in error messages. Every settings class is a frozen pydantic model that
+refuses unknown names.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 class Settings(BaseModel):
     """Base of every settings class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True,
+                              protected_namespaces=())
 
     @classmethod
     def load(cls, values: dict[str, Any]) -> Self:
@@ -63,8 +65,11 @@ class Settings(BaseModel):
             kind, many = _argument_kind(field.annotation)
             default = "" if field.is_required() or field.get_default(call_default_factory=True) in (None, (), {}, "") \
                 else f" [{_default(field.get_default(call_default_factory=True))}]"
-            options: dict[str, Any] = {"help": f"{field.description or name}{default}".replace("%", "%%"), "dest": name,
-                                       "default": argparse.SUPPRESS, "required": field.is_required()}
+            options: dict[str,
+                          Any] = {
+                              "help": f"{field.description or name}{default}".replace("%", "%%"),
+                              "dest": name,
+                                  "default": argparse.SUPPRESS, "required": field.is_required()}
             if kind is bool:
                 options["action"] = argparse.BooleanOptionalAction
             else:
@@ -84,7 +89,8 @@ class Settings(BaseModel):
         return cls.load({k: v for k, v in vars(arguments).items() if k in cls.model_fields})
 
     def to_arguments(self) -> list[str]:
-        """A command line that gives these settings again (``--flag value …``), leaving defaults out."""
+        """A command line that gives these settings again (``--flag value …``), leaving defaults
+        out."""
         out: list[str] = []
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -104,7 +110,8 @@ class Settings(BaseModel):
 
     @classmethod
     def airflow_params(cls, overrides: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Keyword arguments for ``airflow.sdk.Param``, one entry a field: default, description, JSON-schema type and range.
+        """Keyword arguments for ``airflow.sdk.Param``, one entry a field: default, description,
+        JSON-schema type and range.
 
         overrides: keyword arguments by field that replace or extend those.
         """
@@ -112,7 +119,8 @@ class Settings(BaseModel):
         out = {}
         for name, field in cls.model_fields.items():
             keywords = _inline(schema["properties"][name], schema.get("$defs", {}))
-            default = None if field.is_required() else _json_default(field.get_default(call_default_factory=True))
+            default = None if field.is_required() else _json_default(
+                field.get_default(call_default_factory=True))
             keywords |= {"default": default, "description": field.description or name}
             keywords.pop("title", None)
             out[name] = keywords | overrides.get(name, {})
@@ -127,7 +135,8 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool",
+                              re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -137,24 +146,30 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError) as e:
         raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
     if not isinstance(values, dict):
-        raise ConfigError("config", "must be a YAML mapping of parameter to value", str(path), "See the README for an example.")
+        raise ConfigError("config", "must be a YAML mapping of parameter to value", str(path),
+                          "See the README for an example.")
     return values
 
 
 def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
-    """A YAML mapping that its owner alone may read. Raises ConfigError otherwise, which tells nothing of what it says."""
+    """A YAML mapping that its owner alone may read. Raises ConfigError otherwise, which tells
+    nothing of what it says."""
     remedy = "Write lines of the form NAME: 'VALUE', and chmod 600 it."
     try:
         if os.stat(path).st_mode & 0o077:
-            raise ConfigError(parameter, "must be a file that its owner alone may read", str(path), f"chmod 600 {path}")
+            raise ConfigError(parameter, "must be a file that its owner alone may read", str(path),
+                              f"chmod 600 {path}")
         values = yaml.load(Path(path).read_text(), _Loader)
     except OSError as e:
-        raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path), remedy) from None
+        raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path),
+                          remedy) from None
     except (yaml.YAMLError, UnicodeDecodeError):
         values = None
-    if not isinstance(values, dict) or not all(isinstance(v, (str, int, float)) for v in values.values()):
+    if not isinstance(values,
+                      dict) or not all(isinstance(v, (str, int, float)) for v in values.values()):
         raise ConfigError(parameter, "must be a YAML mapping of names to texts", str(path), remedy)
-    return {str(name): json.dumps(v) if isinstance(v, bool) else str(v) for name, v in values.items()}
+    return {str(name): json.dumps(v) if isinstance(v, bool) else str(v) for name,
+            v in values.items()}
 
 
 def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +179,8 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
         schema |= definitions[schema.pop("$ref").rsplit("/", 1)[-1]]
     if "anyOf" in schema:
         options = [_inline(s, definitions) for s in schema.pop("anyOf")]
-        kinds = [k for s in options for k in ([s["type"]] if isinstance(s.get("type"), str) else s.get("type", []))]
+        kinds = [k for s in options
+                 for k in ([s["type"]] if isinstance(s.get("type"), str) else s.get("type", []))]
         for s in options:
             schema |= {k: v for k, v in s.items() if k != "type"}
         schema["type"] = list(dict.fromkeys(kinds))
@@ -191,7 +207,9 @@ def _default(value: Any) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "=".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
-    return json.dumps(value) if isinstance(value, (dict, bool)) else str(int(value) if isinstance(value, ByteSize) else value)
+    return json.dumps(value) if isinstance(value,
+                                           (dict, bool)) else str(
+                                               int(value) if isinstance(value, ByteSize) else value)
 
 
 def _json_default(value: Any) -> Any:
@@ -220,7 +238,8 @@ def _pairs(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
-        pairs = [tuple((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v) for v in value]
+        pairs = [tuple((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v)
+                 for v in value]
         if len(dict(pairs)) < len(set(pairs)):
             raise ValueError(f"a name is given twice with different values in {value}")
         return dict(pairs)
@@ -258,7 +277,8 @@ def _validators(field: Any) -> list[Any]:
 
 def _positive(value: ByteSize) -> ByteSize:
     if value <= 0:
-        raise ConfigError("memory", "must be positive", int(value), "Give for instance 64MB or 1GiB.")
+        raise ConfigError("memory", "must be positive", int(value),
+                          "Give for instance 64MB or 1GiB.")
     return value
 
 
@@ -270,7 +290,8 @@ JoinType = Literal["inner", "left"]
 SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in any case
 PASSWORD = "://[^/@]*:[^/@]+@"  # in its value
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # of Spark
-TYPED = re.compile(r"\s*(.+?)=([^=,()]*(?:\([^()]*\))?)\s*(?:,|$)")  # COLUMN=TYPE, whose column may have commas
+# COLUMN=TYPE, whose column may have commas
+TYPED = re.compile(r"\s*(.+?)=([^=,()]*(?:\([^()]*\))?)\s*(?:,|$)")
 AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
 
 
@@ -283,13 +304,17 @@ class JoinSettings(Settings):
     """What a semi-stream join is told, whoever runs it."""
 
     algorithm: str = Field(
-        AUTO, description="Join algorithm, a name of the registry (see `semistream algorithms`), or auto: the one that the cost "
-                          "models find fastest for the first tuples, at its best sizes")
-    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that one job's join may hold, shared by its partitions; "
-                                                            "for instance 64MB")
-    join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched ones too, with nulls")
+        AUTO, description="Join algorithm, a name of the registry (see `semistream algorithms`), "
+                          "or auto: the one that the cost models find fastest for the first "
+                          "tuples, at its best sizes")
+    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that one job's join may "
+                                                            "hold, shared by its partitions; for "
+                                                            "instance 64MB")
+    join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched "
+                                                     "ones too, with nulls")
     parameters: Annotated[dict[str, Any], BeforeValidator(_pairs)] = Field(
-        {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream algorithms`)")
+        {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream "
+                        "algorithms`)")
 
     @property
     def auto(self) -> bool:
@@ -298,7 +323,8 @@ class JoinSettings(Settings):
     @model_validator(mode="after")
     def _auto_chooses(self) -> Self:
         if self.auto and self.parameters:
-            raise ConfigError("parameters", "must not be given with the algorithm auto, the default: it chooses them",
+            raise ConfigError("parameters", "must not be given with the algorithm auto, the "
+                                            "default: it chooses them",
                               self.parameters, "Name the algorithm, or leave them out.")
         return self
 
@@ -306,15 +332,19 @@ class JoinSettings(Settings):
 class StreamSpec(Settings):
     """Where a job's stream tuples come from, as Spark's readStream takes it."""
 
-    format: str = Field("parquet", description="Spark source format: parquet, csv, json, kafka, zipf, outbox, …")
+    format: str = Field("parquet", description="Spark source format: parquet, csv, json, kafka, "
+                                               "zipf, outbox, …")
     options: dict[str, str] = Field({}, description="Options of the source, as Spark takes them")
-    options_file: str | None = Field(None, description="YAML file with further options that hold a secret; its owner alone may "
-                                                       "read it")
+    options_file: str | None = Field(None, description="YAML file with further options that hold a "
+                                                       "secret; its owner alone may read it")
     path: str | None = Field(None, description="Directory of the stream's files")
-    columns: str | None = Field(None, description="Schema of the stream as Spark DDL ('id BIGINT, sku STRING'); read from the "
-                                                  "files where their format has one")
-    id: Names = Field((), description="Columns that identify a stream tuple, for the completeness proof")
-    max_unparsable: float = Field(0.01, ge=0, le=1, description="Share of the tuples that may be unparsable; the proof of "
+    columns: str | None = Field(None, description="Schema of the stream as Spark DDL ('id BIGINT, "
+                                                  "sku STRING'); read from the files where their "
+                                                  "format has one")
+    id: Names = Field((), description="Columns that identify a stream tuple, for the completeness "
+                                      "proof")
+    max_unparsable: float = Field(0.01, ge=0, le=1, description="Share of the tuples that may be "
+                                                                "unparsable; the proof of "
                                                                 "completeness fails when more are")
 
     @property
@@ -325,7 +355,8 @@ class StreamSpec(Settings):
         return parse_ddl(self.columns, "stream.columns", nested=True) if self.columns else None
 
     def secrets(self) -> dict[str, str]:
-        """The options of the file, which are kept nowhere else. Raises ConfigError when it cannot be read, or others may."""
+        """The options of the file, which are kept nowhere else. Raises ConfigError when it cannot
+        be read, or others may."""
         return read_secrets("options_file", self.options_file) if self.options_file else {}
 
     def all_options(self) -> dict[str, str]:
@@ -336,14 +367,21 @@ class StreamSpec(Settings):
 class MasterSpec(Settings):
     """A job's master data and its dimension table."""
 
-    name: str = Field(description="Name of the master relation; its dimension table is dim_NAME with surrogate key NAME_sk")
-    path: str | None = Field(None, description="CSV, JSON lines or Parquet file (or directory) that it is provisioned from")
-    table: str | None = Field(None, description="Existing table that it is provisioned from, in the warehouse or at --url")
-    columns: str | None = Field(None, description="Schema of the master data as Spark DDL ('sku STRING, price DECIMAL(10,2)'); "
-                                                  "default: what the table has or the file's first 16 MB suggest")
-    business_key: Names = Field((), description="Columns that identify a master tuple; default: the join columns")
-    max_rejected: float = Field(0.01, ge=0, le=1, description="Share of the master rows that may be left out, as unparsable or "
-                                                              "for their keys; when more are, nothing is provisioned")
+    name: str = Field(description="Name of the master relation; its dimension table is dim_NAME "
+                                  "with surrogate key NAME_sk")
+    path: str | None = Field(None, description="CSV, JSON lines or Parquet file (or directory) "
+                                               "that it is provisioned from")
+    table: str | None = Field(None, description="Existing table that it is provisioned from, in "
+                                                "the warehouse or at --url")
+    columns: str | None = Field(None, description="Schema of the master data as Spark DDL ('sku "
+                                                  "STRING, price DECIMAL(10,2)'); default: what "
+                                                  "the table has or the file's first 16 MB suggest")
+    business_key: Names = Field((), description="Columns that identify a master tuple; default: "
+                                                "the join columns")
+    max_rejected: float = Field(0.01, ge=0, le=1, description="Share of the master rows that may "
+                                                              "be left out, as unparsable or for "
+                                                              "their keys; when more are, nothing "
+                                                              "is provisioned")
 
 
 def surrogate_key(master: str) -> str:
@@ -359,23 +397,31 @@ class Job(Settings):
     name: str = Field(description="Name of the job")
     stream: StreamSpec
     master: MasterSpec
-    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; several for a composite key")
-    columns: Names = Field((), description="Master columns to add; default: all but the join columns")
+    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; several for a composite "
+                                  "key")
+    columns: Names = Field((), description="Master columns to add; default: all but the join "
+                                           "columns")
     fact_table: str = Field(description="Table that receives the joined tuples")
-    index_ids: bool = Field(False, description="Whether the fact table has an index on the stream's id columns, for those who "
-                                               "look rows up by them; the load takes longer with it")
+    index_ids: bool = Field(False, description="Whether the fact table has an index on the "
+                                               "stream's id columns, for those who look rows up by "
+                                               "them; the load takes longer with it")
 
     def to_ledger(self) -> str:
-        """JSON that ``Job.load`` takes again, without options of the source that may hold a secret."""
+        """JSON that ``Job.load`` takes again, without options of the source that may hold a
+        secret."""
         options = {k: v for k, v in self.stream.options.items()
                    if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
-        return self.model_copy(update={"stream": self.stream.model_copy(update={"options": options})}).model_dump_json()
+        return self.model_copy(
+            update={"stream": self.stream.model_copy(
+                update={"options": options})}).model_dump_json()
 
 
 class Places(Settings):
-    """The directories and the database that everything lives in, from SEMISTREAM_HOME and WAREHOUSE_URL.
+    """The directories and the database that everything lives in, from SEMISTREAM_HOME and
+    WAREHOUSE_URL.
 
-    reports_kept: the latest reports that are kept of each app's verifications, and of tuning sweeps.
+    reports_kept: the latest reports that are kept of each app's verifications, and of tuning
+    sweeps.
     """
 
     home: Path = Path("var")
@@ -385,7 +431,8 @@ class Places(Settings):
     @classmethod
     def from_environment(cls) -> Places:
         home = Path(os.environ.get("SEMISTREAM_HOME", "var")).absolute()
-        given = {"warehouse_url": os.environ.get("WAREHOUSE_URL") or f"sqlite:///{home / 'warehouse.db'}",
+        given = {"warehouse_url": os.environ.get("WAREHOUSE_URL")
+                 or f"sqlite:///{home / 'warehouse.db'}",
                  "reports_kept": os.environ.get("SEMISTREAM_REPORTS_KEPT")}
         return cls.load({"home": home} | {k: v for k, v in given.items() if v})
 

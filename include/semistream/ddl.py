@@ -10,22 +10,26 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 
 TYPES = {
-    "boolean": pa.bool_(), "tinyint": pa.int8(), "byte": pa.int8(), "smallint": pa.int16(), "short": pa.int16(),
-    "int": pa.int32(), "integer": pa.int32(), "bigint": pa.int64(), "long": pa.int64(), "float": pa.float32(),
-    "real": pa.float32(), "double": pa.float64(), "string": pa.string(), "varchar": pa.string(), "char": pa.string(),
+    "boolean": pa.bool_(), "tinyint": pa.int8(), "byte": pa.int8(), "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(), "integer": pa.int32(), "bigint": pa.int64(), "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(), "double": pa.float64(), "string": pa.string(), "varchar": pa.string(),
+    "char": pa.string(),
     "binary": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"), "decimal": pa.decimal128(10, 0), "dec": pa.decimal128(10, 0),
-    "numeric": pa.decimal128(10, 0),
+    "timestamp_ntz": pa.timestamp("us"), "decimal": pa.decimal128(10, 0),
+    "dec": pa.decimal128(10, 0), "numeric": pa.decimal128(10, 0),
 }
 NESTED = ("array", "map", "struct")
-TOKEN = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*')|(?P<sign>[<>(),:]))")
+TOKEN = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*')|(?P<sign>[<>(),:]))")
 
 
 def parse_ddl(text: str, parameter: str = "columns", nested: bool = False) -> pa.Schema:
     """``'id BIGINT, price DECIMAL(10,2), tags ARRAY<STRING>'`` as an Arrow schema.
 
-    nested: whether arrays, maps and structs may be in it. Raises ConfigError, which names the parameter, for what is not
-    understood.
+    nested: whether arrays, maps and structs may be in it. Raises ConfigError, which names the
+    parameter, for what is not understood.
     """
     return _Parser(text, parameter, NESTED if nested else ()).schema()
 
@@ -122,4 +126,5 @@ class _Parser:
     def _error(self) -> ConfigError:
         rest = self.text[self.at:self.at + 60].strip() or self.text
         return ConfigError(self.parameter, "must be a schema in Spark's DDL", rest,
-                           f"For instance 'id BIGINT, sku STRING'. Types: {', '.join((*TYPES, *self.nested))}.")
+                           f"For instance 'id BIGINT, sku STRING'. Types: "
+                           f"{', '.join((*TYPES, *self.nested))}.")

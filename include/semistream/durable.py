@@ -1,4 +1,5 @@
-"""Files that are whole or not there, whatever crashes: written beside, flushed to disk, renamed into place."""
+"""Files that are whole or not there, whatever crashes: written beside, flushed to disk, renamed
+into place."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from semistream.errors import StateError
 
 @contextmanager
 def replacing(path: Path, mode: str = "wb", *, flush: bool = True) -> Iterator[IO[Any]]:
-    """A file that takes the place of ``path`` when the block ends, and is then on disk. If the block raises, nothing changes.
+    """A file that takes the place of ``path`` when the block ends, and is then on disk. If the
+    block raises, nothing changes.
 
     flush: without it, a crash of the machine may leave an older file, or none.
     """
@@ -61,7 +63,8 @@ def write_checked(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_checked(path: Path, remedy: str) -> dict[str, Any] | None:
-    """None where there is no such file. Raises StateError, with what to do, when it is not as it was written."""
+    """None where there is no such file. Raises StateError, with what to do, when it is not as it
+    was written."""
     try:
         found = json.loads(path.read_bytes())
         if found["crc32"] != _crc32(found["values"]):

@@ -17,7 +17,8 @@ class ConfigError(SemistreamError, ValueError):
 
 
 class NotEnoughMemory(ConfigError):
-    """M is too small for an operator. ``least``: bytes that are enough for it, to the end of any stream."""
+    """M is too small for an operator. ``least``: bytes that are enough for it, to the end of any
+    stream."""
 
     def __init__(self, least: int, value: int, what: str, remedy: str = "Give more memory."):
         self.least = least

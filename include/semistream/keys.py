@@ -1,8 +1,9 @@
 """Join keys as 64-bit codes, the same in Arrow (here) and in Spark (``keys_spark``).
 
-One integer, date, timestamp, boolean or narrow-decimal column is *exact*: its code is its value. Every other key (strings,
-wide decimals, composites) is hashed by Spark's ``xxhash64`` and compared in full after the match, so that a collision costs
-time, never a row. A key with a null in any column has no code.
+One integer, date, timestamp, boolean or narrow-decimal column is *exact*: its code is its value.
+Every other key (strings, wide decimals, composites) is hashed by Spark's ``xxhash64`` and compared
+in full after the match, so that a collision costs time, never a row. A key with a null in any
+column has no code.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class JoinKeys:
 
 
 def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """The type that a key column is compared in. Raises ConfigError for a type that equality does not suit."""
+    """The type that a key column is compared in. Raises ConfigError for a type that equality does
+    not suit."""
     if pa.types.is_dictionary(kind):
         return canonical_type(name, kind.value_type)
     if pa.types.is_integer(kind):
@@ -59,29 +61,35 @@ def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
         return kind
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(
+        kind) or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
-    raise ConfigError("on", "must name columns of an integer, string, date, timestamp, boolean, binary or decimal type",
-                      f"{name}: {kind}", "Cast the column, for instance a floating-point number to a decimal.")
+    raise ConfigError("on", "must name columns of an integer, string, date, timestamp, boolean, "
+                            "binary or decimal type",
+                      f"{name}: {kind}",
+                      "Cast the column, for instance a floating-point number to a decimal.")
 
 
 def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]],
                  sides: tuple[str, str] = ("stream", "master")) -> JoinKeys:
     """Check the join columns of both schemas and fix the canonical types, which are the master's.
 
-    on: (stream column, master column) pairs; sides: what errors call the two. Raises ConfigError for a missing column, or for
-    types that differ.
+    on: (stream column, master column) pairs; sides: what errors call the two. Raises ConfigError
+    for a missing column, or for types that differ.
     """
     if not on:
-        raise ConfigError("on", "must name at least one pair of columns", on, "Give --on COLUMN or --on STREAM=MASTER.")
+        raise ConfigError("on", "must name at least one pair of columns", on,
+                          "Give --on COLUMN or --on STREAM=MASTER.")
     kinds = []
     for s, m in on:
         for side, name, schema in ((sides[0], s, stream), (sides[1], m, master)):
             if name not in schema.names:
-                raise ConfigError("on", f"must name a column of the {side}", name, f"It has: {', '.join(schema.names)}.")
-        left, right = canonical_type(s, stream.field(s).type), canonical_type(m, master.field(m).type)
+                raise ConfigError("on", f"must name a column of the {side}", name,
+                                  f"It has: {', '.join(schema.names)}.")
+        left, right = canonical_type(s,
+                                     stream.field(s).type), canonical_type(m, master.field(m).type)
         if not _fits(left, right):
             raise ConfigError("on", "must join columns of one type",
                               f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
@@ -133,17 +141,20 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
         if is_exact(k):
             _hash_longs(_longs(a), h)
         elif pa.types.is_decimal(k):
-            _hash_decimals(np.frombuffer(a.buffers()[1], np.uint8)[a.offset * 16:(a.offset + len(a)) * 16], h)
+            _hash_decimals(
+                np.frombuffer(a.buffers()[1], np.uint8)[a.offset * 16:(a.offset + len(a)) * 16], h)
         elif len(a):
             offsets = np.frombuffer(a.buffers()[1], np.int32)[a.offset:a.offset + len(a) + 1]
             data = a.buffers()[2]
-            _hash_bytes(offsets, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8), h)
+            _hash_bytes(offsets, np.frombuffer(data, np.uint8) if data is not None and data.size
+                        else np.zeros(1, np.uint8), h)
     h[~valid] = 0
     return h, valid
 
 
 def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
-    """The bucket (int32[n], 0 <= bucket < count) of each key code; equal to ``keys_spark.bucket_expression``."""
+    """The bucket (int32[n], 0 <= bucket < count) of each key code; equal to
+    ``keys_spark.bucket_expression``."""
     return _buckets(key_codes, exact, count)
 
 
@@ -151,16 +162,19 @@ def _longs(a: pa.Array) -> np.ndarray:
     """The 64-bit value of each element of an exact column; nulls give anything."""
     n, k = len(a), a.type
     if pa.types.is_decimal(k):
-        return np.frombuffer(a.buffers()[1], np.int64)[2 * a.offset:2 * (a.offset + n):2].copy()  # the low word is the value
+        # the low word is the value
+        return np.frombuffer(a.buffers()[1], np.int64)[2 * a.offset:2 * (a.offset + n):2].copy()
     if pa.types.is_boolean(k):
         return pc.fill_null(a, False).to_numpy(zero_copy_only=False).astype(np.int64)
     if pa.types.is_date32(k):
         return np.frombuffer(a.buffers()[1], np.int32)[a.offset:a.offset + n].astype(np.int64)
-    return np.frombuffer(a.buffers()[1], np.int64)[a.offset:a.offset + n] if n else np.zeros(0, np.int64)
+    return np.frombuffer(a.buffers()[1],
+                         np.int64)[a.offset:a.offset + n] if n else np.zeros(0, np.int64)
 
 
 # XXH64 as Spark's XXH64.java has it: hashLong, and hashUnsafeBytes with little-endian words.
-P1, P2, P3 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+P1, P2, P3 = np.uint64(0x9E3779B185EBCA87), np.uint64(
+    0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
 P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
 
 
@@ -201,7 +215,8 @@ def _hash_longs(values, h):
 def bucket_of(code, exact, count):
     """``buckets`` of one key code, for kernels."""
     h = hash_long(code, SEED) if exact else code
-    return h & (count - 1) if count & (count - 1) == 0 else h % count  # floor modulo, as Spark's pmod
+    # floor modulo, as Spark's pmod
+    return h & (count - 1) if count & (count - 1) == 0 else h % count
 
 
 @njit(cache=True)
@@ -267,7 +282,8 @@ def _hash_bytes(offsets, data, h):
 
 @njit(cache=True)
 def _hash_decimals(words, h):
-    """Wide decimals are hashed as BigInteger.toByteArray: big-endian, the fewest bytes that keep the sign."""
+    """Wide decimals are hashed as BigInteger.toByteArray: big-endian, the fewest bytes that keep
+    the sign."""
     big = np.empty(16, np.uint8)
     for i in range(len(h)):
         for j in range(16):

@@ -1,4 +1,5 @@
-"""Join keys, buckets and partitions as Spark column expressions: the same numbers as those of ``keys`` and ``partitioning``."""
+"""Join keys, buckets and partitions as Spark column expressions: the same numbers as those of
+``keys`` and ``partitioning``."""
 
 from __future__ import annotations
 
@@ -18,9 +19,12 @@ def quoted(name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`")
 
 
-def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int) -> Column:
-    """The same bucket as a Spark column expression over the named columns; a null key's bucket is arbitrary but fixed."""
-    return F.pmod(F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
+def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...],
+                      count: int) -> Column:
+    """The same bucket as a Spark column expression over the named columns; a null key's bucket is
+    arbitrary but fixed."""
+    return F.pmod(
+        F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
                   F.lit(count)).cast("int")
 
 
@@ -45,10 +49,13 @@ def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
 
 
 def partition_expression(placement: Placement) -> Column:
-    """The partition of a stream tuple. Rows have no number here: what is dealt out goes by a hash of the tuple."""
+    """The partition of a stream tuple. Rows have no number here: what is dealt out goes by a hash
+    of the tuple."""
     keys = placement.keys
-    owner = F.get(F.lit(placement.owners.tolist()), bucket_expression(keys.stream, keys.types, len(placement.owners)))
+    owner = F.get(F.lit(placement.owners.tolist()),
+                  bucket_expression(keys.stream, keys.types, len(placement.owners)))
     without_key = reduce(or_, (quoted(name).isNull() for name in keys.stream))
-    tuple_hash = F.xxhash64(*(quoted(f.name) for f in placement.stream if not pa.types.is_nested(f.type)))
+    tuple_hash = F.xxhash64(
+        *(quoted(f.name) for f in placement.stream if not pa.types.is_nested(f.type)))
     dealt = F.pmod(tuple_hash, F.lit(placement.count)).cast("int")
     return F.when(without_key | (owner == DEALT), dealt).otherwise(owner)

@@ -1,7 +1,8 @@
 """Airflow on this machine alone: ``python -m semistream.local load | up | down``.
 
-``load`` runs the three DAGs, one after the other, without a scheduler and with a metadata database of its own, so that a
-scheduler started by ``up`` neither sees nor repeats those runs. Everything is kept under SEMISTREAM_HOME (``var``).
+``load`` runs the three DAGs, one after the other, without a scheduler and with a metadata database
+of its own, so that a scheduler started by ``up`` neither sees nor repeats those runs. Everything is
+kept under SEMISTREAM_HOME (``var``).
 """
 
 from __future__ import annotations
@@ -37,16 +38,18 @@ from semistream.streaming.status import request_stop
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
 START_SECONDS = 300  # that Airflow may take to become healthy
-SQLITE_ARGUMENTS = {"timeout": 60}  # s that a process of Airflow waits while another one writes its metadata; 5 are too few
-# Under one shell, which is the head of their process group. Without their log servers: these would listen to every network, and
-# are of use only where logs are on other machines.
+# s that a process of Airflow waits while another one writes its metadata; 5 are too few
+SQLITE_ARGUMENTS = {"timeout": 60}
+# Under one shell, which is the head of their process group. Without their log servers: these would
+# listen to every network, and are of use only where logs are on other machines.
 AIRFLOW = """airflow db migrate || exit
 airflow api-server & airflow scheduler --skip-serve-logs & airflow dag-processor & airflow triggerer --skip-serve-logs & wait"""
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
 
 
 def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
-    """What Airflow, Spark and the library need to know. What the caller's environment says of Spark and the warehouse wins."""
+    """What Airflow, Spark and the library need to know. What the caller's environment says of Spark
+    and the warehouse wins."""
     airflow = home / "airflow"
     spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
     fixed = {
@@ -65,14 +68,18 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
         "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": "0o700",  # whatever the umask
         "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": "0o600",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "include"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PATH": os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }
-    chosen = {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark), "AIRFLOW__API__PORT": "8080", "AIRFLOW__API__HOST": "127.0.0.1",
+    chosen = {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark), "AIRFLOW__API__PORT": "8080",
+              "AIRFLOW__API__HOST": "127.0.0.1",
               "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
     settings = {**{k: os.environ.get(k) or v for k, v in chosen.items()}, **fixed}
     url = f"http://localhost:{settings['AIRFLOW__API__PORT']}"  # tasks do not find it by the port
-    return settings | {"AIRFLOW__API__BASE_URL": url, "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/"}
+    return settings | {"AIRFLOW__API__BASE_URL": url,
+                       "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/"}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -90,8 +97,8 @@ def _interrupt(number: int, frame: Any) -> None:
 class AirflowCommands:
     """Airflow's command line in one process: its start-up is paid once, not once a DAG.
 
-    A process and a session of its own: a task that is tested in a process catches what a signal raises, and takes SIGTERM for
-    itself.
+    A process and a session of its own: a task that is tested in a process catches what a signal
+    raises, and takes SIGTERM for itself.
     """
 
     def __init__(self, settings: Mapping[str, str], log: Path):
@@ -114,7 +121,8 @@ class AirflowCommands:
         return self.wait()
 
     def end(self) -> None:
-        """Let it go; what is still at work, and whatever it has started in its session, is stopped."""
+        """Let it go; what is still at work, and whatever it has started in its session, is
+        stopped."""
         self._pipe.close()
         self._process.join(1.0)
         assert self._process.pid is not None
@@ -150,7 +158,8 @@ def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], lo
 
 
 def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
-    """Run the DAGs for each job; the exit code of the whole. SIGINT and SIGTERM stop all that this has started."""
+    """Run the DAGs for each job; the exit code of the whole. SIGINT and SIGTERM stop all that this
+    has started."""
     from sqlalchemy import make_url
 
     from semistream.pipeline import summary
@@ -163,9 +172,13 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
         signal.signal(number, _interrupt)
     settings = environment(places.home, "load.db")
     airflow = AirflowCommands(settings, log)
-    with open(log, "ab") as output:  # while the master data are made: Spark's workers would each do it in their first micro-batch
-        compiling = subprocess.Popen([sys.executable, "-m", "semistream.sizing.precompile", "elevatorjoin"],  # mostly chosen
-                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **settings})
+    # while the master data are made: Spark's workers would each do it in their first micro-batch
+    with open(log, "ab") as output:
+        # mostly chosen
+        compiling = subprocess.Popen(
+            [sys.executable, "-m", "semistream.sizing.precompile", "elevatorjoin"],
+                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            env={**os.environ, **settings})
     try:
         with _step(screen, "Airflow", lambda: "importing") as step:
             step.succeeded = airflow.wait()
@@ -177,20 +190,23 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
                     return 1
         compiling.wait()
     except Interrupted:
-        screen.print("Interrupted: stopping what was started. A second time leaves a load to drain by itself.")
+        screen.print("Interrupted: stopping what was started. A second time leaves a load to drain "
+                     "by itself.")
         compiling.terminate()
         with _step(screen, "Airflow's tasks", lambda: "stopping"):
             airflow.end()
         for job in jobs:
             _drain(places.checkpoints / _app(job), began, screen)
-        screen.print("Stopped. What is loaded is committed, and running it again goes on from there.")
+        screen.print(
+            "Stopped. What is loaded is committed, and running it again goes on from there.")
         raise
     finally:
         compiling.terminate()
         airflow.end()
     for job in jobs:
         screen.print(summary.summary_table(summary.final_summary(_app(job), places)))
-    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: {make_url(places.warehouse_url).render_as_string()}")
+    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: "
+                 f"{make_url(places.warehouse_url).render_as_string()}")
     screen.print(f"Log: {log}")
     return 0
 
@@ -205,13 +221,15 @@ def _drain(checkpoint: Path, began: float, screen: Console) -> None:
     if launched is None or launched.at < began or not drivers.is_alive(checkpoint):
         return
     request_stop(checkpoint)
-    with _step(screen, f"{checkpoint.name}: draining", lambda: drivers.progress(checkpoint)) as step:
+    with _step(screen, f"{checkpoint.name}: draining",
+               lambda: drivers.progress(checkpoint)) as step:
         while drivers.is_alive(checkpoint):
             time.sleep(0.2)
         step.succeeded = drivers.ending(checkpoint) == ("stopped", "")
 
 
-def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Places, log: Path) -> bool:
+def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Places,
+             log: Path) -> bool:
     begin = log.stat().st_size
 
     def doing() -> str:
@@ -242,7 +260,8 @@ class Step:
 
 @contextmanager
 def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step]:
-    """Shows what goes on while it goes on: one live line on a terminal, a line per change elsewhere."""
+    """Shows what goes on while it goes on: one live line on a terminal, a line per change
+    elsewhere."""
     started, over = time.monotonic(), threading.Event()
 
     def follow() -> None:
@@ -251,7 +270,9 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step
             now, clock = doing(), time.monotonic()
             if status is not None:
                 status.update(f"{name}: {now}")
-            elif now.split(" ")[0] != said.split(" ")[0] or (now != said and clock - at > SECONDS_BETWEEN_LINES):
+            elif now.split(" ")[0] != said.split(" ")[0] or (now != said
+                                                             and clock
+                                                             - at > SECONDS_BETWEEN_LINES):
                 screen.print(f"    {name}: {now}", highlight=False)
                 said, at = now, clock
 
@@ -272,7 +293,8 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step
         if status is not None:
             status.stop()
         mark = "[green]✓[/green]" if step.succeeded else "[red]✗[/red]"
-        screen.print(f"{mark} {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False)
+        screen.print(f"{mark} {name} [dim]{time.monotonic() - started:.1f} s[/dim]",
+                     highlight=False)
 
 
 def _text_from(path: Path, begin: int) -> str:
@@ -294,7 +316,8 @@ def up(screen: Console, places: Places) -> int:
     log = home / "standalone.log"
     with open(log, "wb") as output:
         process = subprocess.Popen(["sh", "-c", AIRFLOW], stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **settings}, cwd=ROOT)
+                                   stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, **settings}, cwd=ROOT)
     (home / "standalone.pid").write_text(str(process.pid))
     with _step(screen, "Airflow", lambda: "starting"):
         deadline = time.monotonic() + START_SECONDS
@@ -325,7 +348,8 @@ def down(screen: Console, places: Places) -> int:
 
 
 def _keep_private(home: Path) -> None:
-    """What is made from now on, and all that is in ``home`` already, is its owner's alone: databases, logs, a password."""
+    """What is made from now on, and all that is in ``home`` already, is its owner's alone:
+    databases, logs, a password."""
     os.umask(0o077)
     home.mkdir(parents=True, exist_ok=True)
     if home.stat().st_uid == os.getuid():
@@ -368,7 +392,8 @@ def _free_port(port: int) -> None:
         try:
             s.bind(("", port))
         except OSError:
-            raise ConfigError("AIRFLOW__API__PORT", "must be a free port", port, "Set it to another one.") from None
+            raise ConfigError("AIRFLOW__API__PORT", "must be a free port", port,
+                              "Set it to another one.") from None
 
 
 def _healthy(url: str) -> bool:
@@ -377,14 +402,16 @@ def _healthy(url: str) -> bool:
             health = json.load(response)
     except OSError:
         return False
-    return all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "triggerer", "dag_processor"))
+    return all(health[part]["status"] == "healthy"
+               for part in ("metadatabase", "scheduler", "triggerer", "dag_processor"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m semistream.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("load", help="run the three DAGs for the jobs named").add_argument(
-        "job", nargs="*", default=list(Job.shipped), help=f"shipped job or YAML file [{' '.join(Job.shipped)}]")
+        "job", nargs="*", default=list(Job.shipped), help=f"shipped job or YAML file "
+                                                          f"[{' '.join(Job.shipped)}]")
     commands.add_parser("up", help="start Airflow with its UI")
     commands.add_parser("down", help="stop it")
     arguments = parser.parse_args(argv)
@@ -392,7 +419,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     places = Places.from_environment()
     os.environ["SEMISTREAM_HOME"] = str(places.home)
     _keep_private(places.home)
-    run: dict[str, Callable[[], int]] = {"load": lambda: load(arguments.job, screen, places), "up": lambda: up(screen, places),
+    run: dict[str, Callable[[], int]] = {"load": lambda: load(arguments.job, screen, places),
+                                         "up": lambda: up(screen, places),
                                          "down": lambda: down(screen, places)}
     try:
         return run[arguments.command]()

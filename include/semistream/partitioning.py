@@ -17,7 +17,8 @@ DEALT = -1  # the owner of a bucket whose tuples are dealt out to all
 
 @dataclass(frozen=True)
 class Placement:
-    """Which partition a stream tuple belongs to. owners: that of each bucket of R, int[buckets], or DEALT."""
+    """Which partition a stream tuple belongs to. owners: that of each bucket of R, int[buckets], or
+    DEALT."""
 
     stream: pa.Schema
     keys: JoinKeys  # in the order that R is bucketed by
@@ -30,7 +31,8 @@ class Placement:
         return np.where(valid, buckets(codes, self.keys.exact, len(self.owners)), -1)
 
     def partitions(self, batch: pa.RecordBatch, first: int = 0) -> np.ndarray:
-        """int[n]. What is dealt out, as are tuples without a key, goes by a hash of its row number. first: that of the first."""
+        """int[n]. What is dealt out, as are tuples without a key, goes by a hash of its row number.
+        first: that of the first."""
         codes, valid = self.keys.stream_codes(batch)
         return _partitions(codes, valid, self.keys.exact, self.owners, self.count, first)
 
@@ -52,7 +54,8 @@ def _partitions(codes, valid, exact, owners, count, first):
 
 @njit(cache=True)
 def _by_partition(of, count):
-    """(row numbers, those of the same partition together; where in them each partition starts, and the last ends)."""
+    """(row numbers, those of the same partition together; where in them each partition starts, and
+    the last ends)."""
     starts = np.zeros(count + 1, np.int64)
     for partition in of:
         starts[partition + 1] += 1
@@ -67,9 +70,10 @@ def _by_partition(of, count):
 def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
     """The owner of each bucket of R, int[buckets], by how many stream tuples come to it.
 
-    The fullest bucket first, each to the partition that has the fewest tuples so far (Graham's LPT rule). A bucket with more than
-    a partition's share of the tuples, as a very frequent key's, is dealt out where the slowest has less to do for it: all
-    partitions then read that bucket of R too.
+    The fullest bucket first, each to the partition that has the fewest tuples so far (Graham's LPT
+    rule). A bucket with more than a partition's share of the tuples, as a very frequent key's, is
+    dealt out where the slowest has less to do for it: all partitions then read that bucket of R
+    too.
     """
     fullest, total = np.argsort(-tuples, kind="stable"), tuples.sum()
     plans = []
@@ -80,11 +84,13 @@ def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
             load, owner = heap[0]
             owners[bucket] = owner
             heapq.heapreplace(heap, (load + int(tuples[bucket]), owner))
-        plans.append((loads(owners, tuples, partitions).max() / total + dealt / len(tuples), dealt, owners))
+        plans.append(
+            (loads(owners, tuples, partitions).max() / total + dealt / len(tuples), dealt, owners))
     return min(plans)[2]
 
 
 def loads(owners: np.ndarray, tuples: np.ndarray, partitions: int) -> np.ndarray:
     """How many tuples each partition gets, float[partitions]."""
     dealt = owners == DEALT
-    return np.bincount(owners[~dealt], tuples[~dealt], minlength=partitions) + tuples[dealt].sum() / partitions
+    return np.bincount(owners[~dealt], tuples[~dealt],
+                       minlength=partitions) + tuples[dealt].sum() / partitions

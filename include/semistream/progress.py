@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-Progress = Callable[[str, int, int | None], None]  # (step, rows done, all rows if known), called now and then
+# (step, rows done, all rows if known), called now and then
+Progress = Callable[[str, int, int | None], None]
 
 
 def silent(step: str, done: int, total: int | None) -> None:

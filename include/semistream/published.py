@@ -1,4 +1,5 @@
-"""A master's snapshots: which version is current, who holds one, what its manifest says; for those that do not read R."""
+"""A master's snapshots: which version is current, who holds one, what its manifest says; for those
+that do not read R."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ ANEW = "Publish the master data anew: `semistream snapshot JOB`, or the DAG prov
 
 
 def current_version(root: str | Path) -> str | None:
-    """The name of the current version under ``<root>`` = snapshots/<master>, or None before the first one. Raises StateError when
-    the file that says it is damaged."""
+    """The name of the current version under ``<root>`` = snapshots/<master>, or None before the
+    first one. Raises StateError when the file that says it is damaged."""
     current = read_checked(Path(root) / CURRENT, ANEW)
     return None if current is None else current["version"]
 
@@ -23,13 +24,15 @@ def set_current(root: str | Path, version: str) -> None:
 
 
 def read_manifest(root: str | Path) -> dict[str, Any] | None:
-    """The manifest of the current version, as it is on disk; None before the first one. Raises StateError when it is damaged."""
+    """The manifest of the current version, as it is on disk; None before the first one. Raises
+    StateError when it is damaged."""
     version = current_version(root)
     return None if version is None else read_checked(Path(root) / version / MANIFEST, ANEW)
 
 
 def pin(root: str | Path, holder: str, version: str | None) -> None:
-    """Keep a version for a holder (an app's name) in place of the one that it held before; None keeps none."""
+    """Keep a version for a holder (an app's name) in place of the one that it held before; None
+    keeps none."""
     directory = Path(root) / "pins"
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / holder.replace("/", "_")

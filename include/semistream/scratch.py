@@ -1,4 +1,5 @@
-"""A directory for what a process needs while it lives. Those of processes that were killed are swept by the next one."""
+"""A directory for what a process needs while it lives. Those of processes that were killed are
+swept by the next one."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import IO
 
 PREFIX = "semistream-scratch-"
-_held: list[IO[bytes]] = []  # the locks of this process's own; the kernel lets go of them, however it ends
+# the locks of this process's own; the kernel lets go of them, however it ends
+_held: list[IO[bytes]] = []
 
 
 def scratch_directory() -> Path:
-    """A new one, below the system's directory for temporary files; removed when the process ends."""
+    """A new one, below the system's directory for temporary files; removed when the process
+    ends."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))

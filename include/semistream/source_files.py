@@ -1,7 +1,8 @@
-"""A stream's files as they lie on a local file system: which there are, and whether one has changed since it was looked at.
+"""A stream's files as they lie on a local file system: which there are, and whether one has changed
+since it was looked at.
 
-A batch notes its files, with size and time of modification, before it begins. What is read later must be the same files, or the
-batch would be part of one content and part of another.
+A batch notes its files, with size and time of modification, before it begins. What is read later
+must be the same files, or the batch would be part of one content and part of another.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 PARQUET_BUFFER = 1_000_000  # bytes of a column that are read at a time
-RAW = "_corrupt_record"  # of text files' tuples: what tells of one that could not be parsed, else null
+# of text files' tuples: what tells of one that could not be parsed, else null
+RAW = "_corrupt_record"
 
 
 class SourceFile(NamedTuple):
-    """path: plain where it is local, else a URI; size in bytes and modified in ns since 1970, -1 where they are not known."""
+    """path: plain where it is local, else a URI; size in bytes and modified in ns since 1970, -1
+    where they are not known."""
 
     path: str
     size: int = -1
@@ -49,8 +52,8 @@ def is_remote(path: str) -> bool:
 
 
 def open_parquet(path: str | Path) -> ParquetFile:
-    """A Parquet file that is read a little at a time, whatever the size of its row groups. By default PyArrow reads whole row
-    groups ahead, and keeps them until the file is closed."""
+    """A Parquet file that is read a little at a time, whatever the size of its row groups. By
+    default PyArrow reads whole row groups ahead, and keeps them until the file is closed."""
     from pyarrow.parquet import ParquetFile
 
     return ParquetFile(path, buffer_size=PARQUET_BUFFER, pre_buffer=False)
@@ -62,8 +65,10 @@ def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:
     for path in paths:
         file = SourceFile(path).now()
         if file is None:
-            raise StateError(f"The stream's file {path} is gone, and has not been loaded. Put it back and start the app again; "
-                             "if its tuples are not to be loaded, put a file without tuples in its place.")
+            raise StateError(f"The stream's file {path} is gone, and has not been loaded. Put it "
+                             f"back and start the app again; "
+                             "if its tuples are not to be loaded, put a file without tuples in its "
+                             "place.")
         found.append(file)
     return tuple(found)
 
@@ -74,14 +79,16 @@ def check_unchanged(files: Iterable[SourceFile]) -> None:
         now = file.now() if file.known else file
         if now != file:
             what = "was deleted" if now is None else f"has changed, from {file.size:,} bytes to {now.size:,}"
-            raise StateError(f"The stream's file {file.path} {what} while it was being loaded. Nothing of this batch counts; "
-                             "start the app again. Write files beside, and rename them into the stream's directory when they are "
-                             "complete, or set min_age to the seconds after which a file is.")
+            raise StateError(f"The stream's file {file.path} {what} while it was being loaded. "
+                             f"Nothing of this batch counts; "
+                             "start the app again. Write files beside, and rename them into the "
+                             "stream's directory when they are complete, or set min_age to the "
+                             "seconds after which a file is.")
 
 
 def list_files(path: str, options: Mapping[str, str]) -> Iterator[os.DirEntry[str]]:
-    """The files that Spark's file source takes from a local directory or pattern; those whose name, or that of a directory above,
-    begins with "_" or "." are none. options: of the source.
+    """The files that Spark's file source takes from a local directory or pattern; those whose name,
+    or that of a directory above, begins with "_" or "." are none. options: of the source.
     """
     pattern = next((v for k, v in options.items() if k.lower() == "pathglobfilter"), "*")
     for place in sorted(glob.glob(path)) if glob.has_magic(path) else [path]:
@@ -89,7 +96,8 @@ def list_files(path: str, options: Mapping[str, str]) -> Iterator[os.DirEntry[st
             yield from _below(place, pattern)
         else:
             name = Path(place).name
-            yield from (e for e in os.scandir(Path(place).parent) if e.name == name and _counts(name, pattern))
+            yield from (e for e in os.scandir(Path(place).parent) if e.name == name
+                        and _counts(name, pattern))
 
 
 def _below(directory: str, pattern: str) -> Iterator[os.DirEntry[str]]:
@@ -103,7 +111,8 @@ def _below(directory: str, pattern: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_shown(name: str) -> bool:
-    return not name.startswith(".") and (not name.startswith("_") or "=" in name) and not name.endswith("._COPYING_")
+    return not name.startswith(".") and (not name.startswith("_")
+                                         or "=" in name) and not name.endswith("._COPYING_")
 
 
 def _counts(name: str, pattern: str) -> bool:

@@ -6,6 +6,7 @@ from semistream.experiments import cost_models, sketches, ssbj, sscj, ssj, x_hyb
 from semistream.experiments.model import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, sketches, cost_models) for e in module.EXPERIMENTS}
+    e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, sketches, cost_models)
+    for e in module.EXPERIMENTS}
 
 __all__ = ["EXPERIMENTS", "Experiment"]

@@ -1,4 +1,5 @@
-"""The checksum of an answer: the same for every correct join of the same tuples, in whatever order its rows come out."""
+"""The checksum of an answer: the same for every correct join of the same tuples, in whatever order
+its rows come out."""
 
 from __future__ import annotations
 

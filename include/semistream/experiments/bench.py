@@ -15,13 +15,22 @@ from semistream.config import Places
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
 from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments.data import ELSEWHERE, Data, open_data
-from semistream.experiments.measure import BATCHES, Arrivals, Drive, Measured, check, measure, measure_arrivals
+from semistream.experiments.measure import (
+    BATCHES,
+    Arrivals,
+    Drive,
+    Measured,
+    check,
+    measure,
+    measure_arrivals,
+)
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
 from semistream.joins import REGISTRY
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Pace, calibrate
 
-STEPS, NEAR = 5, 0.03  # of the search for the memory that a rate needs: at most so many; rates this near are equal
+# of the search for the memory that a rate needs: at most so many; rates this near are equal
+STEPS, NEAR = 5, 0.03
 HALVINGS = 30
 LEAST_FED, CHUNKS = 512, 32  # stream tuples given at a time, at least; and as a multiple of w_S
 ROOM = 4  # times the memory expected, that a join may take which takes what it needs
@@ -36,11 +45,14 @@ def _readable(path: Path) -> bool:
 
 
 class Bench:
-    """scale: of |R|, 1 is the papers' own; costs: a file of the costs of this machine, else they are measured."""
+    """scale: of |R|, 1 is the papers' own; costs: a file of the costs of this machine, else they
+    are measured."""
 
-    def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0, clock: str = "wall", pace: bool = False,
+    def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0,
+                 clock: str = "wall", pace: bool = False,
                  costs: Path | None = None, tuples: tuple[int, ...] = (500_000, 1_000_000),
-                 percent: tuple[float, ...] = (1.0, 3.0, 10.0), skews: tuple[float, ...] = (0.0, 0.5, 1.0),
+                 percent: tuple[float, ...] = (1.0, 3.0, 10.0),
+                 skews: tuple[float, ...] = (0.0, 0.5, 1.0),
                  tell: Callable[[str], None] = print, batch: int = 0):
         self.batch = batch  # stream tuples given at a time, in the place of the data's own
         self.tuples, self.percent, self.skews = tuples, percent, skews
@@ -51,7 +63,8 @@ class Bench:
 
     @cached_property
     def pace(self) -> Callable[[], float]:
-        known = Costs.load(self.given).measured.get("pace") if self.given and self.given.exists() else None
+        known = Costs.load(self.given).measured.get(
+            "pace") if self.given and self.given.exists() else None
         return Pace(self.clock, known) if self.paced else lambda: 1.0
 
     @property
@@ -73,14 +86,17 @@ class Bench:
             path = self.given or self.directory / f"costs-{kind}-{self.clock_name}.yaml"
             if not (self.given or _readable(path)):
                 self.tell(f"measuring this machine's costs with {data} tuples (kept in {path})")
-                d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places, self.directory)
-                calibrate(d.sample, d.relation, d.on, clock=self.clock_name, pace=self.pace).save(path)  # type: ignore[arg-type]
+                d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places,
+                              self.directory)
+                calibrate(d.sample, d.relation, d.on, clock=self.clock_name,
+                          pace=self.pace).save(path)  # type: ignore[arg-type]
             self._costs[kind] = Costs.load(path)
         return self._costs[kind]
 
     def memory(self, point: Point) -> int:
         """M, bytes."""
-        whole = self.data(replace(point, tuples=point.memory_of) if point.memory_of else point).bytes
+        whole = self.data(replace(point, tuples=point.memory_of) if point.memory_of
+                          else point).bytes
         return int(point.memory * whole)
 
     def work(self, point: Point) -> Workload:
@@ -88,7 +104,8 @@ class Bench:
 
     def predict(self, point: Point, work: Workload | None = None, memory: float | None = None,
                 costs: Costs | None = None) -> Prediction:
-        """At the sizes given, the others as the model finds them best. Raises ConfigError where M is too small."""
+        """At the sizes given, the others as the model finds them best. Raises ConfigError where M
+        is too small."""
         work, memory = work or self.work(point), memory or self.memory(point)
         costs = costs or self.costs(point.data, point.tuples, point.skew)
         model = MODELS[point.algorithm]
@@ -115,11 +132,13 @@ class Bench:
         work = self.work(point).smooth()
         n = int(work.master_tuples * factor)
         if point.data.startswith("tpch") and "zipf" not in point.data:
-            frequencies = replace(work.frequencies, p=work.frequencies.p / factor, keys=work.frequencies.keys * factor)
+            frequencies = replace(work.frequencies, p=work.frequencies.p / factor,
+                                  keys=work.frequencies.keys * factor)
         elif point.data == "zipf-many":
             plain = Frequencies.zipf(n, point.skew)
             gone = math.exp(-1)
-            frequencies = replace(plain, keys=plain.keys * (1 - gone), lost=replace(plain, keys=plain.keys * gone))
+            frequencies = replace(plain, keys=plain.keys * (1 - gone),
+                                  lost=replace(plain, keys=plain.keys * gone))
         else:
             frequencies = Frequencies.zipf(n, point.skew)
         return replace(work, master_tuples=n, frequencies=frequencies), self.memory(point) * factor
@@ -136,23 +155,31 @@ class Bench:
         return row | {"seconds": time.perf_counter() - begun}
 
     def _describe(self, point: Point) -> dict[str, Any]:
-        values = {"series": point.title, "algorithm": point.algorithm, "data": point.data, "master_tuples": point.tuples,
-                  "memory_percent": round(100 * point.memory, 3), "skew": point.skew, "rate": point.rate,
-                  "relation_percent": round(100 * point.tuples / point.memory_of) if point.memory_of else 100,
+        values = {"series": point.title, "algorithm": point.algorithm, "data": point.data,
+                  "master_tuples": point.tuples,
+                  "memory_percent": round(100 * point.memory, 3), "skew": point.skew,
+                  "rate": point.rate,
+                  "relation_percent": round(100 * point.tuples / point.memory_of) if point.memory_of
+                  else 100,
                   **dict(point.place),
                   "state": MEASURED, "error": ""}
         if point.algorithm not in REGISTRY or point.algorithm not in MODELS:
-            return values | {"state": FAILED, "error": f"{point.algorithm} is not known, or has no cost model"}
+            return values | {"state": FAILED, "error": f"{point.algorithm} is not known, or has no "
+                                                       f"cost model"}
         return values
 
-    def _measure(self, point: Point, memory: int, prediction: Prediction | None = None) -> dict[str, Any]:
+    def _measure(self, point: Point, memory: int,
+                 prediction: Prediction | None = None) -> dict[str, Any]:
         prediction = prediction or self.predict(point, memory=memory)
         parameters = prediction.parameters | dict(point.parameters)
         measured, answer = self._drive(point, memory, parameters, prediction)
         share = prediction.w_n / prediction.w if prediction.w else None
-        return {"master_tuples": self.data(point).relation.tuple_count, "memory": memory, **parameters, "parameters": parameters,
-                **asdict(measured), "w": measured.w_n + measured.w_s, "mu_disk": measured.w_s / measured.c_loop,
-                **{f"{k}_model": getattr(prediction, k) for k in ("mu", "c_loop", "w", "w_n", "w_s", "h_r")},
+        return {"master_tuples": self.data(point).relation.tuple_count, "memory": memory,
+                **parameters, "parameters": parameters,
+                **asdict(measured), "w": measured.w_n + measured.w_s,
+                "mu_disk": measured.w_s / measured.c_loop,
+                **{f"{k}_model": getattr(prediction, k)
+                   for k in ("mu", "c_loop", "w", "w_n", "w_s", "h_r")},
                 "through_cache_model": share, "mu_disk_model": prediction.w_s / prediction.c_loop,
                 "c_loop_printed": prediction.c_loop_printed, "mu_printed": prediction.mu_printed,
                 "components_model": prediction.memory, **answer}
@@ -160,8 +187,8 @@ class Bench:
     def _drive(self, point: Point, memory: int, parameters: Mapping[str, Any],
                prediction: Prediction) -> tuple[Measured, dict[str, Any]]:
         data = self.data(point)
-        join = open_join(point.algorithm, memory=memory, stream=data.sample.schema, master=data.relation, on=data.on,
-                         parameters=dict(parameters))
+        join = open_join(point.algorithm, memory=memory, stream=data.sample.schema,
+                         master=data.relation, on=data.on, parameters=dict(parameters))
         try:
             drive = Drive(join, data.stream(0), self._fed(data, prediction), self.clock, self.pace)
             arrivals = Arrivals(drive, point.rate) if point.rate else None
@@ -175,18 +202,21 @@ class Bench:
             answer = check(drive, data.stream(ELSEWHERE), data.batch)
         finally:
             join.master.close()
-        return measured, {"answer_rows": answer.joined, "answer_unmatched": answer.unmatched, "answer": answer.checksum}
+        return measured, {"answer_rows": answer.joined, "answer_unmatched": answer.unmatched,
+                          "answer": answer.checksum}
 
     def _fed(self, data: Data, prediction: Prediction) -> int:
-        """Stream tuples given at a time: fewer to a slow join, so that ten of them do not take much longer than what was asked
-        for, but many chunks."""
+        """Stream tuples given at a time: fewer to a slow join, so that ten of them do not take much
+        longer than what was asked for, but many chunks."""
         wanted = max(prediction.mu * self.seconds / BATCHES, CHUNKS * prediction.w_s, LEAST_FED)
         return min(data.batch, 1 << math.ceil(math.log2(wanted)))
 
     def _needed(self, point: Point) -> dict[str, Any]:
-        """The M at which the join keeps up with the rate: from the model's, by as much as it was off, measured again."""
+        """The M at which the join keeps up with the rate: from the model's, by as much as it was
+        off, measured again."""
         predicted = self.needed(point)
-        if dict(point.parameters).get("form") == "rate":  # takes what it needs, with the arrivals of the rate
+        # takes what it needs, with the arrivals of the rate
+        if dict(point.parameters).get("form") == "rate":
             row = self._measure(point, int(ROOM * predicted), self.predict(point, memory=predicted))
             return row | {"needed": row["memory_peak"], "needed_model": predicted}
         memory = predicted

@@ -14,55 +14,73 @@ from semistream.experiments.layouts import PERCENT, R, over_memory, over_relatio
 from semistream.experiments.model import Asked, Claim, Experiment, Number, Plot, Point, Row, having
 from semistream.joins import REGISTRY
 
-CUSTOMERS, TPCH_SCALE = 15_000_000, 0.03  # of TPC-H at scale factor 100; the scale with which M = 1% of R holds a disk buffer
+# of TPC-H at scale factor 100; the scale with which M = 1% of R holds a disk buffer
+CUSTOMERS, TPCH_SCALE = 15_000_000, 0.03
 LOADS = (0.2, 0.4, 0.6, 0.8)  # arrival rates, of what the slowest algorithm can do
 
 
-def data_sets(name: str, paper: str, figures: tuple[str, str], algorithms: tuple[str, ...], tpch: tuple[Claim, ...],
-              real: tuple[Claim, ...]) -> tuple[Experiment, Experiment]:
+def data_sets(name: str, paper: str, figures: tuple[str, str], algorithms: tuple[str, ...],
+              tpch: tuple[Claim, ...], real: tuple[Claim, ...]) -> tuple[Experiment, Experiment]:
     return (
-        Experiment(f"{name}-tpch", paper, figures[0], "TPC-H: orders joined with customers, M from 1% to 10% of R", _tpch,
-                   algorithms, tpch, tuple(Plot(f"Service rate over memory, {what}", "memory_percent", only={"data": data})
-                                           for data, what in (("tpch", "TPC-H as generated"),
-                                                              ("tpch-zipf", "TPC-H with customers by Zipf's law"))),
+        Experiment(f"{name}-tpch", paper, figures[0],
+                   "TPC-H: orders joined with customers, M from 1% to 10% of R", _tpch,
+                   algorithms,
+                   tpch,
+                   tuple(Plot(f"Service rate over memory, {what}", "memory_percent",
+                              only={"data": data})
+                         for data, what in (("tpch", "TPC-H as generated"),
+                                            ("tpch-zipf", "TPC-H with customers by Zipf's law"))),
                    scale=TPCH_SCALE, least=TPCH_SCALE),
-        Experiment(f"{name}-real", paper, figures[1], "a real data set, many to many: flights joined on their aircraft with "
-                                                      "those of other months; the papers have weather reports", _real,
-                   algorithms, real, (Plot("Service rate over memory", "memory_percent"),), scale=1.0, least=1.0))
+        Experiment(f"{name}-real", paper, figures[1], "a real data set, many to many: flights "
+                                                      "joined on their aircraft with those of "
+                                                      "other months; the papers have weather "
+                                                      "reports", _real,
+                   algorithms, real, (Plot("Service rate over memory", "memory_percent"),),
+                   scale=1.0, least=1.0))
 
 
 def _tpch(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
-    return [p for data in ("tpch", "tpch-zipf") for p in over_memory(asked, algorithms, CUSTOMERS, (1.0, 5.0, 10.0), data=data)]
+    return [p for data in ("tpch", "tpch-zipf")
+            for p in over_memory(asked, algorithms, CUSTOMERS, (1.0, 5.0, 10.0), data=data)]
 
 
 def _real(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     return [Point(a, 0, m / 100, data="flights") for m in PERCENT for a in algorithms]
 
 
-def time_points(name: str, paper: str, figure: str, algorithms: tuple[str, ...], claims: tuple[Claim, ...]) -> tuple[Experiment]:
+def time_points(name: str, paper: str, figure: str, algorithms: tuple[str, ...],
+                claims: tuple[Claim, ...]) -> tuple[Experiment]:
     def points(asked: Asked, names: Sequence[str]) -> list[Point]:
         full = over_relation(asked, names, (20, 60, 100))
         largest = [p for p in full if p.tuples == p.memory_of]
         slowest = min(asked.predict(p).mu for p in largest)
-        return full + [replace(p, rate=float(round(load * slowest, -2))) for load in LOADS for p in largest]
+        return full + [replace(p, rate=float(round(load * slowest, -2))) for load in LOADS
+                       for p in largest]
 
-    return (Experiment(f"{name}-time", paper, figure, "processing time over |R|, waiting time over the arrival rate", points,
+    return (Experiment(f"{name}-time", paper, figure,
+                       "processing time over |R|, waiting time over the arrival rate", points,
                        algorithms, claims, (
-                           Plot("Processing time over |R|", "master_tuples", "processing_time", log="y", models=(),
-                                only={"rate": 0.0}, caption="Mean over all stream tuples; one that the cache answers has none."),
-                           Plot("Waiting time over the arrival rate", "rate", "waiting_time", log="y", models=(),
-                                only={"rate": lambda r: r > 0},
-                                caption="From a tuple's arrival in the stream buffer to its entry into the join."))),)
+                           Plot("Processing time over |R|", "master_tuples", "processing_time",
+                                log="y", models=(),
+                                only={"rate": 0.0}, caption="Mean over all stream tuples; one that "
+                                                            "the cache answers has none."),
+                           Plot("Waiting time over the arrival rate", "rate", "waiting_time",
+                                log="y", models=(), only={"rate": lambda r: r > 0},
+                                caption="From a tuple's arrival in the stream buffer to its entry "
+                                        "into the join."))),)
 
 
-def cost(name: str, paper: str, figure: str, algorithms: tuple[str, ...], skews: Sequence[float] = (1.0,),
-         data: str = "zipf") -> Experiment:
+def cost(name: str, paper: str, figure: str, algorithms: tuple[str, ...],
+         skews: Sequence[float] = (1.0,), data: str = "zipf") -> Experiment:
     def points(asked: Asked, names: Sequence[str]) -> list[Point]:
         return [p for s in skews for p in over_memory(asked, names, R, skew=s, data=data)]
 
-    plots = tuple(Plot(f"c_loop of {REGISTRY[a].title}" + (f", skew {s:g}" if len(skews) > 1 else ""), "memory_percent", "c_loop",
-                       models=("model", "printed"), only={"algorithm": a, "skew": s}) for a in algorithms for s in skews)
-    return Experiment(f"{name}-cost", paper, figure, "c_loop calculated and measured, M from 1% to 10% of R", points, algorithms,
+    plots = tuple(Plot(f"c_loop of {REGISTRY[a].title}"
+                       + (f", skew {s:g}" if len(skews) > 1 else ""), "memory_percent", "c_loop",
+                       models=("model", "printed"), only={"algorithm": a, "skew": s})
+                  for a in algorithms for s in skews)
+    return Experiment(f"{name}-cost", paper, figure,
+                      "c_loop calculated and measured, M from 1% to 10% of R", points, algorithms,
                       tuple(c for a in algorithms for c in model_error(a)), plots, beside=False)
 
 
@@ -78,9 +96,12 @@ def algorithms() -> tuple[str, ...]:
 
 
 def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
-    """Of the equation as printed, and with its corrections. The papers say "closely resembles"; 10% is what is taken for it."""
+    """Of the equation as printed, and with its corrections. The papers say "closely resembles"; 10%
+    is what is taken for it."""
     title = REGISTRY[algorithm].title
     return tuple(Claim(  # type: ignore[return-value]
         f"The c_loop calculated for {title} closely resembles the measured one ({what})",
-        partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where), "close", 0, 0.1, unit="%",
-        note="median error; up to 10% is taken as close") for by, what in (("printed", "as printed"), ("model", "corrected")))
+        partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where), "close", 0,
+                       0.1, unit="%",
+        note="median error; up to 10% is taken as close") for by,
+                 what in (("printed", "as printed"), ("model", "corrected")))

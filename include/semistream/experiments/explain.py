@@ -1,4 +1,5 @@
-"""Why a ratio is another one here than in the paper: what an iteration is spent on, by the cost model."""
+"""Why a ratio is another one here than in the paper: what an iteration is spent on, by the cost
+model."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from semistream.joins import REGISTRY
 
 SEEK, BANDWIDTH = 8e-3, 100e6  # s to position, bytes/s: a hard disk of the papers' years
 WAITS = ("wait_partition", "wait_tuple", "left_partition", "left_tuple")
-TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # fields of a phase's costs; of all of them
+# fields of a phase's costs; of all of them
+TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "read R": (("read_partition", "read_code", "payload", "read_payload", *WAITS), ()),
     "look up in H_S": (("look_up",), ()),
     "output": (("output",), ("output_cache",)),
@@ -29,7 +31,8 @@ TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # fields of a pha
 
 @dataclass(frozen=True)
 class Share:
-    """Of one algorithm at one setting: its predicted rate, and the parts of an iteration by term."""
+    """Of one algorithm at one setting: its predicted rate, and the parts of an iteration by
+    term."""
 
     algorithm: str
     mu: float
@@ -42,18 +45,20 @@ class Setting:
     name: str
     ratio: float
     shares: tuple[Share, ...]
-    most: float  # share of the stream that all of M as a cache of the most frequent tuples would answer
+    # share of the stream that all of M as a cache of the most frequent tuples would answer
+    most: float
 
 
 def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
-    """For two points, whose ratio is the first's rate over the second's: at the papers' size on a hard disk, at the papers'
-    size here, and as measured. Empty where the models cannot say."""
+    """For two points, whose ratio is the first's rate over the second's: at the papers' size on a
+    hard disk, at the papers' size here, and as measured. Empty where the models cannot say."""
     factor = 1 / bench.scale
     costs = bench.costs(points[0].data, points[0].tuples, points[0].skew)
     slow = hard_disk(costs, bench.data(points[0]).tuple_bytes)
     settings = [("as measured here", 1.0, costs)]
     if bench.data(points[0]).scalable:
-        settings = [("the paper's |R|, on a hard disk", factor, slow), ("the paper's |R|, on this machine", factor, costs),
+        settings = [("the paper's |R|, on a hard disk", factor, slow), ("the paper's |R|, on this "
+                                                                        "machine", factor, costs),
                     *settings]
     found = []
     for name, scale, now in settings:
@@ -81,7 +86,8 @@ def _share(bench: Bench, point: Point, factor: float, costs: Costs) -> Share:
 
 
 def _at(bench: Bench, point: Point, factor: float) -> tuple[Workload, float]:
-    return bench.at_scale(point, factor) if factor != 1 else (bench.work(point), bench.memory(point))
+    return bench.at_scale(point,
+                          factor) if factor != 1 else (bench.work(point), bench.memory(point))
 
 
 def without(costs: Costs, term: str) -> Costs:
@@ -89,17 +95,23 @@ def without(costs: Costs, term: str) -> Costs:
     phase, general = TERMS[term]
 
     def nothing(owner: Any, names: Sequence[str]) -> Any:
-        zero = {n: tuple(0.0 for _ in getattr(owner, n)) if isinstance(getattr(owner, n), tuple) else 0.0 for n in names}
+        zero = {n: tuple(0.0 for _ in getattr(owner, n)) if isinstance(getattr(owner, n), tuple)
+                else 0.0 for n in names}
         return replace(owner, **zero)
 
-    return replace(nothing(costs, general), **{p: nothing(getattr(costs, p), phase) for p in PHASES})
+    return replace(nothing(costs, general),
+                   **{p: nothing(getattr(costs, p), phase) for p in PHASES})
 
 
 def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
-    """The same processor, with R on a disk that must position for a read through the index; a scan goes on where it was."""
-    slow: dict[str, Any] = {p: replace(getattr(costs, p), read_partition=SEEK if p == "index" else 0.0, payload=0.0,
-                                       read_code=0.0, read_payload=tuple_bytes / BANDWIDTH, **dict.fromkeys(WAITS, 0.0))
-                            for p in PHASES}
+    """The same processor, with R on a disk that must position for a read through the index; a scan
+    goes on where it was."""
+    slow: dict[str,
+               Any] = {p: replace(getattr(costs, p), read_partition=SEEK if p == "index" else 0.0,
+                                  payload=0.0,
+                                  read_code=0.0, read_payload=tuple_bytes / BANDWIDTH,
+                                  **dict.fromkeys(WAITS, 0.0))
+                       for p in PHASES}
     return replace(costs, **slow)
 
 
@@ -107,22 +119,26 @@ def sentence(settings: Sequence[Setting]) -> str:
     """What the shares say, in words."""
     parts = []
     for s in settings:
-        told = "; ".join(f"{REGISTRY[x.algorithm].title} {', '.join(f'{v:.0%} to {t}' for t, v in _largest(x))}"
+        told = "; ".join(f"{REGISTRY[x.algorithm].title} "
+                         f"{', '.join(f'{v:.0%} to {t}' for t, v in _largest(x))}"
                          for x in s.shares)
         parts.append(f"{s.name} the models expect a ratio of {s.ratio:.1f} ({told}).")
     return " ".join(p[0].upper() + p[1:] for p in parts)
 
 
 def limits(settings: Sequence[Setting]) -> str:
-    """What a cache alone can bring: the disk phase has the share of the stream that is left, and no more memory than before."""
+    """What a cache alone can bring: the disk phase has the share of the stream that is left, and no
+    more memory than before."""
     first = settings[0]
     cached, plain = first.shares
     if not cached.cached or plain.cached:
         return ""
-    told = "; ".join(f"{s.name} {s.shares[0].cached:.0%}, so {_at_most(s.shares[0].cached)}" for s in settings)
-    return (f"Through the cache of {REGISTRY[cached.algorithm].title} goes, by the model, this share of the stream, and a disk "
-            f"phase like {REGISTRY[plain.algorithm].title}'s has the rest, with less memory: {told}. Even all of M as a cache "
-            f"would answer {first.most:.0%} {first.name}, so {_at_most(first.most)}.")
+    told = "; ".join(f"{s.name} {s.shares[0].cached:.0%}, so {_at_most(s.shares[0].cached)}"
+                     for s in settings)
+    return (f"Through the cache of {REGISTRY[cached.algorithm].title} goes, by the model, this "
+            f"share of the stream, and a disk phase like {REGISTRY[plain.algorithm].title}'s has "
+            f"the rest, with less memory: {told}. Even all of M as a cache would answer "
+            f"{first.most:.0%} {first.name}, so {_at_most(first.most)}.")
 
 
 def _at_most(cached: float) -> str:

@@ -17,26 +17,28 @@ MILLIONS, SKEWS = (20, 40, 60, 80, 100), (0.0, 0.25, 0.5, 0.75, 1.0)
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the model's best size
 
 
-def over_memory(asked: Asked, algorithms: Sequence[str], tuples: int = R, percent: Sequence[float] = PERCENT,
-                **rest: Any) -> list[Point]:
+def over_memory(asked: Asked, algorithms: Sequence[str], tuples: int = R,
+                percent: Sequence[float] = PERCENT, **rest: Any) -> list[Point]:
     n = round(tuples * asked.scale)
     return [Point(a, n, m / 100, **rest) for m in percent for a in algorithms]
 
 
-def over_relation(asked: Asked, algorithms: Sequence[str], millions: Sequence[float] = MILLIONS, memory: float = 0.1,
-                  **rest: Any) -> list[Point]:
+def over_relation(asked: Asked, algorithms: Sequence[str], millions: Sequence[float] = MILLIONS,
+                  memory: float = 0.1, **rest: Any) -> list[Point]:
     """M is `memory` of the largest."""
     sizes = [round(m * 1e6 * asked.scale) for m in millions]
     return [Point(a, n, memory, memory_of=max(sizes), **rest) for n in sizes for a in algorithms]
 
 
-def over_skew(asked: Asked, algorithms: Sequence[str], tuples: int = R, memory: float = 0.1, skews: Sequence[float] = SKEWS,
-              **rest: Any) -> list[Point]:
-    return [Point(a, round(tuples * asked.scale), memory, s, **rest) for s in skews for a in algorithms]
+def over_skew(asked: Asked, algorithms: Sequence[str], tuples: int = R, memory: float = 0.1,
+              skews: Sequence[float] = SKEWS, **rest: Any) -> list[Point]:
+    return [Point(a, round(tuples * asked.scale), memory, s, **rest) for s in skews
+            for a in algorithms]
 
 
 def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> list[Point]:
-    """A grid over the point's sizes, around those of the model's optimum; `at_SIZE` tells the factor."""
+    """A grid over the point's sizes, around those of the model's optimum; `at_SIZE` tells the
+    factor."""
     best, work, memory = asked.predict(point), asked.work(point), asked.memory(point)
     axes = []
     for name, size in best.sizes.items():
@@ -45,13 +47,15 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
         axis: dict[float, float] = {}
         for f in sorted(factors, key=lambda f: abs(f - 1)):
             near = max(round(min(max(size * f, low), high) / unit), 1) * unit
-            axis.setdefault(best.parameters[name] if f == 1 else round(near, 3) if unit < 1 else int(near), f)
+            axis.setdefault(best.parameters[name] if f == 1 else round(near, 3) if unit < 1
+                            else int(near), f)
         axes.append(sorted(axis.items()))
     found = []
     for steps in itertools.product(*axes):
         sizes = tuple(zip(best.sizes, (s for s, _ in steps), strict=True))
         other = replace(point, parameters=sizes,
-                        place=tuple(zip((f"at_{n}" for n in best.sizes), (f for _, f in steps), strict=True)))
+                        place=tuple(zip((f"at_{n}" for n in best.sizes), (f for _, f in steps),
+                                        strict=True)))
         with suppress(ConfigError):  # beyond what M holds
             asked.predict(other)
             found.append(other)
@@ -59,8 +63,8 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
 
 
 def lost(rows: Sequence[Row], size: str) -> Number | None:
-    """The share of the service rate that the model's size loses against the best one measured, the other sizes at the model's
-    best."""
+    """The share of the service rate that the model's size loses against the best one measured, the
+    other sizes at the model's best."""
     others = [k for k in (rows[0] if rows else {}) if k.startswith("at_") and k != f"at_{size}"]
     line = having(rows, state=MEASURED, **dict.fromkeys(others, 1.0))
     ours = next((r for r in line if r.get(f"at_{size}") == 1.0), None)

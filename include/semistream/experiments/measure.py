@@ -1,6 +1,8 @@
-"""One operator at one setting: warmed up, its steady state measured, then a bounded stream through it for the answer.
+"""One operator at one setting: warmed up, its steady state measured, then a bounded stream through
+it for the answer.
 
-Only the time inside the operator counts. An interval is half the width of the 95% confidence interval of the mean of batches.
+Only the time inside the operator counts. An interval is half the width of the 95% confidence
+interval of the mean of batches.
 """
 
 from __future__ import annotations
@@ -90,25 +92,30 @@ class Drive:
 def measure(drive: Drive, seconds: float) -> Measured:
     """A warmed-up operator, as fast as it can, for at least so many seconds."""
     stats, scans = drive.join.stats, not REGISTRY[drive.join.spec.algorithm].needs_index
-    start, begun, cycles = stats.as_dict(), drive.join.master.bytes_read, stats.r_cycles + (CYCLES if scans else 0)
+    start, begun, cycles = stats.as_dict(), drive.join.master.bytes_read, stats.r_cycles + (CYCLES
+                                                                                            if scans
+                                                                                            else 0)
     spent, taken, loops = [0.0], [0], [0]
     while len(spent) <= BATCHES or spent[-1] < seconds or stats.r_cycles < cycles:
         hits = stats.cache_hits
         spent.append(spent[-1] + drive.feed())
         taken.append(stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"])
         loops.append(stats.iteration_count - start["iteration_count"])
-        if stats.cache_hits - hits == drive.batch:  # all that comes is in H_R: there are no R-cycles any more
+        # all that comes is in H_R: there are no R-cycles any more
+        if stats.cache_hits - hits == drive.batch:
             cycles = 0
     edges = np.linspace(0, len(spent) - 1, BATCHES + 1).astype(int)
     t, n, i = (np.diff(np.array(x)[edges]) for x in (spent, taken, loops))
-    return _measured(drive, start, begun, spent[-1], loops[-1], _interval(n / t), _interval(t / np.maximum(i, 1)))
+    return _measured(drive, start, begun, spent[-1], loops[-1], _interval(n / t),
+                     _interval(t / np.maximum(i, 1)))
 
 
 class Arrivals:
-    """A drive's tuples, `rate` a second, by a clock that is not the wall's: it goes on by what the operator takes, and to the
-    next arrival where none waits.
+    """A drive's tuples, `rate` a second, by a clock that is not the wall's: it goes on by what the
+    operator takes, and to the next arrival where none waits.
 
-    Tuple i arrives at i / rate; from there to the call that hands it over it waits in the stream buffer.
+    Tuple i arrives at i / rate; from there to the call that hands it over it waits in the stream
+    buffer.
     """
 
     def __init__(self, drive: Drive, rate: float):
@@ -119,7 +126,8 @@ class Arrivals:
     def feed(self) -> float:
         """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
         self.now = max(self.now, (self.taken + 1) / self.rate)
-        due, before = min(max(int(self.rate * self.now) - self.taken, 1), self.drive.batch), self.drive.join.stats.rows_read
+        due, before = min(max(int(self.rate * self.now) - self.taken, 1),
+                          self.drive.batch), self.drive.join.stats.rows_read
         at = self.now
         took = self.drive.feed(due)
         due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
@@ -128,15 +136,18 @@ class Arrivals:
         return took
 
     def settle(self, prediction: Prediction) -> None:
-        """Until H_S has what this rate leaves in it: a pass over R, or as many tuples as it holds."""
-        stats, scans = self.drive.join.stats, not REGISTRY[self.drive.join.spec.algorithm].needs_index
+        """Until H_S has what this rate leaves in it: a pass over R, or as many tuples as it
+        holds."""
+        stats, scans = self.drive.join.stats, not REGISTRY[
+            self.drive.join.spec.algorithm].needs_index
         cycles, rows = stats.r_cycles + 1, stats.rows_read + max(prediction.h_s, self.drive.batch)
         while stats.rows_read < rows and not (scans and stats.r_cycles >= cycles):
             self.feed()
 
 
 def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measured:
-    """An operator that a stream of some rate comes to, warmed up for that too, for at least so many seconds of the stream's time.
+    """An operator that a stream of some rate comes to, warmed up for that too, for at least so many
+    seconds of the stream's time.
 
     Raises SemistreamError when it cannot keep up.
     """
@@ -150,8 +161,9 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
         peak = max(peak, sum(drive.join.arena.components.values()))
     behind = (ends[-1] - ends[0]) * arrivals.rate - (arrivals.taken - taken)
     if behind > LATE * (arrivals.taken - taken) + drive.batch:
-        raise SemistreamError(f"the join does not keep up with {arrivals.rate:,.0f} tuples/s: of those that came while it was "
-                              f"measured {behind:,.0f} wait, {arrivals.taken - taken:,} entered")
+        raise SemistreamError(f"the join does not keep up with {arrivals.rate:,.0f} tuples/s: of "
+                              f"those that came while it was measured {behind:,.0f} wait, "
+                              f"{arrivals.taken - taken:,} entered")
     edges = np.linspace(0, len(ends) - 1, BATCHES + 1).astype(int)
     took, passed = (np.diff(np.array(x)[edges]) for x in (busy, ends))
     loops = max(stats.iteration_count - start["iteration_count"], 1)
@@ -169,9 +181,12 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float, loops: int, m
     hits, loops = stats.cache_hits - start["cache_hits"], max(loops, 1)
     each = lambda name: (getattr(stats, name) - start[name]) / max(finished, 1)  # noqa: E731
     return Measured(
-        finished / spent, mu_interval, spent / loops, c_loop_interval, hits / loops, (finished - hits) / loops,
-        hits / max(finished, 1), getattr(drive.join, "cached", 0), each("processed_seconds"), each("waited_seconds"),
-        dict(drive.join.arena.components), stats.memory_peak, finished, drive.join.master.bytes_read - begun)
+        finished / spent, mu_interval, spent / loops, c_loop_interval, hits / loops,
+        (finished - hits) / loops,
+        hits / max(finished, 1), getattr(drive.join, "cached", 0), each("processed_seconds"),
+        each("waited_seconds"),
+        dict(drive.join.arena.components), stats.memory_peak, finished,
+        drive.join.master.bytes_read - begun)
 
 
 def _interval(means: np.ndarray) -> float:
@@ -179,8 +194,8 @@ def _interval(means: np.ndarray) -> float:
 
 
 def check(drive: Drive, stream: Stream, tuples: int) -> Answer:
-    """The answer to a bounded stream, given to an operator that has been at work. Raises SemistreamError when a tuple is
-    missing."""
+    """The answer to a bounded stream, given to an operator that has been at work. Raises
+    SemistreamError when a tuple is missing."""
     drive.spend(drive.join.drain())
     answer, stats = Answer(), drive.join.stats
     drive.stream, goal = stream, stats.rows_read + tuples
@@ -188,6 +203,6 @@ def check(drive: Drive, stream: Stream, tuples: int) -> Answer:
         drive.feed(min(drive.batch, goal - stats.rows_read), answer)
     drive.spend(drive.join.drain(), answer)
     if stats.waiting or stats.matched + stats.unmatched != stats.rows_read:
-        raise SemistreamError(f"of {stats.rows_read:,} tuples {stats.matched:,} came out matched, {stats.unmatched:,} unmatched, "
-                              f"{stats.waiting:,} still wait")
+        raise SemistreamError(f"of {stats.rows_read:,} tuples {stats.matched:,} came out matched, "
+                              f"{stats.unmatched:,} unmatched, {stats.waiting:,} still wait")
     return answer

@@ -1,4 +1,5 @@
-"""What an experiment is: the points that it measures, the paper's claims about them, and the plots."""
+"""What an experiment is: the points that it measures, the paper's claims about them, and the
+plots."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Asked(Protocol):
     """What an experiment may ask when it lays out its points."""
 
     scale: float
-    tuples: tuple[int, ...]  # |R|, M in percent of R, and skews: of the experiments that have no paper's setting
+    # |R|, M in percent of R, and skews: of the experiments that have no paper's setting
+    tuples: tuple[int, ...]
     percent: tuple[float, ...]
     skews: tuple[float, ...]
 
@@ -74,7 +76,8 @@ Find = Callable[[Sequence[Row]], Number | None]
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says. low, high: the range that reproduces it; worse: beyond it, not even the direction is the paper's."""
+    """What the paper says. low, high: the range that reproduces it; worse: beyond it, not even the
+    direction is the paper's."""
 
     text: str
     find: Find
@@ -102,23 +105,26 @@ class Claim:
         return "same direction, less" if low > self.worse else "not reproduced"
 
 
-def times(text: str, faster: str, slower: str, claimed: float | None, up_to: float | None = None, y: str = "mu", note: str = "",
-          **where: Any) -> Claim:
-    """`faster` has `claimed` (.. `up_to`) times the y of `slower`, where rows have these values; no number: more, at every
-    setting."""
+def times(text: str, faster: str, slower: str, claimed: float | None, up_to: float | None = None,
+          y: str = "mu", note: str = "", **where: Any) -> Claim:
+    """`faster` has `claimed` (.. `up_to`) times the y of `slower`, where rows have these values; no
+    number: more, at every setting."""
     shown = "more" if claimed is None else f"{claimed:g}" + (f"–{up_to:g}" if up_to else "")
-    low, high = (1.0, math.inf) if claimed is None else (claimed * (1 - CLOSE), (up_to or claimed) * (1 + CLOSE))
-    return Claim(text, ratio(faster, slower, y, every=claimed is None, **where), shown, low, high, worse=1.0, explain=y == "mu",
-                 note=note)
+    low, high = (1.0, math.inf) if claimed is None else (claimed * (1 - CLOSE),
+                                                         (up_to or claimed) * (1 + CLOSE))
+    return Claim(text, ratio(faster, slower, y, every=claimed is None, **where), shown, low, high,
+                 worse=1.0, explain=y == "mu", note=note)
 
 
 def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: Any) -> Find:
-    """y of one algorithm over that of another; of several settings, the geometric mean, or the least (every)."""
+    """y of one algorithm over that of another; of several settings, the geometric mean, or the
+    least (every)."""
 
     setting = ("master_tuples", "memory_percent", "skew", "data", "rate")
 
     def find(rows: Sequence[Row]) -> Number | None:
-        pairs = [(a, b) for a in having(rows, algorithm=above, **where) for b in having(rows, algorithm=below, **where)
+        pairs = [(a, b) for a in having(rows, algorithm=above, **where)
+                 for b in having(rows, algorithm=below, **where)
                  if a[y] > 0 and b[y] > 0 and all(a[k] == b[k] for k in setting)]
         if not pairs:
             return None
@@ -128,7 +134,8 @@ def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: A
         value = mean([a[y] / b[y] for a, b in pairs])
         known = all(r.get(f"{y}_model") for pair in pairs for r in pair)
         predicted = mean([a[f"{y}_model"] / b[f"{y}_model"] for a, b in pairs]) if known else None
-        wide = max(math.hypot(*(r.get(f"{y}_interval", 0.0) / r[y] for r in pair)) for pair in pairs)
+        wide = max(math.hypot(*(r.get(f"{y}_interval", 0.0) / r[y] for r in pair))
+                   for pair in pairs)
         return Number(value, value * wide / math.sqrt(len(pairs)), predicted, tuple(pairs[-1]))
 
     return find
@@ -142,7 +149,8 @@ def having(rows: Iterable[Row], **where: Any) -> list[Row]:
 
 @dataclass(frozen=True)
 class Plot:
-    """y over x, a line a series; y: measured; dashed, what the models say. A second x makes it a surface's contours."""
+    """y over x, a line a series; y: measured; dashed, what the models say. A second x makes it a
+    surface's contours."""
 
     title: str
     x: str
@@ -161,8 +169,9 @@ class Runner(Protocol):
     costs_used: Mapping[str, Any]  # of this machine, where they were measured
 
     def run(self, point: Any, further: Figures | None = None) -> dict[str, Any]:
-        """A point's row: whatever its plots, claims and page show, and series, data, master_tuples, skew, state, error and
-        answer, which is the same for all points of the same data; where it cannot run, with the error."""
+        """A point's row: whatever its plots, claims and page show, and series, data, master_tuples,
+        skew, state, error and answer, which is the same for all points of the same data; where it
+        cannot run, with the error."""
         ...
 
 
@@ -183,7 +192,8 @@ class Experiment:
     paper: str  # the authors' short title of it
     figure: str
     about: str  # one line
-    points: Callable[[Any, Sequence[str]], Sequence[Any]]  # takes what may be asked, `Asked`; of these algorithms, `Point`s
+    # takes what may be asked, `Asked`; of these algorithms, `Point`s
+    points: Callable[[Any, Sequence[str]], Sequence[Any]]
     algorithms: tuple[str, ...]
     claims: tuple[Claim, ...]
     plots: tuple[Plot, ...]
@@ -194,11 +204,18 @@ class Experiment:
     study: Study | None = None  # none: of semi-stream joins
 
 
-TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk phase, tuples/s", "c_loop": "c_loop, s",
-          "memory_percent": "M, % of R", "memory": "M, bytes", "master_tuples": "|R|, tuples", "skew": "Zipf exponent",
-          "through_cache": "share of the stream through the cache", "processing_time": "mean processing time, s",
-          "waiting_time": "mean waiting time, s", "rate": "arrival rate, tuples/s", "needed": "memory needed, bytes",
-          "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples", "cache_tuples": "h_R, tuples",
+TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk phase, tuples/s",
+          "c_loop": "c_loop, s",
+          "memory_percent": "M, % of R", "memory": "M, bytes", "master_tuples": "|R|, tuples",
+          "skew": "Zipf exponent",
+          "through_cache": "share of the stream through the cache",
+          "processing_time": "mean processing time, s",
+          "waiting_time": "mean waiting time, s", "rate": "arrival rate, tuples/s",
+          "needed": "memory needed, bytes",
+          "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples",
+          "cache_tuples": "h_R, tuples",
           "resident_tuples": "non-swappable part, tuples", "w": "w, stream tuples per iteration",
-          "w_n": "w_N, stream tuples per iteration through H_R", "w_s": "w_S, stream tuples per iteration through H_S",
-          "estimate_error": "mean error, |J - estimate| / min(J, estimate)", "update_ns": "ns a key"}
+          "w_n": "w_N, stream tuples per iteration through H_R", "w_s": "w_S, stream tuples per "
+                                                                        "iteration through H_S",
+          "estimate_error": "mean error, |J - estimate| / min(J, estimate)",
+          "update_ns": "ns a key"}

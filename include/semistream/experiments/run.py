@@ -1,4 +1,5 @@
-"""Runs experiments: each in a directory of its own, with the results as JSON and CSV and a report, kept after every point."""
+"""Runs experiments: each in a directory of its own, with the results as JSON and CSV and a report,
+kept after every point."""
 
 from __future__ import annotations
 
@@ -41,13 +42,16 @@ class Outcome:
 
 
 def chosen(names: Sequence[str]) -> list[Experiment]:
-    """Experiments by their names, by a paper's (``ssj``: all that begin so), or all. Raises ConfigError for an unknown one."""
+    """Experiments by their names, by a paper's (``ssj``: all that begin so), or all. Raises
+    ConfigError for an unknown one."""
     found: dict[str, Experiment] = {}
     for name in names:
-        some = {k: e for k, e in EXPERIMENTS.items() if name in ("all", k) or k.rsplit("-", 1)[0] == name or (
+        some = {k: e for k,
+                e in EXPERIMENTS.items() if name in ("all", k) or k.rsplit("-", 1)[0] == name or (
             k.startswith(f"{name}-") and name in PAPERS)}
         if not some:
-            raise ConfigError("experiment", f"must be one of {', '.join(EXPERIMENTS)}; or of {', '.join(PAPERS)}, for all of a "
+            raise ConfigError("experiment", f"must be one of {', '.join(EXPERIMENTS)}; or of "
+                                            f"{', '.join(PAPERS)}, for all of a "
                               "paper's; or all", name, "See semistream experiments --list.")
         found |= some
     return list(found.values())
@@ -56,8 +60,10 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
 PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "sketch")
 
 
-def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str, tell: Tell) -> Outcome:
-    """Measure what is not measured yet, write the results, and judge the claims. A point that fails is shown, and no error."""
+def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str,
+        tell: Tell) -> Outcome:
+    """Measure what is not measured yet, write the results, and judge the claims. A point that fails
+    is shown, and no error."""
     output = (settings.output or places.home / "experiments") / experiment.name
     output.mkdir(parents=True, exist_ok=True)
     bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
@@ -67,13 +73,15 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     known = {} if settings.again else _known(output, about)
     rows: list[dict[str, Any]] = []
     if known:
-        tell(f"{sum(key(p) in known for p in points)} of {len(points)} points are known from an earlier run (--again measures "
+        tell(f"{sum(key(p) in known for p in points)} of {len(points)} points are known from an "
+             f"earlier run (--again measures "
              "them anew)")
     try:
         for i, point in enumerate(points):
             row = known.get(key(point))
             if row is None:
-                row = bench.run(point, experiment.figures) | {"point": key(point), "measured_at": _now()}
+                row = bench.run(point,
+                                experiment.figures) | {"point": key(point), "measured_at": _now()}
                 tell(f"[{i + 1}/{len(points)}] {told(row, experiment)}")
             rows.append(row)
             _write(output, about, rows)
@@ -85,7 +93,8 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
             values = _write(output, about, rows, findings)
             write_text(output / CLAIMS, claims_text(values))
             write_report(output / REPORT, experiment, about, rows, findings)
-    return Outcome(about, output / REPORT, findings, wrong_answers(rows), sum(r["state"] != FAILED for r in rows))
+    return Outcome(about, output / REPORT, findings, wrong_answers(rows),
+                   sum(r["state"] != FAILED for r in rows))
 
 
 def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
@@ -95,9 +104,11 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
         return f"{where}  failed: {row['error']}"
     if experiment and experiment.study:
         return experiment.study.told(row)
-    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in row["parameters"].items())
-    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} ± {row['mu_interval']:,.0f} tuples/s (model "
-            f"{row['mu_model']:,.0f})  {row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s")
+    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k,
+                      v in row["parameters"].items())
+    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} ± "
+            f"{row['mu_interval']:,.0f} tuples/s (model {row['mu_model']:,.0f})  "
+            f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s")
 
 
 def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Any:
@@ -107,10 +118,13 @@ def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places,
         return experiment.study.open(wanted, places, tell)
     scale = max(wanted, experiment.least)
     if scale > wanted:
-        tell(f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which every M holds its disk buffers")
-    return Bench(places, settings.data or places.home / "experiments" / "data", scale, settings.seconds, settings.clock,
+        tell(f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which "
+             f"every M holds its disk buffers")
+    return Bench(places, settings.data or places.home / "experiments" / "data", scale,
+                 settings.seconds, settings.clock,
                  settings.pace, settings.costs, tuple(_numbers("master", settings.master, int)),
-                 tuple(_numbers("memory", settings.memory, float)), tuple(_numbers("skew", settings.skew, float)), tell)
+                 tuple(_numbers("memory", settings.memory, float)),
+                 tuple(_numbers("skew", settings.skew, float)), tell)
 
 
 def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
@@ -119,7 +133,8 @@ def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
     except ValueError:
         found = []
     if not found or min(found) < 0 or (name != "skew" and min(found) == 0):
-        raise ConfigError(name, "must be positive numbers, separated by commas", ",".join(texts), "For instance 1,10.")
+        raise ConfigError(name, "must be positive numbers, separated by commas", ",".join(texts),
+                          "For instance 1,10.")
     return found
 
 
@@ -127,7 +142,8 @@ def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[st
     if experiment.study:
         for name in settings.algorithms:
             if name not in experiment.algorithms:
-                raise ConfigError("algorithms", f"must be of {', '.join(experiment.algorithms)}", name, "Leave it out.")
+                raise ConfigError("algorithms", f"must be of {', '.join(experiment.algorithms)}",
+                                  name, "Leave it out.")
         return list(settings.algorithms or experiment.algorithms)
     if settings.algorithms:
         return [find_algorithm(a).name for a in settings.algorithms]
@@ -135,15 +151,22 @@ def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[st
     return list(dict.fromkeys([*experiment.algorithms, *beside]))
 
 
-def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any, command: str) -> dict[str, Any]:
+def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
+           command: str) -> dict[str, Any]:
     here = Path(__file__).parent
-    told = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    changed = subprocess.run(["git", "-C", here, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
+    told = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True,
+                          text=True, check=False)
+    changed = subprocess.run(["git", "-C", here, "status", "--porcelain", "-uno"],
+                             capture_output=True, text=True, check=False)
     study = experiment.study
-    return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure, "about": experiment.about,
-            "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock, "pace": settings.pace,
-            "command": command, "commit": told.stdout.strip() + ("-changed" if changed.stdout.strip() else ""),
-            "machine": machine(), "versions": {p: version(p) for p in ("semistream", "numpy", "numba", "pyarrow")},
+    return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure,
+            "about": experiment.about,
+            "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock,
+            "pace": settings.pace,
+            "command": command,
+            "commit": told.stdout.strip() + ("-changed" if changed.stdout.strip() else ""),
+            "machine": machine(),
+            "versions": {p: version(p) for p in ("semistream", "numpy", "numba", "pyarrow")},
             "date": _now(), "costs": bench.costs_used,
             "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
             "answers": study.answers if study else "of all joins equal, by checksum"}
@@ -151,11 +174,12 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any, com
 
 def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"name": platform.node(), "processor": processor(), "cores": os.cpu_count(), "memory": memory,
-            "system": platform.platform(), "python": platform.python_version()}
+    return {"name": platform.node(), "processor": processor(), "cores": os.cpu_count(),
+            "memory": memory, "system": platform.platform(), "python": platform.python_version()}
 
 
-SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "machine", "versions")  # that results may be taken up
+# that results may be taken up
+SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "machine", "versions")
 
 
 def _known(output: Path, about: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -171,14 +195,15 @@ def _known(output: Path, about: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]],
            findings: Sequence[Finding] = ()) -> dict[str, Any]:
     """Gives what it writes as JSON."""
-    values = {"about": about | {"finished": _now()}, "claims": claims(findings), "wrong_answers": wrong_answers(rows),
-              "rows": list(rows)}
+    values = {"about": about | {"finished": _now()}, "claims": claims(findings),
+              "wrong_answers": wrong_answers(rows), "rows": list(rows)}
     write_text(output / RESULTS, json.dumps(values, indent=1, default=str))
     columns = list(dict.fromkeys(k for r in rows for k in r))
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows({k: json.dumps(v) if isinstance(v, dict) else v for k, v in r.items()} for r in rows)
+        writer.writerows({k: json.dumps(v) if isinstance(v, dict) else v for k, v in r.items()}
+                         for r in rows)
     return values
 
 

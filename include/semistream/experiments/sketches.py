@@ -1,7 +1,9 @@
-"""Ganguly, Garofalakis, Rastogi: Processing Data-Stream Join Aggregates Using Skimmed Sketches (2004).
+"""Ganguly, Garofalakis, Rastogi: Processing Data-Stream Join Aggregates Using Skimmed Sketches
+(2004).
 
-Skimmed sketches have as much memory as basic ones, candidates included. An error is |J - estimate| / min(J, estimate), and 10
-where that is more for an estimate that is too small, or it is negative (section 5.1).
+Skimmed sketches have as much memory as basic ones, candidates included. An error is |J - estimate|
+/ min(J, estimate), and 10 where that is more for an estimate that is too small, or it is negative
+(section 5.1).
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ import pyarrow.parquet as pq
 from semistream import workloads
 from semistream.config import Places
 from semistream.errors import SemistreamError
-from semistream.experiments.model import FAILED, MEASURED, Claim, Experiment, Number, Plot, Row, Study, having
+from semistream.experiments.model import (
+    FAILED,
+    MEASURED,
+    Claim,
+    Experiment,
+    Number,
+    Plot,
+    Row,
+    Study,
+    having,
+)
 from semistream.keys import codes
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
@@ -40,7 +52,8 @@ TITLES = {"agms": "basic AGMS", "skimmed": "skimmed"}
 
 @dataclass(frozen=True)
 class SketchPoint:
-    """A method at one size, on one pair of streams. memory: bytes; with it, how fast updates are is measured."""
+    """A method at one size, on one pair of streams. memory: bytes; with it, how fast updates are is
+    measured."""
 
     algorithm: str
     data: str
@@ -86,8 +99,8 @@ class SketchRunner:
         begun = time.perf_counter()
         data = point.data + (f", shift {point.shift}" if point.shift else "")
         unknown = ("join_size", "estimate_error", "bound", "outside", "dense", "update_ns")
-        row = {"series": point.title, **asdict(point), "data": data, "master_tuples": 0, "state": MEASURED, "error": "",
-               **dict.fromkeys(unknown)}
+        row = {"series": point.title, **asdict(point), "data": data, "master_tuples": 0,
+               "state": MEASURED, "error": "", **dict.fromkeys(unknown)}
         try:
             left, right = self.stream(point, 0), self.stream(point, 1)
             exact = left.join_size(right)
@@ -104,10 +117,13 @@ class SketchRunner:
         return self._streams[key]
 
     def sketch(self, point: SketchPoint, side: int, seed: int) -> Sketch:
-        """Of a stream, as if it had come key by key: counters are linear in the frequencies, and candidates know no seed."""
-        key = (point.algorithm, point.data, point.skew, point.shift * side, side, point.s1, point.s2, seed)
+        """Of a stream, as if it had come key by key: counters are linear in the frequencies, and
+        candidates know no seed."""
+        key = (point.algorithm, point.data, point.skew, point.shift * side, side, point.s1,
+               point.s2, seed)
         if key not in self._sketches:
-            stream, sketch = self.stream(point, side), sized(point.algorithm, point.s1, point.s2, seed)
+            stream, sketch = self.stream(point, side), sized(point.algorithm, point.s1, point.s2,
+                                                             seed)
             sketch.update(*stream.frequencies)
             if isinstance(sketch, SkimmedSketch):
                 of = (*key[1:5], sketch.candidates.slots)
@@ -128,8 +144,10 @@ class SketchRunner:
             outside += abs(value - exact) > bound
             dense += [len(s.skim().codes) for s in (left, right) if isinstance(s, SkimmedSketch)]
         spread = float(np.std(errors, ddof=1))
-        return {"memory": 8 * point.s1 * point.s2, "estimate_error": float(np.mean(errors)), "errors": errors, "spread": spread,
-                "estimate_error_interval": WIDE * spread / sqrt(REPEATS), "bound": float(np.median(bounds)),
+        return {"memory": 8 * point.s1 * point.s2, "estimate_error": float(np.mean(errors)),
+                "errors": errors, "spread": spread,
+                "estimate_error_interval": WIDE * spread / sqrt(REPEATS),
+                "bound": float(np.median(bounds)),
                 "outside": outside / REPEATS, "dense": float(np.mean(dense)) if dense else None}
 
     def _update(self, point: SketchPoint, stream: Stream) -> dict[str, Any]:
@@ -140,12 +158,14 @@ class SketchRunner:
             batch, before = stream.keys[first:first + BATCH], time.process_time()
             sketch.update(batch)
             times.append(1e9 * (time.process_time() - before) / len(batch))
-        return {"s1": sketch.s1, "s2": sketch.s2, "memory": sketch.memory_bytes, "update_ns": float(np.mean(times)),
+        return {"s1": sketch.s1, "s2": sketch.s2, "memory": sketch.memory_bytes,
+                "update_ns": float(np.mean(times)),
                 "update_ns_interval": WIDE * float(np.std(times)) / sqrt(len(times))}
 
 
 def sized(algorithm: str, s1: int, s2: int, seed: int) -> Sketch:
-    """One with the memory of s1 x s2 counters; a skimmed one has fewer buckets a row, and candidates."""
+    """One with the memory of s1 x s2 counters; a skimmed one has fewer buckets a row, and
+    candidates."""
     if algorithm == AgmsSketch.name:
         return AgmsSketch(s1, s2, seed)
     slots = int(CANDIDATES * 8 * s1 * s2) // SLOT_BYTES
@@ -162,8 +182,8 @@ def told(row: Row) -> str:
     where = f"{row['series']:<24} {row['data'].split(',')[0]:<8} s1 {row['s1']:>6,}  s2 {row['s2']:>2}  {row['memory']:>9,} bytes"
     if row["update_ns"] is not None:
         return f"{where}  {row['update_ns']:,.0f} ± {row['update_ns_interval']:,.0f} ns a key  {row['seconds']:.1f} s"
-    return (f"{where}  error {row['estimate_error']:.4f} ± {row['estimate_error_interval']:.4f}  bound {row['bound']:.2f}  "
-            f"{row['seconds']:.1f} s")
+    return (f"{where}  error {row['estimate_error']:.4f} ± {row['estimate_error_interval']:.4f}  "
+            f"bound {row['bound']:.2f}  {row['seconds']:.1f} s")
 
 
 # ---- the streams
@@ -174,10 +194,12 @@ def _zipf(runner: SketchRunner, point: SketchPoint, side: int) -> np.ndarray:
     return (keys - 1 + side * point.shift) % DOMAIN + 1
 
 
-def _flights(columns: tuple[str, str], by_month: bool, runner: SketchRunner, point: SketchPoint, side: int) -> np.ndarray:
+def _flights(columns: tuple[str, str], by_month: bool, runner: SketchRunner, point: SketchPoint,
+             side: int) -> np.ndarray:
     """by_month: those of December on the one side, those of the other months on the other."""
     workloads.prepare(workloads.load_job("nycflights13", runner.places), runner.places)
-    flights = pq.read_table(runner.places.data / "nycflights13" / "stream", columns=[columns[side], "month"])
+    flights = pq.read_table(runner.places.data / "nycflights13" / "stream",
+                            columns=[columns[side], "month"])
     if by_month:
         december = pc.equal(flights["month"], 12)
         flights = flights.filter(pc.invert(december) if side else december)
@@ -189,19 +211,23 @@ def _flights(columns: tuple[str, str], by_month: bool, runner: SketchRunner, poi
 KINDS: dict[str, Callable[[SketchRunner, SketchPoint, int], np.ndarray]] = {
     "zipf": _zipf,
     "tailnum": partial(_flights, ("tailnum", "tailnum"), True),  # the same aircraft in other months
-    "times": partial(_flights, ("dep_time", "arr_time"), False),  # two attributes, as the paper's wages
+    # two attributes, as the paper's wages
+    "times": partial(_flights, ("dep_time", "arr_time"), False),
 }
 
 
 # ---- points and claims
 
 
-def _grid(skew: float, shifts: Sequence[int], asked: SketchRunner, names: Sequence[str]) -> list[SketchPoint]:
-    return [SketchPoint(a, "zipf", skew, shift, s1, s2) for s1 in S1 for s2 in S2 for shift in shifts for a in names]
+def _grid(skew: float, shifts: Sequence[int], asked: SketchRunner,
+          names: Sequence[str]) -> list[SketchPoint]:
+    return [SketchPoint(a, "zipf", skew, shift, s1, s2) for s1 in S1 for s2 in S2
+            for shift in shifts for a in names]
 
 
 def _real(asked: SketchRunner, names: Sequence[str]) -> list[SketchPoint]:
-    return [SketchPoint(a, data, s1=s1, s2=s2) for data in ("tailnum", "times") for s1 in S1 for s2 in S2 for a in names]
+    return [SketchPoint(a, data, s1=s1, s2=s2) for data in ("tailnum", "times") for s1 in S1
+            for s2 in S2 for a in names]
 
 
 def _memories(asked: SketchRunner, names: Sequence[str]) -> list[SketchPoint]:
@@ -217,12 +243,14 @@ def _mean(ratios: Sequence[float]) -> Number | None:
     return Number(value, value * WIDE * float(np.std(logs)) / sqrt(len(logs)))
 
 
-def _ratio(rows: Sequence[Row], above: Mapping[str, Any], below: Mapping[str, Any], y: str = "estimate_error",
-           **where: Any) -> Number | None:
-    """y at the one over y at the other, at the same sizes and, where their shifts are not compared, the same data."""
+def _ratio(rows: Sequence[Row], above: Mapping[str, Any], below: Mapping[str, Any],
+           y: str = "estimate_error", **where: Any) -> Number | None:
+    """y at the one over y at the other, at the same sizes and, where their shifts are not compared,
+    the same data."""
     same = ("s1", "s2") if "shift" in above else ("s1", "s2", "data")
     under = {tuple(r[k] for k in same): r for r in having(rows, **where, **below)}
-    pairs = [(r, under[k]) for r in having(rows, **where, **above) if (k := tuple(r[k] for k in same)) in under]
+    pairs = [(r, under[k]) for r in having(rows, **where, **above)
+             if (k := tuple(r[k] for k in same)) in under]
     return _mean([a[y] / b[y] for a, b in pairs if b[y]])
 
 
@@ -236,61 +264,83 @@ def _outside(rows: Sequence[Row]) -> Number | None:
 
 
 def _nanoseconds(rows: Sequence[Row], memory: int, algorithm: str) -> Number | None:
-    found = having(rows, algorithm=algorithm, memory=lambda m: m is not None and memory / 2 < m <= memory)
+    found = having(rows, algorithm=algorithm,
+                   memory=lambda m: m is not None and memory / 2 < m <= memory)
     return Number(found[0]["update_ns"], found[0]["update_ns_interval"]) if found else None
 
 
 BASIC, SKIMMED = {"algorithm": "agms"}, {"algorithm": "skimmed"}
-BOUNDED = Claim("Estimates outside of their 95% bounds", _outside, "under 5%", 0, 0.05, unit="%", aim=True,
-                note="Chebyshev's inequality and the median's tail: for any data, so that the bounds are wide")
+BOUNDED = Claim("Estimates outside of their 95% bounds", _outside, "under 5%", 0, 0.05, unit="%",
+                aim=True,
+                note="Chebyshev's inequality and the median's tail: for any data, so that the "
+                     "bounds are wide")
 
 
 def _times(shift: int, claimed: str, low: float) -> Claim:
-    return Claim(f"Shift {shift}: the basic sketch has {claimed} times the error of the skimmed one",
+    return Claim(f"Shift {shift}: the basic sketch has {claimed} times the error of the skimmed "
+                 f"one",
                  partial(_ratio, above=BASIC, below=SKIMMED, shift=shift), claimed, low, worse=1.0)
 
 
-def _synthetic(name: str, figure: str, skew: float, shifts: tuple[int, ...], claimed: str, low: float, error: str,
-               most: float, note: str = "") -> Experiment:
+def _synthetic(name: str, figure: str, skew: float, shifts: tuple[int, ...], claimed: str,
+               low: float, error: str, most: float, note: str = "") -> Experiment:
     return Experiment(
-        name, PAPER, figure, f"error over memory: Zipf {skew:g} joined with the same shifted by {', '.join(map(str, shifts))}; "
-                             f"domain {DOMAIN:,}, 4 million elements a side", partial(_grid, skew, shifts), tuple(METHODS),
+        name, PAPER, figure, f"error over memory: Zipf {skew:g} joined with the same shifted by "
+                             f"{', '.join(map(str, shifts))}; domain {DOMAIN:,}, 4 million "
+                             f"elements a side", partial(_grid, skew, shifts), tuple(METHODS),
         (*(_times(shift, claimed, low) for shift in shifts),
-         *(Claim(f"Shift {shift}: the skimmed sketch's error", partial(_error, shift=shift), error, 0, most, unit="%", note=note)
+         *(Claim(f"Shift {shift}: the skimmed sketch's error", partial(_error, shift=shift), error,
+                 0, most, unit="%", note=note)
            for shift in shifts),
-         *(Claim(f"The {title} sketch's error grows with the shift, from {shifts[0]} to {shifts[-1]}",
-                 partial(_ratio, above={"shift": shifts[-1]}, below={"shift": shifts[0]}, algorithm=a), "more", 1.0, worse=1.0)
+         *(Claim(f"The {title} sketch's error grows with the shift, from {shifts[0]} to "
+                 f"{shifts[-1]}",
+                 partial(_ratio, above={"shift": shifts[-1]}, below={"shift": shifts[0]},
+                         algorithm=a), "more", 1.0, worse=1.0)
            for a, title in TITLES.items()),
          Claim("Between hash functions the basic sketch's error varies more than the skimmed one's",
-               partial(_ratio, above=BASIC, below=SKIMMED, y="spread"), "more", 1.0, worse=1.0), BOUNDED),
-        (Plot("Error over memory", "memory", "estimate_error", log="xy", caption="25 sizes, s1 x s2 counters of 8 bytes."),),
+               partial(_ratio, above=BASIC, below=SKIMMED, y="spread"), "more", 1.0, worse=1.0),
+         BOUNDED),
+        (Plot("Error over memory", "memory", "estimate_error", log="xy",
+              caption="25 sizes, s1 x s2 counters of 8 bytes."),),
         scale=0.1, study=STUDY)
 
 
 STUDY = Study(SketchRunner, told, "sketches.html",
-              f"A point is the mean over {REPEATS} draws of the hash functions, the same for both streams. Both methods have the "
-              "same memory: counters, and candidates for dense values. Times of updates are the processor's",
+              f"A point is the mean over {REPEATS} draws of the hash functions, the same for both "
+              f"streams. Both methods have the "
+              "same memory: counters, and candidates for dense values. Times of updates are the "
+              "processor's",
               "the exact join sizes are the same for all methods")
 EXPERIMENTS = (
     _synthetic("sketch-moderate", "Fig. 5(a)", 1.0, (100, 200, 300), "10", 5.0, "under 10%", 0.1),
-    _synthetic("sketch-skewed", "Fig. 5(b)", 1.5, (30, 50), "100", 75.0, "almost 0", 0.02, "taken as 2%"),
-    Experiment("sketch-real", PAPER, "section 5.1", "error over memory, real data: flights of December joined with those of "
-                                                    "other months on the aircraft, and departure times with arrival times; the "
-                                                    "paper has wages of a census", _real, tuple(METHODS), (
+    _synthetic("sketch-skewed", "Fig. 5(b)", 1.5, (30, 50), "100", 75.0, "almost 0", 0.02,
+               "taken as 2%"),
+    Experiment("sketch-real", PAPER, "section 5.1", "error over memory, real data: flights of "
+                                                    "December joined with those of other months on "
+                                                    "the aircraft, and departure times with "
+                                                    "arrival times; the paper has wages of a "
+                                                    "census", _real, tuple(METHODS), (
         Claim("Aircraft: the basic sketch has twice the error of the skimmed one",
               partial(_ratio, above=BASIC, below=SKIMMED, data="tailnum"), "2", 1.5, worse=1.0,
               note="aircraft fly about equally often: no value is dense"),
         Claim("Times: the basic sketch has twice the error of the skimmed one",
               partial(_ratio, above=BASIC, below=SKIMMED, data="times"), "2", 1.5, worse=1.0),
-        Claim("Aircraft: the skimmed sketch's error", partial(_error, data="tailnum"), "under 10%", 0, 0.1, unit="%"),
-        Claim("Times: the skimmed sketch's error", partial(_error, data="times"), "under 10%", 0, 0.1, unit="%"), BOUNDED),
-        tuple(Plot(f"Error over memory, {what}", "memory", "estimate_error", log="xy", only={"data": data})
-              for data, what in (("tailnum", "aircraft"), ("times", "times"))), scale=1.0, study=STUDY),
-    Experiment("sketch-update", "ours", "", "time of an update over the sketch's memory, Zipf 1, in batches of 65,536 keys",
+        Claim("Aircraft: the skimmed sketch's error", partial(_error, data="tailnum"), "under 10%",
+              0, 0.1, unit="%"),
+        Claim("Times: the skimmed sketch's error", partial(_error, data="times"), "under 10%", 0,
+              0.1, unit="%"), BOUNDED),
+        tuple(Plot(f"Error over memory, {what}", "memory", "estimate_error", log="xy",
+                   only={"data": data})
+              for data, what in (("tailnum", "aircraft"), ("times", "times"))), scale=1.0,
+               study=STUDY),
+    Experiment("sketch-update", "ours", "",
+               "time of an update over the sketch's memory, Zipf 1, in batches of 65,536 keys",
                _memories, tuple(METHODS), (
-        Claim("Skimmed sketch of 64 KB: ns a key", partial(_nanoseconds, memory=64_000, algorithm="skimmed"), "under 100", 0, 100,
+        Claim("Skimmed sketch of 64 KB: ns a key",
+              partial(_nanoseconds, memory=64_000, algorithm="skimmed"), "under 100", 0, 100,
               unit="", aim=True),
-        Claim("Basic sketch of 64 KB: ns a key", partial(_nanoseconds, memory=64_000, algorithm="agms"), "under 1000", 0, 1000,
+        Claim("Basic sketch of 64 KB: ns a key",
+              partial(_nanoseconds, memory=64_000, algorithm="agms"), "under 1000", 0, 1000,
               unit="", aim=True)),
         (Plot("Time of an update", "memory", "update_ns", log="xy"),), scale=0.5, study=STUDY),
 )

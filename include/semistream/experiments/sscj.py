@@ -1,4 +1,5 @@
-"""Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)."""
+"""Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module
+(2013)."""
 
 from __future__ import annotations
 
@@ -18,25 +19,36 @@ def _than_meshjoin(**where: Any) -> tuple[Claim, ...]:
 
 
 EXPERIMENTS = (
-    Experiment("sscj-memory", PAPER, "Fig. 4(a)", "service rate over M, 1% to 10% of R, Zipf 1", over_memory, FOUR, (
-        times("SSCJ is 3 times as fast as HYBRIDJOIN with M = 1% of R", "sscj", "hybridjoin", 3, memory_percent=1.0),
-        times("SSCJ is 4.5 times as fast with M = 10% of R", "sscj", "hybridjoin", 4.5, memory_percent=10.0),
+    Experiment("sscj-memory", PAPER, "Fig. 4(a)", "service rate over M, 1% to 10% of R, Zipf 1",
+               over_memory, FOUR, (
+        times("SSCJ is 3 times as fast as HYBRIDJOIN with M = 1% of R", "sscj", "hybridjoin", 3,
+              memory_percent=1.0),
+        times("SSCJ is 4.5 times as fast with M = 10% of R", "sscj", "hybridjoin", 4.5,
+              memory_percent=10.0),
         *_than_meshjoin()), (Plot("Service rate over memory", "memory_percent"),)),
-    Experiment("sscj-relation", PAPER, "Fig. 4(b)", "service rate over |R|, M = 10% of the largest", over_relation, FOUR, (
-        times("SSCJ is up to 3 times as fast as HYBRIDJOIN at every |R|", "sscj", "hybridjoin", 3), *_than_meshjoin()),
+    Experiment("sscj-relation", PAPER, "Fig. 4(b)", "service rate over |R|, M = 10% of the largest",
+               over_relation, FOUR, (
+        times("SSCJ is up to 3 times as fast as HYBRIDJOIN at every |R|", "sscj", "hybridjoin", 3),
+        *_than_meshjoin()),
         (Plot("Service rate over |R|", "master_tuples"),)),
-    Experiment("sscj-skew", PAPER, "Fig. 4(c)", "service rate over the stream's skew, M = 10% of R", over_skew, FOUR, (
+    Experiment("sscj-skew", PAPER, "Fig. 4(c)", "service rate over the stream's skew, M = 10% of R",
+               over_skew, FOUR, (
         times("SSCJ is 3 times as fast as HYBRIDJOIN at skew 1", "sscj", "hybridjoin", 3, skew=1.0),
         times("SSCJ is faster even at a moderate skew", "sscj", "hybridjoin", None, skew=0.5)),
         (Plot("Service rate over skew", "skew"),)),
     *data_sets("sscj", PAPER, ("Fig. 4(d)", "Fig. 4(e)"), FOUR, (
         times("SSCJ is remarkably faster than HYBRIDJOIN", "sscj", "hybridjoin", None, data="tpch"),
-        times("the same where the customers order by Zipf's law", "sscj", "hybridjoin", None, data="tpch-zipf")), (
-        times("SSCJ is remarkably faster than HYBRIDJOIN on a real data set", "sscj", "hybridjoin", None),)),
+        times("the same where the customers order by Zipf's law", "sscj", "hybridjoin", None,
+              data="tpch-zipf")), (
+        times("SSCJ is remarkably faster than HYBRIDJOIN on a real data set", "sscj", "hybridjoin",
+              None),)),
     *time_points("sscj", PAPER, "Fig. 5", FOUR, tuple(
         Claim(f"The {what} of SSCJ is significantly smaller than {title}'s",
               times("", other, "sscj", None, y=y, rate=when).find, "more than 1", 1.0)
-        for y, what, when in (("processing_time", "processing time", 0.0), ("waiting_time", "waiting time", lambda r: r > 0))
-        for other, title in (("hybridjoin", "HYBRIDJOIN"), ("r-meshjoin", "R-MESHJOIN"), ("meshjoin", "MESHJOIN")))),
+        for y,
+        what, when in (("processing_time", "processing time", 0.0),
+                       ("waiting_time", "waiting time", lambda r: r > 0))
+        for other, title in (("hybridjoin", "HYBRIDJOIN"), ("r-meshjoin", "R-MESHJOIN"),
+                             ("meshjoin", "MESHJOIN")))),
     cost("sscj", PAPER, "Fig. 6", FOUR),
 )

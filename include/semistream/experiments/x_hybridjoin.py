@@ -38,7 +38,8 @@ def _equation_6(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     n = round(2e6 * asked.scale)
     grid = [p for a in algorithms if a == BOTH[0]
             for p in around(asked, Point(a, n, MEMORY / (2e6 * TUPLE)), (0.25, 1.0, 4.0))]
-    return [*_memory(asked, algorithms), *(replace(p, series="Tuned X-HYBRIDJOIN, other sizes") for p in grid)]
+    return [*_memory(asked, algorithms),
+            *(replace(p, series="Tuned X-HYBRIDJOIN, other sizes") for p in grid)]
 
 
 def _w(asked: Asked, point: Point, prediction: Prediction) -> Mapping[str, float]:
@@ -52,46 +53,58 @@ def _w(asked: Asked, point: Point, prediction: Prediction) -> Mapping[str, float
 
 
 def _error(by: str) -> Claim:
-    names = {"w_printed": "Eq. 6 as printed, with p (1 - p)", "w_expected": "Eq. 6 with the expected count p",
+    names = {"w_printed": "Eq. 6 as printed, with p (1 - p)",
+             "w_expected": "Eq. 6 with the expected count p",
              "w_model": "our steady state, where the oldest tuple chooses the partition"}
-    return Claim(f"{names[by]}, predicts w", lambda rows: error(rows, "w", by), "is used for tuning", 0, 0.1, unit="%",
+    return Claim(f"{names[by]}, predicts w", lambda rows: error(rows, "w", by),
+                 "is used for tuning", 0, 0.1, unit="%",
                  note="median error; up to 10% is taken as reproduced")
 
 
 def _better(rows: Sequence[Row]) -> Number | None:
     """The printed equation's error over the expected count's."""
     printed, expected = (error(rows, "w", by) for by in ("w_printed", "w_expected"))
-    return Number(expected.value / printed.value) if printed and expected and printed.value else None
+    return Number(
+        expected.value / printed.value) if printed and expected and printed.value else None
 
 
 def _best(when: str) -> tuple[Claim, ...]:
-    return tuple(times(f"Tuned X-HYBRIDJOIN is faster than {REGISTRY[a].title} {when}", BOTH[0], a, None) for a in FIVE[1:])
+    return tuple(times(f"Tuned X-HYBRIDJOIN is faster than {REGISTRY[a].title} {when}", BOTH[0], a,
+                       None) for a in FIVE[1:])
 
 
 EXPERIMENTS = (
-    Experiment("x-hybridjoin-relation", PAPER, "Fig. 6(a)", "service rate over |R|, 0.5M to 8M tuples, M = 50 MB", _relation,
+    Experiment("x-hybridjoin-relation", PAPER, "Fig. 6(a)",
+               "service rate over |R|, 0.5M to 8M tuples, M = 50 MB", _relation,
                FIVE, _best("at every |R|"),
-               (Plot("Service rate over |R|", "master_tuples", log="x"),), scale=SCALE, least=LEAST),
-    Experiment("x-hybridjoin-memory", PAPER, "Fig. 6(b)", "service rate over M, |R| = 2M tuples", _memory, FIVE,
-               _best("with every M"),
+               (Plot("Service rate over |R|", "master_tuples", log="x"),), scale=SCALE,
+               least=LEAST),
+    Experiment("x-hybridjoin-memory", PAPER, "Fig. 6(b)", "service rate over M, |R| = 2M tuples",
+               _memory, FIVE, _best("with every M"),
                (Plot("Service rate over memory", "memory_percent"),), scale=SCALE, least=LEAST),
-    Experiment("x-hybridjoin-tuning", PAPER, "Fig. 3, 5", "service rate on a grid over both parts of the disk buffer, |R| = 2M "
-                                                          "tuples, M = 50 MB", _grid, BOTH[:1], (
-        Claim("The model's swappable part is within 0.5% of the measured optimum", lambda rows: lost(rows, "disk_tuples"), "0.5%",
-              0, 0.005, unit="%"),
-        Claim("The model's non-swappable part is within 0.6% of it", lambda rows: lost(rows, "resident_tuples"), "0.6%", 0, 0.006,
-              unit="%")),
-        (Plot("Service rate over both parts of the disk buffer", "disk_tuples", second="resident_tuples"),
-         Plot("Tuning of the swappable part", "disk_tuples", log="x", only={"at_resident_tuples": 1.0}),
-         Plot("Tuning of the non-swappable part", "resident_tuples", log="x", only={"at_disk_tuples": 1.0})),
+    Experiment("x-hybridjoin-tuning", PAPER, "Fig. 3, 5", "service rate on a grid over both parts "
+                                                          "of the disk buffer, |R| = 2M tuples, M "
+                                                          "= 50 MB", _grid, BOTH[:1], (
+        Claim("The model's swappable part is within 0.5% of the measured optimum",
+              lambda rows: lost(rows, "disk_tuples"), "0.5%", 0, 0.005, unit="%"),
+        Claim("The model's non-swappable part is within 0.6% of it",
+              lambda rows: lost(rows, "resident_tuples"), "0.6%", 0, 0.006, unit="%")),
+        (Plot("Service rate over both parts of the disk buffer", "disk_tuples",
+              second="resident_tuples"),
+         Plot("Tuning of the swappable part", "disk_tuples", log="x",
+              only={"at_resident_tuples": 1.0}),
+         Plot("Tuning of the non-swappable part", "resident_tuples", log="x",
+              only={"at_disk_tuples": 1.0})),
         scale=SCALE, least=LEAST, beside=False),
-    Experiment("x-hybridjoin-eq6", PAPER, "Eq. 6", "w by Eq. 6 as printed, and by the expected count, beside the measured one",
+    Experiment("x-hybridjoin-eq6", PAPER, "Eq. 6",
+               "w by Eq. 6 as printed, and by the expected count, beside the measured one",
                _equation_6, BOTH, (
         _error("w_printed"), _error("w_expected"), _error("w_model"),
-        Claim("Eq. 6 as printed predicts better than the expected count would", _better, "taken for granted", 1.0,
+        Claim("Eq. 6 as printed predicts better than the expected count would", _better,
+              "taken for granted", 1.0,
               note="the expected count's median error over the printed equation's")),
-        tuple(Plot(f"w of {what}", "memory_percent", "w", models=("printed", "expected", "model"), log="y",
-                   only={"algorithm": a, "series": what})
+        tuple(Plot(f"w of {what}", "memory_percent", "w", models=("printed", "expected", "model"),
+                   log="y", only={"algorithm": a, "series": what})
               for a, what in ((BOTH[0], "Tuned X-HYBRIDJOIN"), (BOTH[1], "X-HYBRIDJOIN"))),
         scale=SCALE, least=LEAST, beside=False, figures=_w),
 )

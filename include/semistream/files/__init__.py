@@ -1,4 +1,5 @@
-"""Data files as streams of Arrow batches, in and out, and the join of files; bounded memory, malformed rows set apart."""
+"""Data files as streams of Arrow batches, in and out, and the join of files; bounded memory,
+malformed rows set apart."""
 
 from semistream.files.join import JoinFiles, join_files, publish_file
 from semistream.files.source import open_source

@@ -1,4 +1,5 @@
-"""Types of text columns: found from a sample, and cast cell by cell where a batch does not fit as a whole."""
+"""Types of text columns: found from a sample, and cast cell by cell where a batch does not fit as a
+whole."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
 
-NULL_LIKE = pa.array(["", "NA", "N/A", "#N/A", "NULL", "null", "None", "\\N"])  # not a value of any type but a string
+# not a value of any type but a string
+NULL_LIKE = pa.array(["", "NA", "N/A", "#N/A", "NULL", "null", "None", "\\N"])
 NAN = pa.array(["NaN", "nan"])  # a value of floating types only
-TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(), "double": pa.float64(),
-         "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(), "timestamp": pa.timestamp("us"),
-         "timestamp_utc": pa.timestamp("us", "UTC")}
+TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(),
+         "double": pa.float64(),
+         "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
+         "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC")}
 INTEGER = r"^(0|-?[1-9][0-9]*)$"
 PLAIN = r"^-?(0|[1-9][0-9]*)?(\.[0-9]*)?$"
 DIGITS = 38  # of a decimal
@@ -34,15 +37,17 @@ def parse_type(column: str, name: str) -> pa.DataType:
         return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
     if name.strip().lower() not in TYPES:
         raise ConfigError("types", "must give a column one of the types known", f"{column}={name}",
-                          f"Known are: {', '.join(TYPES)} and decimal(PRECISION,SCALE) with a precision of at most 38.")
+                          f"Known are: {', '.join(TYPES)} and decimal(PRECISION,SCALE) with a "
+                          f"precision of at most 38.")
     return TYPES[name.strip().lower()]
 
 
 def infer_type(sample: pa.Array) -> pa.DataType:
     """The type of a text column by a sample; null where the sample has no value.
 
-    None that would alter a value: numbers with leading zeros, and integers beyond 64 bits, are strings; numbers that a double
-    does not keep are decimals, or strings where they have an exponent or more than 38 digits.
+    None that would alter a value: numbers with leading zeros, and integers beyond 64 bits, are
+    strings; numbers that a double does not keep are decimals, or strings where they have an
+    exponent or more than 38 digits.
     """
     values = _values(sample)
     if not len(values):
@@ -54,7 +59,8 @@ def infer_type(sample: pa.Array) -> pa.DataType:
             return _decimal(values)
         return pa.int64() if pc.any(pc.match_substring_regex(values, INTEGER)).as_py() and not len(_no_integers(values)) \
             else pa.float64()
-    if _all(values, lambda v: pc.is_in(v, pa.array(["true", "false", "True", "False", "TRUE", "FALSE"]))):
+    if _all(values,
+            lambda v: pc.is_in(v, pa.array(["true", "false", "True", "False", "TRUE", "FALSE"]))):
         return pa.bool_()
     return infer_time(values)
 
@@ -62,14 +68,19 @@ def infer_type(sample: pa.Array) -> pa.DataType:
 def exponents(sample: pa.Array, kind: pa.DataType) -> float:
     """Share of an int64 column's values that are written as 4.0128e+10 is; 0 of other columns."""
     values = _values(sample)
-    return pc.mean(pc.match_substring(values, "e", ignore_case=True)).as_py() or 0.0 if pa.types.is_int64(kind) else 0.0
+    return pc.mean(
+        pc.match_substring(values, "e",
+                           ignore_case=True)).as_py() or 0.0 if pa.types.is_int64(kind) else 0.0
 
 
 def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
-    """Which few cells of a column made ``infer_type`` give it this type, in place of what most have; "" where they are alike."""
+    """Which few cells of a column made ``infer_type`` give it this type, in place of what most
+    have; "" where they are alike."""
     values = _values(sample)
     for narrow, pattern in (("int64", INTEGER), ("double", NUMBER), ("date", r"^\d{4}-\d\d-\d\d$")):
-        if narrow in (str(kind), "date32" if kind == pa.date32() else "") or (pa.types.is_decimal(kind) and narrow == "double"):
+        if narrow in (str(kind),
+                      "date32" if kind == pa.date32()
+                      else "") or (pa.types.is_decimal(kind) and narrow == "double"):
             return ""
         if (pc.mean(pc.match_substring_regex(values[:1000], pattern)).as_py() or 0) >= SHOWN:
             others = values.filter(pc.invert(pc.match_substring_regex(values, pattern)))
@@ -84,14 +95,16 @@ def _values(sample: pa.Array) -> pa.Array:
 
 def _altered(values: pa.Array) -> list[int]:
     """Positions of the number texts that are another number as a double."""
-    is_long, has_exponent = pc.greater(pc.binary_length(values), SURE), pc.match_substring(values, "e", ignore_case=True)
+    is_long, has_exponent = pc.greater(pc.binary_length(values),
+                                       SURE), pc.match_substring(values, "e", ignore_case=True)
     suspects = pc.indices_nonzero(pc.or_(is_long, has_exponent))
     texts = values.take(suspects)
     try:
         same = pc.equal(texts, texts.cast(pa.float64()).cast(pa.string()))
     except pa.ArrowInvalid:
         same = pa.repeat(False, len(texts))
-    return [i for i, ok in zip(suspects.to_pylist(), same.to_pylist(), strict=True) if not ok and _differs(values[i].as_py())]
+    return [i for i, ok in zip(suspects.to_pylist(), same.to_pylist(), strict=True) if not ok
+            and _differs(values[i].as_py())]
 
 
 def _differs(text: str) -> bool:
@@ -103,16 +116,19 @@ def _differs(text: str) -> bool:
 
 
 def _no_integers(values: pa.Array) -> list[int]:
-    """Positions of the number texts that are no int64, though one may be written with an exponent."""
+    """Positions of the number texts that are no int64, though one may be written with an
+    exponent."""
     rest = pc.indices_nonzero(pc.invert(pc.match_substring_regex(values, INTEGER))).to_pylist()
     for i in rest:
         if _whole(values[i].as_py()) is None:
             return [i]
-    return [] if _casts(values.filter(pc.match_substring_regex(values, INTEGER)), pa.int64()) else [0]
+    return [] if _casts(values.filter(pc.match_substring_regex(values, INTEGER)),
+                        pa.int64()) else [0]
 
 
 def _whole(text: str) -> int | None:
-    """4.0128e+10 as an integer of 64 bits; None for what is none, and for all that is written with a fraction but no exponent."""
+    """4.0128e+10 as an integer of 64 bits; None for what is none, and for all that is written with
+    a fraction but no exponent."""
     if "e" not in text.lower():
         return None
     try:
@@ -126,7 +142,8 @@ def _decimal(values: pa.Array) -> pa.DataType:
     if not _all(values, lambda v: pc.match_substring_regex(v, PLAIN)):
         return pa.string()
     parts = pc.extract_regex(values, r"^-?(?P<whole>[0-9]*)\.?(?P<fraction>[0-9]*)$")
-    whole, fraction = (pc.max(pc.binary_length(pc.struct_field(parts, name))).as_py() for name in ("whole", "fraction"))
+    whole, fraction = (pc.max(pc.binary_length(pc.struct_field(parts, name))).as_py()
+                       for name in ("whole", "fraction"))
     return pa.decimal128(DIGITS, fraction) if whole + fraction <= DIGITS else pa.string()
 
 
@@ -139,7 +156,8 @@ def infer_time(values: pa.Array) -> pa.DataType:
     return pa.string()
 
 
-def cast_cells(column: pa.Array, kind: pa.DataType, exact: bool = False) -> tuple[pa.Array, np.ndarray]:
+def cast_cells(column: pa.Array, kind: pa.DataType,
+               exact: bool = False) -> tuple[pa.Array, np.ndarray]:
     """(the column cast, int64 positions of the cells that do not fit, which are null).
 
     exact: a text whose number a double would alter does not fit.
@@ -152,7 +170,8 @@ def cast_cells(column: pa.Array, kind: pa.DataType, exact: bool = False) -> tupl
     except pa.ArrowInvalid:
         pass
     except pa.ArrowNotImplementedError:
-        raise ConfigError("types", f"must be types that {column.type} can become", str(kind), "Choose another type.") from None
+        raise ConfigError("types", f"must be types that {column.type} can become", str(kind),
+                          "Choose another type.") from None
     if _is_text(column.type) and not _is_text(kind):
         column = _stripped(column, kind)
     bad: list[int] = []
@@ -165,7 +184,8 @@ def cast_cells(column: pa.Array, kind: pa.DataType, exact: bool = False) -> tupl
 
 def _unaltered(column: pa.Array, cast: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """The doubles of a text column, and where they are not the same numbers."""
-    if not _is_text(column.type) or not (pc.max(pc.binary_length(column)).as_py() or 0) > 4:  # 1e99 is kept
+    # 1e99 is kept
+    if not _is_text(column.type) or not (pc.max(pc.binary_length(column)).as_py() or 0) > 4:
         return cast, NOTHING
     texts = pc.if_else(cast.is_valid(), column, pa.scalar(None, column.type)).cast(pa.string())
     altered = np.array(_altered(texts), np.int64)
@@ -176,8 +196,10 @@ def _unaltered(column: pa.Array, cast: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return cast, altered
 
 
-def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = ()) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """(the rows that fit the schema, whose columns are in the same order; why each of the others does not, by position).
+def cast_rows(rows: pa.RecordBatch, schema: pa.Schema,
+              exact: Container[str] = ()) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """(the rows that fit the schema, whose columns are in the same order; why each of the others
+    does not, by position).
 
     exact: columns whose numbers must be kept as they are written.
     """
@@ -197,22 +219,27 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (
 
 
 def _stripped(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts or bytes without spaces around them and without those that mean null; a time without a zone is UTC's."""
+    """Texts or bytes without spaces around them and without those that mean null; a time without a
+    zone is UTC's."""
     nulls = NULL_LIKE if pa.types.is_floating(kind) else pa.concat_arrays([NULL_LIKE, NAN])
     column = pc.replace_substring_regex(column, r"^\s+|\s+$", "")
-    column = pc.if_else(pc.is_in(column, nulls.cast(column.type)), pa.scalar(None, column.type), column)
+    column = pc.if_else(pc.is_in(column, nulls.cast(column.type)), pa.scalar(None, column.type),
+                        column)
     if pa.types.is_timestamp(kind) and kind.tz:
-        utc = pc.binary_join_element_wise(column, pa.scalar("Z", column.type), pa.scalar("", column.type))
+        utc = pc.binary_join_element_wise(column, pa.scalar("Z", column.type),
+                                          pa.scalar("", column.type))
         column = pc.if_else(pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$"), column, utc)
     return column
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bytes go through text, which checks that they are UTF-8; times of day, which Arrow does not parse, through timestamps."""
+    """Bytes go through text, which checks that they are UTF-8; times of day, which Arrow does not
+    parse, through timestamps."""
     if pa.types.is_binary(column.type) and not pa.types.is_binary(kind):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type) and pa.types.is_time(kind):
-        return pc.binary_join_element_wise("1970-01-01", column, " ").cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
+        return pc.binary_join_element_wise("1970-01-01", column,
+                                           " ").cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
     return column.cast(kind)
 
 
@@ -231,12 +258,14 @@ def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]
         return [_cast(column, kind)]
     except pa.ArrowInvalid:
         if len(column) == 1:
-            whole = _whole(_plain(column[0])) if pa.types.is_int64(kind) and _is_text(column.type) else None
+            whole = _whole(_plain(column[0])) if pa.types.is_int64(
+                kind) and _is_text(column.type) else None
             if whole is None:
                 bad.append(start)
             return [pa.array([whole], kind)]
         half = len(column) // 2
-        return _cast_halves(column[:half], kind, start, bad) + _cast_halves(column[half:], kind, start + half, bad)
+        return _cast_halves(column[:half], kind, start,
+                            bad) + _cast_halves(column[half:], kind, start + half, bad)
 
 
 def _all(values: pa.Array, test: Callable[[pa.Array], pa.Array]) -> bool:

@@ -38,25 +38,36 @@ EXAMPLES = 3  # of rejected rows that the summary shows
 class JoinFiles(JoinSettings):
     """A join of files."""
 
-    stream: Path = Field(description="The stream's tuples: a CSV, JSON lines or Parquet file (.csv, .tsv, .jsonl, .parquet; "
-                                     "text also as .gz, .zst), or a directory of such files")
-    master: Path | None = Field(None, description="The master data, likewise; not needed with a --snapshot published before")
-    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; repeat it for a composite key")
-    columns: Names = Field((), description="Master columns to add, separated by commas; default: all but the join columns")
+    stream: Path = Field(description="The stream's tuples: a CSV, JSON lines or Parquet file "
+                                     "(.csv, .tsv, .jsonl, .parquet; text also as .gz, .zst), or a "
+                                     "directory of such files")
+    master: Path | None = Field(None, description="The master data, likewise; not needed with a "
+                                                  "--snapshot published before")
+    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; repeat it for a "
+                                  "composite key")
+    columns: Names = Field((), description="Master columns to add, separated by commas; default: "
+                                           "all but the join columns")
     out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
-    unmatched: Path | None = Field(None, description="File for the unmatched stream rows and why they are; default: counted only")
-    stats: Path | None = Field(None, description="JSON file for the summary and the join's statistics")
-    snapshot: Path | None = Field(None, description="Directory where the master data's snapshot is kept for a next time; "
-                                                    "default: a temporary one, under $TMPDIR")
-    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an empty cell, separated by commas, "
-                                               "for instance NA; columns of numbers and times know the usual ones")
-    types: Types = Field({}, description="Types of stream columns, COLUMN=TYPE, over those found: int64, double, string, bool, "
-                                         "date, timestamp, timestamp_utc, decimal(P,S)")
+    unmatched: Path | None = Field(None, description="File for the unmatched stream rows and why "
+                                                     "they are; default: counted only")
+    stats: Path | None = Field(None, description="JSON file for the summary and the join's "
+                                                 "statistics")
+    snapshot: Path | None = Field(None, description="Directory where the master data's snapshot is "
+                                                    "kept for a next time; default: a temporary "
+                                                    "one, under $TMPDIR")
+    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
+                                               "empty cell, separated by commas, for instance NA; "
+                                               "columns of numbers and times know the usual ones")
+    types: Types = Field({}, description="Types of stream columns, COLUMN=TYPE, over those found: "
+                                         "int64, double, string, bool, date, timestamp, "
+                                         "timestamp_utc, decimal(P,S)")
     master_types: Types = Field({}, description="Types of master columns, likewise")
-    stream_format: Format | None = Field(None, description="Format of the stream, where its name does not tell")
+    stream_format: Format | None = Field(None, description="Format of the stream, where its name "
+                                                           "does not tell")
     master_format: Format | None = Field(None, description="Format of the master data, likewise")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma, or a tab "
-                                                         "in .tsv")
+    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
+                                                         "files; default: a comma, or a tab in "
+                                                         ".tsv")
 
 
 @dataclass
@@ -80,7 +91,8 @@ class Summary:
     master_rows: int = 0
     master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
     master_version: str = ""
-    ignored_fields: dict[str, int] = field(default_factory=dict)  # JSON fields that the first lines lacked
+    # JSON fields that the first lines lacked
+    ignored_fields: dict[str, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)  # why rows were unparsable
     notes: list[str] = field(default_factory=list)  # what a user should know of the types found
     statistics: dict[str, Any] = field(default_factory=dict)  # the operator's own
@@ -90,12 +102,14 @@ class Summary:
 
 
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
-    """Join, and give the files their names when all is complete. Raises ConfigError for whatever cannot work."""
+    """Join, and give the files their names when all is complete. Raises ConfigError for whatever
+    cannot work."""
     start = time.perf_counter()
     if not settings.auto:
         find_algorithm(settings.algorithm)
     _check_places(settings)
-    stream = open_source("stream", settings.stream, kind=settings.stream_format or "", types=settings.types,
+    stream = open_source("stream", settings.stream, kind=settings.stream_format or "",
+                         types=settings.types,
                          null_values=settings.null_values, delimiter=settings.delimiter)
     summary = Summary(settings.algorithm, memory_budget=int(settings.memory))
     with ExitStack() as stack:
@@ -118,21 +132,25 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     return summary
 
 
-def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation, summary: Summary) -> SemiStreamJoin:
-    """The operator. What is open, the algorithm or its sizes, the cost models choose by a sample of the stream; the summary gets
-    the algorithm's name, and the reason for it."""
+def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation,
+          summary: Summary) -> SemiStreamJoin:
+    """The operator. What is open, the algorithm or its sizes, the cost models choose by a sample of
+    the stream; the summary gets the algorithm's name, and the reason for it."""
     memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
     costs, parameters = known_costs(Places.from_environment().home), settings.parameters
     if settings.auto:
         choice = choose(sample, relation, memory, on, columns, costs=costs)
         summary.algorithm, summary.reason, parameters = choice.algorithm, choice.reason, choice.parameters
-    return open_join(summary.algorithm, memory=memory, stream=sample.schema, master=relation, on=on, columns=columns,
-                     join_type=settings.join_type, parameters=parameters, costs=costs, sample=sample)
+    return open_join(summary.algorithm, memory=memory, stream=sample.schema, master=relation, on=on,
+                     columns=columns,
+                     join_type=settings.join_type, parameters=parameters, costs=costs,
+                     sample=sample)
 
 
-def publish_file(path: Path, on: list[str], root: Path, source: FileSource, progress: Progress = silent,
-                 name: str = "") -> tuple[Manifest, dict[str, int]]:
-    """A snapshot of a master file under ``root``; with how many of its rows were left out, by reason."""
+def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
+                 progress: Progress = silent, name: str = "") -> tuple[Manifest, dict[str, int]]:
+    """A snapshot of a master file under ``root``; with how many of its rows were left out, by
+    reason."""
     rejected: Counter[str] = Counter()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -141,7 +159,8 @@ def publish_file(path: Path, on: list[str], root: Path, source: FileSource, prog
             progress("reading the master data", source.bytes_done, source.bytes_total)
             yield chunk.rows
 
-    manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on, source={"path": str(path)})
+    manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on,
+                                source={"path": str(path)})
     rejected[NULL_KEY] = manifest.null_keys
     return manifest, {k: n for k, n in rejected.items() if n}
 
@@ -153,8 +172,8 @@ def master_name(path: Path) -> str:
 
 def open_master(settings: Any, stream: FileSource, summary: Summary, stack: ExitStack,
                  progress: Progress) -> SnapshotRelation:
-    """The master's snapshot, as settings like ``JoinFiles`` tell it: the one published before, or a new one of the file. Types
-    that were open are settled."""
+    """The master's snapshot, as settings like ``JoinFiles`` tell it: the one published before, or a
+    new one of the file. Types that were open are settled."""
     pairs = list(settings.on.items())
     if settings.master is None:
         relation = open_snapshot(settings.snapshot or "")
@@ -162,7 +181,8 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
         _settle(stream, relation.schema, [s for s, _ in pairs], dict(pairs))
         _check_keys(stream.schema, relation.schema, pairs)
     else:
-        source = open_source("master", settings.master, kind=settings.master_format or "", types=settings.master_types,
+        source = open_source("master", settings.master, kind=settings.master_format or "",
+                             types=settings.master_types,
                              null_values=settings.null_values, delimiter=settings.delimiter)
         _settle(stream, source.schema, [s for s, _ in pairs], dict(pairs))
         _settle(source, stream.schema, [m for _, m in pairs], {m: s for s, m in pairs})
@@ -171,7 +191,8 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
         summary.notes += source.notes
         _check_keys(stream.schema, source.schema, pairs)
         root = settings.snapshot or scratch_directory()
-        _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root, source, progress)
+        _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root,
+                                                  source, progress)
         relation = open_snapshot(root)
         stack.callback(relation.close)
     summary.master_rows, summary.master_version = relation.tuple_count, relation.version
@@ -193,9 +214,12 @@ def _check_keys(stream: pa.Schema, master: pa.Schema, pairs: list[tuple[str, str
     except ConfigError as e:
         if "type" not in e.constraint:
             raise
-        example = next((f"{quote(f'{s}=string')} --master-types {quote(f'{m}=string')}" for s, m in pairs
-                        if stream.field(s).type != master.field(m).type), quote(f"{pairs[0][0]}=decimal(18,2)"))
-        raise ConfigError("on", e.constraint, e.value, f"Name the type that they should have: --types {example}.") from None
+        example = next(
+            (f"{quote(f'{s}=string')} --master-types {quote(f'{m}=string')}" for s, m in pairs
+             if stream.field(s).type != master.field(m).type),
+            quote(f"{pairs[0][0]}=decimal(18,2)"))
+        raise ConfigError("on", e.constraint, e.value,
+                          f"Name the type that they should have: --types {example}.") from None
 
 
 class _Outputs:
@@ -206,26 +230,32 @@ class _Outputs:
         self._joined = stack.enter_context(OutputFile("out", settings.out, operator.output_schema))
         if settings.unmatched is not None:
             schema = pa.schema(list(operator.unmatched_schema)[:-1])
-            for name in ("reason", "detail", "text"):  # detail: why a row was not a tuple; text: the row as it was read
+            # detail: why a row was not a tuple; text: the row as it was read
+            for name in ("reason", "detail", "text"):
                 while name in schema.names:
                     name = "_" + name
                 schema = schema.append(pa.field(name, pa.string()))
-            self._unmatched = stack.enter_context(OutputFile("unmatched", settings.unmatched, schema))
+            self._unmatched = stack.enter_context(
+                OutputFile("unmatched", settings.unmatched, schema))
 
     def write(self, step: JoinOutput) -> None:
         self._joined.write(step.joined)
         if self._unmatched is not None and (count := step.unmatched.num_rows):
-            columns = [*step.unmatched.columns, pa.nulls(count, pa.string()), pa.nulls(count, pa.string())]
-            self._unmatched.write(pa.RecordBatch.from_arrays(columns, schema=self._unmatched.schema))
+            columns = [*step.unmatched.columns, pa.nulls(count, pa.string()),
+                       pa.nulls(count, pa.string())]
+            self._unmatched.write(
+                pa.RecordBatch.from_arrays(columns, schema=self._unmatched.schema))
 
     def reject(self, rejected: list[Rejected], summary: Summary) -> None:
         if not rejected:
             return
         summary.unmatched[UNPARSABLE] = summary.unmatched.get(UNPARSABLE, 0) + len(rejected)
-        summary.examples += [f"{r.place}: {r.detail} in {r.text[:120]!r}" for r in rejected[:EXAMPLES - len(summary.examples)]]
+        summary.examples += [f"{r.place}: {r.detail} in {r.text[:120]!r}"
+                             for r in rejected[:EXAMPLES - len(summary.examples)]]
         if self._unmatched is not None:
             schema, count = self._unmatched.schema, len(rejected)
-            told = [pa.repeat(UNPARSABLE, count), pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
+            told = [pa.repeat(UNPARSABLE, count),
+                    pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
                     pa.array([r.text for r in rejected], pa.string())]
             empty = [pa.nulls(count, f.type) for f in list(schema)[:-3]]
             self._unmatched.write(pa.RecordBatch.from_arrays([*empty, *told], schema=schema))
@@ -241,10 +271,12 @@ class _Outputs:
 
 
 def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, seconds: float) -> None:
-    """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of ours."""
+    """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
+    ours."""
     stats = operator.stats
     if stats.matched + stats.unmatched != stats.rows_read or stats.waiting:
-        raise SemistreamError(f"Of {stats.rows_read} rows {stats.matched} matched and {stats.unmatched} unmatched ones came out.")
+        raise SemistreamError(f"Of {stats.rows_read} rows {stats.matched} matched and "
+                              f"{stats.unmatched} unmatched ones came out.")
     summary.rows_read = stats.rows_read + summary.unmatched.get(UNPARSABLE, 0)
     summary.matched, summary.output_rows, summary.waiting = stats.matched, stats.output_rows, stats.waiting
     summary.unmatched |= stats.rejected
@@ -256,13 +288,17 @@ def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, secon
 
 def _check_places(settings: JoinFiles) -> None:
     if settings.master is None and settings.snapshot is None:
-        raise ConfigError("master", "must be given, or --snapshot with a directory published before", None, "Give --master FILE.")
+        raise ConfigError("master",
+                          "must be given, or --snapshot with a directory published before", None,
+                          "Give --master FILE.")
     check_output("out", settings.out)
     if settings.unmatched is not None:
         check_output("unmatched", settings.unmatched)
     if settings.stats is not None and not settings.stats.absolute().parent.is_dir():
-        raise ConfigError("stats", "must be in a directory that exists", str(settings.stats), "Make the directory first.")
+        raise ConfigError("stats", "must be in a directory that exists", str(settings.stats),
+                          "Make the directory first.")
     read = {p.resolve() for p in (settings.stream, settings.master) if p}
     written = [p.resolve() for p in (settings.out, settings.unmatched, settings.stats) if p]
     if len(read.union(written)) < len(read) + len(written):
-        raise ConfigError("out", "must be a file of its own, as all files named", str(settings.out), "Choose another name.")
+        raise ConfigError("out", "must be a file of its own, as all files named", str(settings.out),
+                          "Choose another name.")

@@ -1,4 +1,5 @@
-"""Where the records of a CSV text begin and end, strictly by RFC 4180, so that one malformed record costs only itself."""
+"""Where the records of a CSV text begin and end, strictly by RFC 4180, so that one malformed record
+costs only itself."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ CR, LF = 13, 10
 
 
 class Records(NamedTuple):
-    """starts, ends: int64[n], without the line end; fields: int32[n], 0 where the quotes are wrong; consumed: bytes."""
+    """starts, ends: int64[n], without the line end; fields: int32[n], 0 where the quotes are wrong;
+    consumed: bytes."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -20,10 +22,13 @@ class Records(NamedTuple):
     consumed: int
 
 
-def split_records(data: np.ndarray, delimiter: int, quote: int, final: bool, keep_empty: bool) -> Records:
-    """The records of data (uint8[n]), as far as they are complete; ``final``: nothing follows. Empty lines are no records."""
+def split_records(data: np.ndarray, delimiter: int, quote: int, final: bool,
+                  keep_empty: bool) -> Records:
+    """The records of data (uint8[n]), as far as they are complete; ``final``: nothing follows.
+    Empty lines are no records."""
     most = np.count_nonzero(data == LF) + np.count_nonzero(data == CR) + 1
-    starts, ends, fields = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32)
+    starts, ends, fields = np.empty(most,
+                                    np.int64), np.empty(most, np.int64), np.empty(most, np.int32)
     count, consumed = _split(data, delimiter, quote, final, keep_empty, starts, ends, fields)
     return Records(starts[:count], ends[:count], fields[:count], consumed)
 

@@ -1,4 +1,5 @@
-"""Arrow batches written to CSV, JSON lines or Parquet, beside the file that they become at the end."""
+"""Arrow batches written to CSV, JSON lines or Parquet, beside the file that they become at the
+end."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ GATHERED_BYTES = 16_000_000  # written at a time
 
 
 class OutputFile:
-    """A file that appears under its name when it is complete; a context manager, which forgets it on an error.
+    """A file that appears under its name when it is complete; a context manager, which forgets it
+    on an error.
 
-    Rows go to a file beside it as they come. Raises ConfigError for a format, a directory or a type that cannot be written.
+    Rows go to a file beside it as they come. Raises ConfigError for a format, a directory or a type
+    that cannot be written.
     """
 
     def __init__(self, side: str, path: Path, schema: pa.Schema):
@@ -74,9 +77,11 @@ class OutputFile:
     def publish(self) -> None:
         os.replace(self._beside, self.path)
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 trace: TracebackType | None) -> None:
         if self._writer is not None and kind is not None:
-            with suppress(OSError, pa.ArrowException):  # a full disk, say, which is being reported already
+            # a full disk, say, which is being reported already
+            with suppress(OSError, pa.ArrowException):
                 self._writer.close()
         self._beside.unlink(missing_ok=True)
 
@@ -96,19 +101,24 @@ class _JsonWriter:
 def _plain(value: Any) -> Any:
     if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
         return value.isoformat()
-    return str(value) if isinstance(value, (Decimal, datetime.timedelta)) else value.decode(errors="replace")
+    return str(value) if isinstance(value,
+                                    (Decimal, datetime.timedelta)) else value.decode(
+                                        errors="replace")
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
-    """The format to write. Raises ConfigError when it, the place, or a type of the schema does not suit."""
+    """The format to write. Raises ConfigError when it, the place, or a type of the schema does not
+    suit."""
     kind = FORMATS.get(path.suffix, "")
     if not kind:
-        raise ConfigError(side, "must end in .parquet, .csv, .tsv or .jsonl", str(path), "Name the file so.")
-    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(side, "must be a file in a directory that exists and can be written", str(path),
-                          "Make the directory first.")
+        raise ConfigError(side, "must end in .parquet, .csv, .tsv or .jsonl", str(path),
+                          "Name the file so.")
+    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent,
+                                                                             os.W_OK):
+        raise ConfigError(side, "must be a file in a directory that exists and can be written",
+                          str(path), "Make the directory first.")
     nested = [f for f in schema or [] if pa.types.is_nested(f.type) or pa.types.is_binary(f.type)]
     if kind == "csv" and nested:
-        raise ConfigError(side, "must be of a format that can hold every column", f"{path.name}: {nested[0]}",
-                          "Write .parquet instead.")
+        raise ConfigError(side, "must be of a format that can hold every column",
+                          f"{path.name}: {nested[0]}", "Write .parquet instead.")
     return kind

@@ -1,4 +1,5 @@
-"""CSV, JSON lines and Parquet files read as Arrow batches, a block at a time; malformed rows come out apart, as text."""
+"""CSV, JSON lines and Parquet files read as Arrow batches, a block at a time; malformed rows come
+out apart, as text."""
 
 from __future__ import annotations
 
@@ -18,17 +19,26 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, cast_rows, deciding_cells, exponents, infer_time, infer_type, parse_type
+from semistream.files.convert import (
+    cast_cells,
+    cast_rows,
+    deciding_cells,
+    exponents,
+    infer_time,
+    infer_type,
+    parse_type,
+)
 from semistream.files.records import count_lines, split_records
 from semistream.source_files import open_parquet
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes of text that types are found from
 ROWS = 65_536  # of a Parquet file at a time
-FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
-           ".parquet": "parquet", ".pq": "parquet"}
+FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".json": "json", ".jsonl": "json",
+           ".ndjson": "json", ".parquet": "parquet", ".pq": "parquet"}
 AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_constant=str)  # fractions stay text
-PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"), b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"),
+PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"),
+          b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"),
           b"\x04\x22\x4d\x18": ("LZ4", ".lz4")}  # by the first bytes
 QUOTES = "Its quotes do not match."
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -56,7 +66,8 @@ class Chunk(NamedTuple):
 
 
 class _Raw(NamedTuple):
-    """Rows in the file's own types, what is no row, and of a row by its position its text (None: none of its own) and line."""
+    """Rows in the file's own types, what is no row, and of a row by its position its text (None:
+    none of its own) and line."""
 
     rows: pa.RecordBatch
     rejected: list[Rejected]
@@ -74,21 +85,25 @@ class FileSource(ABC):
         self.side, self.paths = side, list(paths)
         self.bytes_total, self.bytes_done = sum(p.stat().st_size for p in paths), 0
         self.notes: list[str] = []  # what a user should know of the types found
-        self.ignored: Counter[str] = Counter()  # fields that the schema does not have, with the number of their values
+        # fields that the schema does not have, with the number of their values
+        self.ignored: Counter[str] = Counter()
         self._given = frozenset(types)  # columns whose types were given
         self._exact: frozenset[str] = frozenset()  # columns whose numbers must be kept as written
         self._prepare()
         unknown = [c for c in types if c not in self.schema.names]
         if unknown:
-            raise ConfigError("types", f"must name columns of the {side}", unknown[0], f"It has: {', '.join(self.schema.names)}.")
+            raise ConfigError("types", f"must name columns of the {side}", unknown[0],
+                              f"It has: {', '.join(self.schema.names)}.")
         self.schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.schema])
         self._exact -= set(types)
 
     schema: pa.Schema
 
     def settle(self, types: Mapping[str, pa.DataType], leave: Sequence[str] = ()) -> None:
-        """Types for the columns whose own is not known: string where none is given, but those to leave are left."""
-        self.schema = pa.schema([f.with_type(types.get(f.name, pa.string())) if pa.types.is_null(f.type) and f.name not in leave
+        """Types for the columns whose own is not known: string where none is given, but those to
+        leave are left."""
+        self.schema = pa.schema([f.with_type(types.get(f.name, pa.string()))
+                                 if pa.types.is_null(f.type) and f.name not in leave
                                  else f for f in self.schema])
 
     def add_columns(self, names: Sequence[str]) -> None:
@@ -102,7 +117,8 @@ class FileSource(ABC):
 
     def read_as(self, schema: pa.Schema) -> None:
         """Types by name, in place of those found."""
-        self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names else f for f in self.schema])
+        self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names
+                                 else f for f in self.schema])
         self._exact -= set(schema.names)
 
     def chunks(self) -> Iterator[Chunk]:
@@ -125,13 +141,16 @@ class FileSource(ABC):
     def _typed(self, path: Path, raw: _Raw) -> Chunk:
         rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, self._exact)
         text = raw.text or (lambda i: row_text(raw.rows, i))
-        return Chunk(rows, raw.rejected + [Rejected(text(i), why, str(path), raw.line(i)) for i, why in wrong.items()])
+        return Chunk(rows, raw.rejected + [Rejected(text(i), why, str(path), raw.line(i)) for i,
+                                           why in wrong.items()])
 
     def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
-        """Blocks of the file's bytes; send back how many of them were understood. The last one is (rest, True)."""
+        """Blocks of the file's bytes; send back how many of them were understood. The last one is
+        (rest, True)."""
         held, codec = b"", CODECS.get(path.suffix)
         try:
-            with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as stream:
+            with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec
+                                               else raw) as stream:
                 start = True
                 while block := stream.read(BLOCK):
                     if start:
@@ -147,12 +166,14 @@ class FileSource(ABC):
 
 
 class CsvSource(FileSource):
-    """Text with a header line. Types are found from the first rows; cells that do not fit theirs make the row a rejected one."""
+    """Text with a header line. Types are found from the first rows; cells that do not fit theirs
+    make the row a rejected one."""
 
-    def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType], null_values: Sequence[str],
-                 delimiter: str, default: str = ","):
+    def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
+                 null_values: Sequence[str], delimiter: str, default: str = ","):
         self.names: list[str] = []  # of the first file
-        self.exponents: dict[str, float] = {}  # share of the values of an integer column that are written with one
+        # share of the values of an integer column that are written with one
+        self.exponents: dict[str, float] = {}
         self._asked = bool(delimiter)
         self._delimiter, self._null_values = delimiter or default, ["", *null_values]
         super().__init__(side, paths, types)
@@ -168,8 +189,8 @@ class CsvSource(FileSource):
             if size >= SAMPLE:
                 break
         if not self.names:
-            raise ConfigError(self.side, "must have a header line with the names of its columns", str(self.paths[0]),
-                              "The file is empty; was it written completely?")
+            raise ConfigError(self.side, "must have a header line with the names of its columns",
+                              str(self.paths[0]), "The file is empty; was it written completely?")
         fields = []
         for i, name in enumerate(self.names):
             cells = self._text([b.column(i) for b in samples])
@@ -182,7 +203,8 @@ class CsvSource(FileSource):
 
     @staticmethod
     def _text(columns: list[pa.Array]) -> pa.Array:
-        return cast_cells(pa.concat_arrays(columns) if columns else pa.array([], pa.binary()), pa.string())[0]
+        return cast_cells(pa.concat_arrays(columns) if columns else pa.array([], pa.binary()),
+                          pa.string())[0]
 
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
         blocks = self._blocks(path, done)
@@ -202,24 +224,29 @@ class CsvSource(FileSource):
             data, final = blocks.send(consumed)
 
     def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int]:
-        """(the names of the file's columns, bytes of its header line); none while that is not complete, or there is none."""
-        records = split_records(np.frombuffer(data, np.uint8), ord(self._delimiter), ord('"'), final, False)
+        """(the names of the file's columns, bytes of its header line); none while that is not
+        complete, or there is none."""
+        records = split_records(np.frombuffer(data, np.uint8), ord(self._delimiter), ord('"'),
+                                final, False)
         if not len(records.starts):
             return [], 0
         start, end = records.starts[0], records.ends[0]
         text = data[start:end].decode("utf-8-sig", errors="surrogateescape")
         _check_header(self.side, path, text)
-        names = [n or f"column_{i + 1}" for i, n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
+        names = [n or f"column_{i + 1}" for i,
+                 n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
         twice = [n for n, count in Counter(names).items() if count > 1]
         if twice or not records.fields[0]:
-            raise _wrong_header(self.side, path, text, f"Rename one of the columns {twice[0]!r}." if twice else QUOTES)
+            raise _wrong_header(self.side, path, text,
+                                f"Rename one of the columns {twice[0]!r}." if twice else QUOTES)
         if len(names) == 1 and not self._asked:
             _check_delimiter(path, text, self._delimiter)
         self.names = self.names or names
         _check_columns(self.side, path, names, self.names)
         return names, int(records.starts[1]) if len(records.starts) > 1 else records.consumed
 
-    def _parse(self, path: Path, names: list[str], data: bytes, skip: int, final: bool, lines: int) -> tuple[int, _Raw]:
+    def _parse(self, path: Path, names: list[str], data: bytes, skip: int, final: bool,
+               lines: int) -> tuple[int, _Raw]:
         array = np.frombuffer(data, np.uint8)[skip:]
         found = split_records(array, ord(self._delimiter), ord('"'), final, len(names) == 1)
         good = found.fields == len(names)
@@ -228,14 +255,19 @@ class CsvSource(FileSource):
         def line(start: int) -> int:
             return lines + 1 + count_lines(np.frombuffer(data, np.uint8)[:start])
 
-        rejected = [Rejected(_decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields else "quotes do not match",
+        rejected = [Rejected(_decode(data[skip + s:skip + e]),
+                             f"{fields} {wanted}" if fields else "quotes do not match",
                              str(path), line(skip + s))
-                    for s, e, fields in zip(found.starts[~good], found.ends[~good], found.fields[~good], strict=True)]
+                    for s,
+                    e, fields in zip(found.starts[~good], found.ends[~good], found.fields[~good],
+                                     strict=True)]
         starts, ends = skip + found.starts[good], skip + found.ends[good]
         clean = pa.py_buffer(data)[skip:skip + found.consumed] if good.all() else \
             pa.py_buffer(b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n")
         raw = self._arrow(names, clean, len(starts)).select(self.names)
-        return skip + found.consumed, _Raw(raw, rejected, lambda i: _decode(data[starts[i]:ends[i]]), lambda i: line(starts[i]))
+        return skip + found.consumed, _Raw(raw, rejected,
+                                           lambda i: _decode(data[starts[i]:ends[i]]),
+                                           lambda i: line(starts[i]))
 
     def _arrow(self, names: list[str], text: pa.Buffer, rows: int) -> pa.RecordBatch:
         schema = pa.schema([(n, pa.binary()) for n in names])
@@ -243,17 +275,22 @@ class CsvSource(FileSource):
             return pa.RecordBatch.from_pylist([], schema)
         table = arrow_csv.read_csv(
             pa.BufferReader(text),
-            arrow_csv.ReadOptions(column_names=names, use_threads=False, block_size=max(text.size + 1, 1024)),
-            arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True, ignore_empty_lines=len(names) > 1),
-            arrow_csv.ConvertOptions(column_types=schema, null_values=self._null_values, strings_can_be_null=True,
+            arrow_csv.ReadOptions(column_names=names, use_threads=False,
+                                  block_size=max(text.size + 1, 1024)),
+            arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True,
+                                   ignore_empty_lines=len(names) > 1),
+            arrow_csv.ConvertOptions(column_types=schema, null_values=self._null_values,
+                                     strings_can_be_null=True,
                                      quoted_strings_can_be_null=len(self._null_values) > 1))
         if table.num_rows != rows:
-            raise SemistreamError(f"{rows} CSV records were read as {table.num_rows} rows; please report this.")
+            raise SemistreamError(
+                f"{rows} CSV records were read as {table.num_rows} rows; please report this.")
         return table.combine_chunks().to_batches()[0]
 
 
 class JsonSource(FileSource):
-    """One JSON object a line. Types are found from the first lines; later fields that these lack are ignored, and counted."""
+    """One JSON object a line. Types are found from the first lines; later fields that these lack
+    are ignored, and counted."""
 
     _told = False  # the types are not those found
 
@@ -266,7 +303,8 @@ class JsonSource(FileSource):
             if size >= SAMPLE:
                 break
         if lines and lines[0].lstrip().startswith(b"["):
-            raise ConfigError(self.side, "must have one JSON object a line", lines[0][:60].decode(errors="replace"),
+            raise ConfigError(self.side, "must have one JSON object a line",
+                              lines[0][:60].decode(errors="replace"),
                               "Turn the array into lines, for instance: jq -c '.[]'.")
         tables: list[pa.Table] = []
         _halves(lines, lambda piece: arrow_json.read_json(*_json_input(piece)), tables, [])
@@ -274,28 +312,35 @@ class JsonSource(FileSource):
         for field in (f for t in tables for f in t.schema):
             found[field.name] = _wider(found.get(field.name, pa.null()), field.type)
         self._found = tuple(found)
-        self._raw = pa.schema([(n, pa.string() if pa.types.is_timestamp(k) else k) for n, k in found.items()])
+        self._raw = pa.schema(
+            [(n, pa.string() if pa.types.is_timestamp(k) else k) for n, k in found.items()])
         self.schema = self._raw
         times = [n for n, k in found.items() if pa.types.is_timestamp(k)]
         if times:
-            options = arrow_json.ParseOptions(explicit_schema=pa.schema([(n, pa.string()) for n in times]),
+            options = arrow_json.ParseOptions(
+                explicit_schema=pa.schema([(n, pa.string()) for n in times]),
                                               unexpected_field_behavior="ignore")
             samples: list[pa.Table] = []
-            _halves(lines, lambda piece: arrow_json.read_json(*_json_input(piece), options), samples, [])
+            _halves(lines, lambda piece: arrow_json.read_json(*_json_input(piece), options),
+                    samples, [])
             sample = pa.concat_tables(samples).combine_chunks()
-            kinds = {n: infer_time(pa.concat_arrays(sample.column(n).chunks).drop_null()) for n in times}
+            kinds = {n: infer_time(pa.concat_arrays(sample.column(n).chunks).drop_null())
+                     for n in times}
             self.schema = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in self.schema])
 
     def settle(self, types: Mapping[str, pa.DataType], leave: Sequence[str] = ()) -> None:
         super().settle(types, leave)
-        self._raw = pa.schema([self.schema.field(f.name) if pa.types.is_null(f.type) else f for f in self._raw])
+        self._raw = pa.schema(
+            [self.schema.field(f.name) if pa.types.is_null(f.type) else f for f in self._raw])
 
     def read_as(self, schema: pa.Schema) -> None:
-        """Also columns that the first lines lack; a number that is a text fits a column of numbers, and the other way round."""
+        """Also columns that the first lines lack; a number that is a text fits a column of numbers,
+        and the other way round."""
         more = [pa.field(f.name, f.type) for f in schema if f.name not in self.schema.names]
         super().read_as(schema)
         self.schema = pa.schema([*self.schema, *more])
-        self._raw = pa.schema([f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in self.schema])
+        self._raw = pa.schema(
+            [f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in self.schema])
         self._told = True
 
     def later_fields(self, wanted: Sequence[str]) -> list[str]:
@@ -318,23 +363,27 @@ class JsonSource(FileSource):
             self._raw = self._raw.append(pa.field(name, pa.null()))
 
     def _read(self, path: Path, done: int) -> Iterator[_Raw]:
-        lacking = set(self._found) - self._given if len(self.paths) > 1 else set()  # what no line of the file has had
+        # what no line of the file has had
+        lacking = set(self._found) - self._given if len(self.paths) > 1 else set()
         read = 0
         for lines, numbers in self._lines(path, done):
             rows, bad = self._parse(lines)
             read += rows.num_rows
-            lacking -= {n for n in lacking if rows.column(n).null_count < rows.num_rows} if lacking else set()
+            lacking -= {n for n in lacking
+                        if rows.column(n).null_count < rows.num_rows} if lacking else set()
             kept = [i for i in range(len(lines)) if i not in bad] if bad else range(len(lines))
-            yield _Raw(rows, [Rejected(_decode(lines[i]), why, str(path), numbers[i]) for i, why in bad.items()],
-                       lambda i, lines=lines, kept=kept: _decode(lines[kept[i]]),  # type: ignore[misc]
+            yield _Raw(rows, [Rejected(_decode(lines[i]), why, str(path), numbers[i]) for i,
+                              why in bad.items()],
+                       lambda i, lines=lines,
+                       kept=kept: _decode(lines[kept[i]]),  # type: ignore[misc]
                        lambda i, numbers=numbers, kept=kept: numbers[kept[i]])  # type: ignore[misc]
             for line in lines if lacking else ():  # null may be written
                 lacking -= _keys(line)
                 if not lacking:
                     break
         if read and lacking:
-            _check_columns(self.side, path, [n for n in self._found if n not in lacking], self._found,
-                           "Name the types of columns that a file may lack.")
+            _check_columns(self.side, path, [n for n in self._found if n not in lacking],
+                           self._found, "Name the types of columns that a file may lack.")
 
     def _lines(self, path: Path, done: int) -> Iterator[tuple[list[bytes], Sequence[int]]]:
         """Lines that are not blank, and their numbers in the file."""
@@ -356,7 +405,8 @@ class JsonSource(FileSource):
         def read(piece: list[bytes]) -> pa.Table:
             source, options = _json_input(piece)
             table = arrow_json.read_json(source, options, arrow_json.ParseOptions(
-                explicit_schema=self._raw, newlines_in_values=False, unexpected_field_behavior="infer"))
+                explicit_schema=self._raw, newlines_in_values=False,
+                unexpected_field_behavior="infer"))
             if table.num_rows != len(piece):
                 raise pa.ArrowInvalid("not one JSON object")
             for name in table.schema.names[len(self._raw):]:
@@ -390,7 +440,9 @@ class JsonSource(FileSource):
                 bad[i] = "not one JSON object"
                 continue
             rows.append(row)
-        return pa.RecordBatch.from_pylist(rows, pa.schema([(n, pa.string()) for n in self._raw.names])), bad
+        return pa.RecordBatch.from_pylist(rows,
+                                          pa.schema(
+                                              [(n, pa.string()) for n in self._raw.names])), bad
 
 
 class ParquetSource(FileSource):
@@ -400,7 +452,8 @@ class ParquetSource(FileSource):
         try:
             schemas = [pq.read_schema(p).remove_metadata() for p in self.paths]
         except (OSError, pa.ArrowInvalid) as e:
-            raise ConfigError(self.side, "must be readable Parquet", str(self.paths[0]), str(e)) from None
+            raise ConfigError(self.side, "must be readable Parquet", str(self.paths[0]),
+                              str(e)) from None
         for path, schema in zip(self.paths, schemas, strict=True):
             _check_columns(self.side, path, schema.names, schemas[0].names)
         self.schema = pa.schema([pa.field(f.name, f.type) for f in schemas[0]])
@@ -413,16 +466,19 @@ class ParquetSource(FileSource):
                     read += batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
                     before = read - batch.num_rows
-                    yield _Raw(batch.select(self.schema.names), [], None, lambda i, before=before: before + i + 1)  # type: ignore[misc]
+                    yield _Raw(batch.select(self.schema.names), [], None, lambda i,
+                               before=before: before + i + 1)  # type: ignore[misc]
         except (OSError, pa.ArrowInvalid) as e:
             raise SemistreamError(f"{path} cannot be read: {e}") from None
 
 
-def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None, null_values: Sequence[str] = (),
-                delimiter: str = "") -> FileSource:
-    """A data file or directory. side: what to call it in errors; kind: csv, json or parquet, by the name where it is empty.
+def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None,
+                null_values: Sequence[str] = (), delimiter: str = "") -> FileSource:
+    """A data file or directory. side: what to call it in errors; kind: csv, json or parquet, by the
+    name where it is empty.
 
-    types: column to type name, over what the file says. Raises ConfigError for a file that cannot be read so.
+    types: column to type name, over what the file says. Raises ConfigError for a file that cannot
+    be read so.
     """
     paths = [path]
     if path.is_dir():
@@ -430,11 +486,14 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
                        and not any(part[0] in "._" for part in p.relative_to(path).parts))
         check_partitions(side, path, paths)
     if not paths or not paths[0].is_file():
-        raise ConfigError(side, "must be a file or a directory with files that exists", str(path), "Check the path.")
+        raise ConfigError(side, "must be a file or a directory with files that exists", str(path),
+                          "Check the path.")
     formats = {kind or _format(p) for p in paths}
     if len(formats) != 1 or not min(formats):
-        raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files", str(path),
-                          f"Name them .csv, .tsv, .jsonl or .parquet, or tell it where it can be told: --{side}-format csv.")
+        raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files",
+                          str(path),
+                          f"Name them .csv, .tsv, .jsonl or .parquet, or tell it where it can be "
+                          f"told: --{side}-format csv.")
     asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
     kind = formats.pop()
     if kind == "parquet":
@@ -446,26 +505,33 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
 
 
 def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
-    """Raises ConfigError for directories in the way of Hive (year=2026/…): what they say is not in the files."""
+    """Raises ConfigError for directories in the way of Hive (year=2026/…): what they say is not in
+    the files."""
     for file in files:
         if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
-            raise ConfigError(parameter, "must be a directory whose files have all columns", str(file),
-                              f"The column {hive[0].split('=')[0]} is in the name of a directory only. Write it into the "
-                              f"files, or give one of the directories, as {hive[0]}.")
+            raise ConfigError(parameter, "must be a directory whose files have all columns",
+                              str(file),
+                              f"The column {hive[0].split('=')[0]} is in the name of a directory "
+                              f"only. Write it into the files, or give one of the directories, as "
+                              f"{hive[0]}.")
 
 
-def file_columns(path: Path, kind: str, delimiter: str = "", wanted: Sequence[str] = ()) -> list[str] | None:
-    """The columns that a file names: a CSV file's header, a Parquet file's schema, the fields of a JSON file's lines; of those
-    beyond ``SAMPLE`` bytes only the ones ``wanted``. None where it has none. Raises ConfigError for what cannot be read so."""
+def file_columns(path: Path, kind: str, delimiter: str = "",
+                 wanted: Sequence[str] = ()) -> list[str] | None:
+    """The columns that a file names: a CSV file's header, a Parquet file's schema, the fields of a
+    JSON file's lines; of those beyond ``SAMPLE`` bytes only the ones ``wanted``. None where it has
+    none. Raises ConfigError for what cannot be read so."""
     if not path.stat().st_size:
         return None
     if kind == "csv":
         codec = CODECS.get(path.suffix)
-        with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec else raw) as stream:
+        with pa.OSFile(str(path)) as raw, (pa.CompressedInputStream(raw, codec) if codec
+                                           else raw) as stream:
             block = stream.read(BLOCK)
         _check_start("stream", path, block)
         block, separator = block.removeprefix(b"\xef\xbb\xbf"), delimiter or ","
-        records = split_records(np.frombuffer(block, np.uint8), ord(separator), ord('"'), True, False)
+        records = split_records(np.frombuffer(block, np.uint8), ord(separator), ord('"'), True,
+                                False)
         if not len(records.starts):
             return None
         text = block[records.starts[0]:records.ends[0]].decode(errors="surrogateescape")
@@ -481,18 +547,21 @@ def file_columns(path: Path, kind: str, delimiter: str = "", wanted: Sequence[st
     return [*source.schema.names, *later] or None
 
 
-def _check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str], remedy: str = "") -> None:
+def _check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str],
+                   remedy: str = "") -> None:
     """Raises ConfigError unless these are the same, in any order."""
     if set(names) != set(wanted):
         lacking, new = sorted(set(wanted) - set(names)), sorted(set(names) - set(wanted))
-        found = (lacking and f"it lacks {', '.join(lacking)}", new and f"it has {', '.join(new)} besides")
+        found = (lacking and f"it lacks {', '.join(lacking)}", new and f"it has {', '.join(new)} "
+                                                                       f"besides")
         what = "; ".join(part for part in found if part)
         raise ConfigError(side, "must have the same columns in every file", f"{path}: {what}",
                           f"The first file has: {', '.join(wanted)}. {remedy}".strip())
 
 
 def _check_header(side: str, path: Path, text: str) -> None:
-    """Raises ConfigError for a header line with bytes that are not UTF-8, which ``text`` has as surrogates."""
+    """Raises ConfigError for a header line with bytes that are not UTF-8, which ``text`` has as
+    surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -502,14 +571,17 @@ def _check_header(side: str, path: Path, text: str) -> None:
 
 
 def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:
-    return ConfigError(side, "must have a header line that names each column once", f"{path}: {text[:200]}", remedy)
+    return ConfigError(side, "must have a header line that names each column once",
+                       f"{path}: {text[:200]}", remedy)
 
 
 def _check_delimiter(path: Path, header: str, delimiter: str) -> None:
     """Raises ConfigError for a header of one name that has another delimiter in it."""
     if other := next((c for c in ";\t|" if c in header and c != delimiter), ""):
-        raise ConfigError("delimiter", f"must be told where it is not {delimiter!r}", f"{path}: {header[:200]}",
-                          f"For instance --delimiter {other!r}, or sep under the source's options in a job.")
+        raise ConfigError("delimiter", f"must be told where it is not {delimiter!r}",
+                          f"{path}: {header[:200]}",
+                          f"For instance --delimiter {other!r}, or sep under the source's options "
+                          f"in a job.")
 
 
 def _check_start(side: str, path: Path, block: bytes) -> None:
@@ -518,7 +590,8 @@ def _check_start(side: str, path: Path, block: bytes) -> None:
         if block.startswith(magic):
             raise ConfigError(side, f"must be text, and this is compressed with {what}", str(path),
                               f"Let its name end in {ending}.")
-    if block[:2] in (b"\xff\xfe", b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
+    if block[:2] in (b"\xff\xfe",
+                     b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
         raise ConfigError(side, "must be text in UTF-8, and this is UTF-16", str(path),
                           "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
     if block.startswith((b"PAR1", b"PK\3\4")):
@@ -534,9 +607,11 @@ def _format(path: Path) -> str:
 def _json_input(lines: list[bytes]) -> tuple[pa.BufferReader, arrow_json.ReadOptions]:
     text = b"\n".join(lines)
     text.decode()  # Arrow does not check that it is UTF-8
-    if any(line.lstrip().startswith(b"null") for line in lines):  # Arrow takes it for a row, or the process ends
+    # Arrow takes it for a row, or the process ends
+    if any(line.lstrip().startswith(b"null") for line in lines):
         raise pa.ArrowInvalid("not one JSON object")
-    return pa.BufferReader(text), arrow_json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
+    return pa.BufferReader(text), arrow_json.ReadOptions(use_threads=False,
+                                                         block_size=max(len(text) + 1, 1024))
 
 
 def _keys(line: bytes) -> set[str]:
@@ -547,8 +622,8 @@ def _keys(line: bytes) -> set[str]:
         return set()
 
 
-def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables: list[pa.Table], bad: list[tuple[int, str]],
-            start: int = 0) -> None:
+def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables: list[pa.Table],
+            bad: list[tuple[int, str]], start: int = 0) -> None:
     """Read lines; where that fails, halve until the lines at fault are alone."""
     if not lines:
         return
@@ -566,9 +641,11 @@ def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables:
 def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     """The type that holds both; the first where there is none."""
     try:
-        return pa.unify_schemas([pa.schema([("x", a)]), pa.schema([("x", b)])], promote_options="permissive").field(0).type
+        return pa.unify_schemas([pa.schema([("x", a)]), pa.schema([("x", b)])],
+                                promote_options="permissive").field(0).type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
-        return pa.string() if {pa.types.is_string(t) or pa.types.is_timestamp(t) for t in (a, b)} == {True} else a
+        return pa.string() if {pa.types.is_string(t) or pa.types.is_timestamp(t)
+                               for t in (a, b)} == {True} else a
 
 
 def row_text(rows: pa.RecordBatch, i: int) -> str:

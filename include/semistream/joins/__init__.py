@@ -5,9 +5,10 @@ One file an algorithm, in which its loop stands. What they share:
 - ``contract``: what every join is to its caller; ``statistics``, ``state_file``, ``output``.
 - ``stream_buffer``: tuples that have arrived; ``admission``: their way into H_S.
 - ``stream_table``: H_S with Q, the stream tuples that wait, in three layouts.
-- ``master_cache``: H_R with the switching buffer; ``stream_probing``: the phase that joins through it;
-  ``frequency_detection``: one way to decide what is in it.
-- ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: what it reads.
+- ``master_cache``: H_R with the switching buffer; ``stream_probing``: the phase that joins through
+  it; ``frequency_detection``: one way to decide what is in it.
+- ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: what it
+  reads.
 - ``arena``, ``tuple_store``, ``key_table``, ``stored_types``: memory, and what lies in it.
 
 The registry is light; the rest, with Numba, is imported when it is asked for.

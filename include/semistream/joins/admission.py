@@ -16,9 +16,10 @@ from semistream.joins.stream_table import NO_LIMIT, StreamTable
 LONG_ROWS = 256  # the most rows of a joined batch of tuples that are too long for H_S
 
 
-def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics, most: int = NO_LIMIT) -> int:
-    """Move tuples from the buffer into H_S and Q, as many as fit and at most `most`. Returns how many: none, when H_S is
-    empty and the first one is too long for it."""
+def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics,
+          most: int = NO_LIMIT) -> int:
+    """Move tuples from the buffer into H_S and Q, as many as fit and at most `most`. Returns how
+    many: none, when H_S is empty and the first one is too long for it."""
     now = time.perf_counter()
     count = h_s.admit(buffer, most)
     statistics.waited_seconds += count * (now - buffer.arrived)
@@ -28,8 +29,8 @@ def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics, mo
 
 def fill(h_s: StreamTable, buffer: StreamBuffer, output: Output,
          most: int = NO_LIMIT) -> Generator[JoinOutput, None, bool]:
-    """READ stream tuples into H_S and Q until `most` have come or it is full. Returns whether that is so: False, when the
-    buffer was empty before.
+    """READ stream tuples into H_S and Q until `most` have come or it is full. Returns whether that
+    is so: False, when the buffer was empty before.
 
     Tuples that are too long for an empty H_S are joined from the buffer, through R's index.
     """
@@ -43,8 +44,8 @@ def fill(h_s: StreamTable, buffer: StreamBuffer, output: Output,
 
 
 def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, None, None]:
-    """Join the tuples of the buffer that are no shorter than the first one, which an empty H_S cannot hold, and take them
-    out: all partitions that may have their keys are read."""
+    """Join the tuples of the buffer that are no shorter than the first one, which an empty H_S
+    cannot hold, and take them out: all partitions that may have their keys are read."""
     long = buffer.sizes >= buffer.sizes[0]
     rows = buffer.rows[long]
     keys, of = np.unique(buffer.codes[rows], return_inverse=True)
@@ -54,7 +55,8 @@ def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, Non
         for first, last, _ in portions(number[index], LONG_ROWS):
             which, nth = expand(number[index[first:last]])
             tuples = order[first_of[index[first:last]][which] + nth]
-            stream, master, tuples = output.equal(buffer.get(rows[tuples]), partition.take(found[first:last][which]).columns,
+            stream, master, tuples = output.equal(buffer.get(rows[tuples]),
+                                                  partition.take(found[first:last][which]).columns,
                                                   tuples)
             matched[tuples] = True
             if len(tuples):

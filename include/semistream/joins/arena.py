@@ -1,7 +1,8 @@
-"""The memory of one operator: the budget M, and arrays whose pages cost memory only once they are written.
+"""The memory of one operator: the budget M, and arrays whose pages cost memory only once they are
+written.
 
-Each array is a memory mapping of its own, of the most that it may ever hold: anonymous, or a `Region` that another process can
-map too. A part gives pages back when it shrinks (`release`).
+Each array is a memory mapping of its own, of the most that it may ever hold: anonymous, or a
+`Region` that another process can map too. A part gives pages back when it shrinks (`release`).
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ class Arena:
         """Set what the component has. Raises ConfigError when M is exceeded."""
         self.components[component] = int(size)
         if self.used > self.budget:
-            raise ConfigError("memory", f"must hold {self.components} ({self.used:,} bytes)", self.budget, "Give more memory.")
+            raise ConfigError("memory", f"must hold {self.components} ({self.used:,} bytes)",
+                              self.budget, "Give more memory.")
         self.peak = max(self.peak, self.used)
 
 
 class Region(mmap.mmap):
-    """Memory like an anonymous mapping's, with a file handle by which another process can have it."""
+    """Memory like an anonymous mapping's, with a file handle by which another process can have
+    it."""
 
     wanted = False  # whether new arrays are regions: set by a process that passes its operators on
     handle: int
@@ -73,7 +76,9 @@ def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
     """A zeroed array whose pages become resident when first written."""
     dtype = np.dtype(dtype)
     size = max(count, 1) * width * dtype.itemsize
-    region = Region(size) if Region.wanted else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    region = Region(size) if Region.wanted else mmap.mmap(-1,
+                                                          size, flags=mmap.MAP_PRIVATE
+                                                          | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     array = np.frombuffer(region, dtype, count * width)
     return array.reshape(count, width) if width > 1 else array
 

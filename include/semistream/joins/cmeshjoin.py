@@ -1,15 +1,16 @@
 """CMESHJOIN, Cached Mesh Join.
 
-MESHJOIN with a cache as front stage, and nothing else changed: as described in section 2.2 of Naeem, Weber, Lutteroth: *A
-Memory-Optimal Many-To-Many Semi-Stream Join*, which cites it as their former work.
+MESHJOIN with a cache as front stage, and nothing else changed: as described in section 2.2 of
+Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which cites it as their
+former work.
 
     loop
         stream-probing phase: READ stream tuples; one whose key is in H_R is joined at once, another is ADDED to H_S and Q,
                               until w_S have come
         disk-probing phase:   one iteration of MESHJOIN; a disk tuple with f >= threshold matches in H_S is SWITCHED into H_R
 
-Deviations: those of MESHJOIN, and of the frequency detection (`joins/frequency_detection.py`). The paper assumes that a stream
-tuple has one match; here duplicate master keys are joined exactly too.
+Deviations: those of MESHJOIN, and of the frequency detection (`joins/frequency_detection.py`). The
+paper assumes that a stream tuple has one match; here duplicate master keys are joined exactly too.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class CmeshjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen from M by the cost model")
-    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: chosen from M")
-    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is frequent, at first; it adapts")
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
+    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
+                                                   "chosen from M")
+    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
+                                                "frequent, at first; it adapts")
 
 
 class Cmeshjoin(SemiStreamJoin):
@@ -48,7 +52,8 @@ class Cmeshjoin(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: CmeshjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples, parameters.threshold)
+        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
+                                  parameters.threshold)
         self.scan = Scan(self.spec)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self._require(self.h_s.least_bytes, self.arena.free)
@@ -63,7 +68,8 @@ class Cmeshjoin(SemiStreamJoin):
         for tuples, keys in steps(batch, codes, h_s.capacity):  # the stream-probing phase
             misses = yield from probe(self.h_r.cache, tuples, keys, self.output)
             buffer = StreamBuffer(self.layout, tuples, keys, misses, arrived)
-            while (yield from fill(h_s, buffer, self.output, h_s.missing)):  # ADD them to H_S and Q, until w_S have come
+            # ADD them to H_S and Q, until w_S have come
+            while (yield from fill(h_s, buffer, self.output, h_s.missing)):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:

@@ -1,4 +1,5 @@
-"""The contract that every semi-stream join meets, and what is the same at the edges of all of them."""
+"""The contract that every semi-stream join meets, and what is the same at the edges of all of
+them."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ class Begun(NamedTuple):
 class SemiStreamJoin(ABC):
     """A single-threaded join of a stream with R in at most M bytes.
 
-    A subclass makes ``h_s``, and gives ``_take``, ``iterate``, ``_drain``, ``_state`` and ``_restore``. Null keys, output,
-    time and totals are handled here. H_S gets its memory when the first tuples come (``_open``): they tell how long strings are.
+    A subclass makes ``h_s``, and gives ``_take``, ``iterate``, ``_drain``, ``_state`` and
+    ``_restore``. Null keys, output, time and totals are handled here. H_S gets its memory when the
+    first tuples come (``_open``): they tell how long strings are.
     """
 
     h_s: StreamTable
@@ -61,26 +63,31 @@ class SemiStreamJoin(ABC):
         return self.output.unmatched_schema
 
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
-        """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to the end."""
+        """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to
+        the end."""
         return timed(self._process(chunk), self._account)
 
     def drain(self) -> Iterator[JoinOutput]:
-        """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting = 0."""
+        """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting =
+        0."""
         return timed(self._drain(), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
-        """The state between two calls. changes: what has changed since the last snapshot will do, where the join knows it."""
+        """The state between two calls. changes: what has changed since the last snapshot will do,
+        where the join knows it."""
         found = self._changes() if changes else None
         tables, values = found or self._state()
         return JoinState(tables, values | {"identity": self.spec.identity()}, not found)
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
-        """Go on from snapshots of an operator opened alike, a whole one and what has changed since, in a new one. Raises
-        StateError when they do not fit."""
+        """Go on from snapshots of an operator opened alike, a whole one and what has changed since,
+        in a new one. Raises StateError when they do not fit."""
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
-        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
+        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k,
+                 v in mine.items() if theirs.get(k) != v]
         if wrong:
-            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings until the "
+            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
+                             f"the former settings until the "
                              "join is drained, then change them.")
         self._restore(state, *changes)
         self._account()
@@ -113,7 +120,8 @@ class SemiStreamJoin(ABC):
         return self.h_s.live
 
     def _open(self, strings: float) -> None:
-        """Give H_S all memory that is left. strings: bytes of strings to expect of a stream tuple."""
+        """Give H_S all memory that is left. strings: bytes of strings to expect of a stream
+        tuple."""
         self.h_s.open(strings, self.arena.free)
         self.arena.reserve("H_S", self.h_s.resize(self.arena.free))
 
@@ -122,7 +130,8 @@ class SemiStreamJoin(ABC):
     def _require(self, least: float, free: float) -> None:
         """Raises ConfigError when H_S, which needs `least` bytes, has no more than `free`."""
         if free < least:
-            raise ConfigError("memory", f"must leave H_S {int(least):,} bytes beside {self.arena.components}",
+            raise ConfigError("memory", f"must leave H_S {int(least):,} bytes beside "
+                                        f"{self.arena.components}",
                               self.spec.memory, "Give more memory.")
 
     def _begin(self) -> Begun:
@@ -136,8 +145,9 @@ class SemiStreamJoin(ABC):
         s.bytes_read += read
         s.r_cycles = r_cycles
         w_n, self._hits_before = s.cache_hits - self._hits_before, s.cache_hits
-        s.iterations.append(Iteration(w_n, w_s, disk_tuples, read, time.perf_counter() - begun.at, self._waiting(),
-                                      self.cached, r_cycles))
+        s.iterations.append(
+            Iteration(w_n, w_s, disk_tuples, read, time.perf_counter() - begun.at, self._waiting(),
+                      self.cached, r_cycles))
 
     # Edges
 

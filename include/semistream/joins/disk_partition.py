@@ -11,7 +11,8 @@ import pyarrow as pa
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import as_stored
 
-SCATTERED = 2  # fewer than one row in so many is taken page by page, rather than from the pages put together
+# fewer than one row in so many is taken page by page, rather than from the pages put together
+SCATTERED = 2
 
 
 class DiskPartition:
@@ -48,8 +49,10 @@ class DiskPartition:
             if b > a or page is self._pages[0]])
 
 
-def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[DiskPartition, np.ndarray, np.ndarray]]:
-    """R's tuples with these key codes: (partition, rows int64[n] in it, ascending, and int64[n], the index of each one's key)."""
+def tuples_of(spec: JoinSpec,
+              keys: np.ndarray) -> Iterator[tuple[DiskPartition, np.ndarray, np.ndarray]]:
+    """R's tuples with these key codes: (partition, rows int64[n] in it, ascending, and int64[n],
+    the index of each one's key)."""
     if not len(keys):
         return
     spans = spec.master.partitions_of(keys)
@@ -62,7 +65,8 @@ def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[DiskPartition,
         partition, mine = DiskPartition(spec, int(number[a])), value[a:b]
         codes = partition.codes
         sorter = None if (codes[1:] >= codes[:-1]).all() else np.argsort(codes, kind="stable")
-        first, last = (np.searchsorted(codes, keys[mine], side, sorter=sorter) for side in ("left", "right"))
+        first, last = (np.searchsorted(codes, keys[mine], side, sorter=sorter)
+                       for side in ("left", "right"))
         which, nth = expand(last - first)
         rows, index = first[which] + nth, mine[which]
         if sorter is not None:
@@ -73,6 +77,7 @@ def tuples_of(spec: JoinSpec, keys: np.ndarray) -> Iterator[tuple[DiskPartition,
 
 
 def expand(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each index as often as its count, and the number of each repetition; for counts [2, 0, 1]: ([0, 0, 2], [0, 1, 0])."""
+    """Each index as often as its count, and the number of each repetition; for counts [2, 0, 1]:
+    ([0, 0, 2], [0, 1, 0])."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

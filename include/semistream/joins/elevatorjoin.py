@@ -1,6 +1,7 @@
 """ELEVATORJOIN, our own.
 
-What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks and a disk arm's elevator give together.
+What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks and a disk arm's
+elevator give together.
 
     loop
         cache phase:  READ stream tuples; join each with H_R at once, or ADD it to the waiting tuples of its disk partition,
@@ -13,24 +14,29 @@ What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks
 
 Why it is fast:
 
-- A scan-based join keeps each tuple for an R-cycle; here it leaves when its partition comes, after half a sweep on average, so
-  that a full H_S finishes 2 h_S tuples a sweep. Every read serves 2 h_S / N tuples, and reads are in the order of the disk.
-- A waiting tuple needs no hash entry, no queue node and no links: it lies with those of its partition. h_S is larger by as much.
-- The **cost-balanced inequality**: a miss costs c_m of the processor and its share of a sweep's reads, C / (2 h_S). Caching a
-  value with m master tuples takes m v_R + v_E bytes from H_S. Setting the derivative of misses (c_m + C / (2 h_S)) to zero gives
+- A scan-based join keeps each tuple for an R-cycle; here it leaves when its partition comes, after
+  half a sweep on average, so that a full H_S finishes 2 h_S tuples a sweep. Every read serves 2 h_S
+  / N tuples, and reads are in the order of the disk.
+- A waiting tuple needs no hash entry, no queue node and no links: it lies with those of its
+  partition. h_S is larger by as much.
+- The **cost-balanced inequality**: a miss costs c_m of the processor and its share of a sweep's
+  reads, C / (2 h_S). Caching a value with m master tuples takes m v_R + v_E bytes from H_S. Setting
+  the derivative of misses (c_m + C / (2 h_S)) to zero gives
 
       cache j  iff  n_j v_S > 2 phi (m_j v_R + v_E),   phi = (C / 2 h_S) / (c_m + C / 2 h_S),
 
   where n_j stream tuples of j came since the last sweep's visit and phi is the disk's share of what a miss costs, measured sweep
   by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that wait half a sweep. A uniform stream caches nothing, and where
   the disk costs nothing any repeated value is cached.
-- It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one (hysteresis 2), so that what
-  has been hot once does not stay.
-- Its state is kept by its changes: the tuples that came since the last snapshot and the partitions that were visited. A load
-  that keeps it after every micro-batch writes what the batch brought, and not h_S tuples; so all of M can wait.
+- It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one
+  (hysteresis 2), so that what has been hot once does not stay.
+- Its state is kept by its changes: the tuples that came since the last snapshot and the partitions
+  that were visited. A load that keeps it after every micro-batch writes what the batch brought, and
+  not h_S tuples; so all of M can wait.
 
-Where all of R fits into H_R, each visited partition is cached whole: it becomes a join in main memory (SSBJ's Theorem 3).
-A join value whose master tuples lie in several partitions is joined, and never cached.
+Where all of R fits into H_R, each visited partition is cached whole: it becomes a join in main
+memory (SSBJ's Theorem 3). A join value whose master tuples lie in several partitions is joined, and
+never cached.
 """
 
 from __future__ import annotations
@@ -60,17 +66,22 @@ from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartit
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
 MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
-SOON = 16  # values that so large a part of what waits has waited for are not kept back until the end of the sweep
+# values that so large a part of what waits has waited for are not kept back until the end of the
+# sweep
+SOON = 16
 INDEXED = 64  # join values of H_R are indexed again in the time of one miss
 SLACK_SHARE = 32  # H_R is compacted when this part of it is to go
 
 
 class ElevatorjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen from M by the cost model")
-    cache_tuples: int = Field(0, ge=0, description="h_R, the most master tuples in the cache; 0: as many as the inequality gives")
-    waiting_tuples: int = Field(0, ge=0, description="h_S, the most stream tuples that wait; 0: as many as the memory holds and "
-                                                     "save anything")
-    disk_share: float = Field(0.0, ge=0, le=1, description="phi, the disk's share of what a miss costs; 0: measured")
+    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
+    cache_tuples: int = Field(0, ge=0, description="h_R, the most master tuples in the cache; 0: "
+                                                   "as many as the inequality gives")
+    waiting_tuples: int = Field(0, ge=0, description="h_S, the most stream tuples that wait; 0: as "
+                                                     "many as the memory holds and save anything")
+    disk_share: float = Field(0.0, ge=0, le=1, description="phi, the disk's share of what a miss "
+                                                           "costs; 0: measured")
 
 
 class MissCosts:
@@ -78,7 +89,8 @@ class MissCosts:
 
     def __init__(self, given: float):
         self.phi, self._measure = given or 1.0, not given
-        self.disk = self.other = 0.0  # seconds of this sweep: reading R; everything else that misses cost
+        # seconds of this sweep: reading R; everything else that misses cost
+        self.disk = self.other = 0.0
 
     def end_sweep(self, sweeps: int) -> None:
         """Take up what the sweep, the sweeps-th, has shown."""
@@ -100,11 +112,14 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.pool = self.arena.free  # for H_S and H_R
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count))
+        most = int(
+            min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count))
         self.most_cached = min(parameters.cache_tuples or most, most)
-        self.h_r = MasterCache(schema, most + 1, self.pool // MasterCache.ENTRY + 1, self.pool if has_strings(schema) else 0)
+        self.h_r = MasterCache(schema, most + 1, self.pool // MasterCache.ENTRY + 1,
+                               self.pool if has_strings(schema) else 0)
         all_of_r = self.master.tuple_count * (self.v_r + MasterCache.ENTRY)
-        self.whole = all_of_r <= self.pool * (1 - LEAST_H_S) and self.most_cached >= self.master.tuple_count
+        self.whole = all_of_r <= self.pool * (1
+                                              - LEAST_H_S) and self.most_cached >= self.master.tuple_count
         self.position = self.sweeps = 0
         self.costs = MissCosts(parameters.disk_share)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
@@ -122,12 +137,14 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        for tuples, keys in steps(batch, codes, self.h_s.size / self.h_s.tuple_bytes):  # the cache phase
+        # the cache phase
+        for tuples, keys in steps(batch, codes, self.h_s.size / self.h_s.tuple_bytes):
             misses = yield from probe(self.h_r, tuples, keys, self.output)
             if len(misses):
                 yield from self._add(tuples, keys, misses, arrived)
 
-    def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray, arrived: float) -> Iterator[JoinOutput]:
+    def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray,
+             arrived: float) -> Iterator[JoinOutput]:
         """ADD the misses to H_S; stop at the next partition whenever it is full."""
         begun = time.perf_counter()
         buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
@@ -143,7 +160,8 @@ class Elevatorjoin(SemiStreamJoin):
             begun = time.perf_counter()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk phase: the elevator's next stop, where all tuples that wait for that partition leave."""
+        """The disk phase: the elevator's next stop, where all tuples that wait for that partition
+        leave."""
         begun, h_s, disk, read = self._begin(), self.h_s, 0.0, 0
         at = h_s.next(self.position)
         if at < 0:
@@ -164,7 +182,8 @@ class Elevatorjoin(SemiStreamJoin):
                 yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
         removed = h_s.remove(visit)  # REMOVE them all
         yield from self.output.finish(h_s, removed)
-        if visit.reach == at + 1:  # after its tuples left: this may shrink H_S, and move what is in it
+        # after its tuples left: this may shrink H_S, and move what is in it
+        if visit.reach == at + 1:
             self._switch(visit, partition, found.counts)
         self.position = at + 1
         self.costs.disk += disk
@@ -176,13 +195,14 @@ class Elevatorjoin(SemiStreamJoin):
     # The cache
 
     def _worth(self, n: np.ndarray, m: np.ndarray | int) -> np.ndarray:
-        """The cost-balanced inequality, as its left side over its right one: above 1 a value with n stream tuples a sweep and m
-        master tuples is worth caching."""
-        return n * self.h_s.tuple_bytes / (2 * max(self._price, 1e-9) * (m * self.v_r + MasterCache.ENTRY))
+        """The cost-balanced inequality, as its left side over its right one: above 1 a value with n
+        stream tuples a sweep and m master tuples is worth caching."""
+        return n * self.h_s.tuple_bytes / (2 * max(self._price, 1e-9)
+                                           * (m * self.v_r + MasterCache.ENTRY))
 
     def _surely(self, n: np.ndarray) -> np.ndarray:
-        """n less what chance may have added, one standard deviation, so that not every value that came once is taken for one that
-        comes once a sweep; n itself while memory costs nothing."""
+        """n less what chance may have added, one standard deviation, so that not every value that
+        came once is taken for one that comes once a sweep; n itself while memory costs nothing."""
         return n - np.sqrt(n) if self._price else n
 
     @property
@@ -192,21 +212,25 @@ class Elevatorjoin(SemiStreamJoin):
         return 0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes else self.costs.phi
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
-        """SWITCH the values that satisfy the inequality into the switching buffer, the best first, as far as it has room.
+        """SWITCH the values that satisfy the inequality into the switching buffer, the best first,
+        as far as it has room.
 
         counts: int32[n], the tuples that each of the partition's met.
         """
         h_r, staged, budget = self.h_r, self.h_r.staged, self.arena.components["H_R"]
-        least = 2 * self._price * (self.v_r + h_r.ENTRY) / self.h_s.tuple_bytes  # that a value with one master tuple needs
+        # that a value with one master tuple needs
+        least = 2 * self._price * (self.v_r + h_r.ENTRY) / self.h_s.tuple_bytes
         rows = np.arange(len(counts)) if self.whole else np.flatnonzero(counts > least)
         absent = np.flatnonzero((visit.number > 0) & ~visit.met)
         absent = absent[self._worth(self._surely(visit.number[absent]), 0) > 1]
         if not (len(rows) or len(absent)):
             return
         if self.master.unique and self.spec.keys.exact:
-            keys, group, n, m = partition.codes[rows], np.arange(len(rows)), counts[rows], np.ones(len(rows), np.int64)
+            keys, group, n, m = partition.codes[rows], np.arange(
+                len(rows)), counts[rows], np.ones(len(rows), np.int64)
         else:
-            keys, first, group = np.unique(partition.codes[rows], return_index=True, return_inverse=True)
+            keys, first, group = np.unique(partition.codes[rows], return_index=True,
+                                           return_inverse=True)
             n, m = counts[rows[first]], np.bincount(group, minlength=len(keys))
         worth = np.full(len(keys), 2.0) if self.whole else self._worth(self._surely(n), m)
         chosen = np.flatnonzero(worth > 1)
@@ -226,7 +250,8 @@ class Elevatorjoin(SemiStreamJoin):
             owner = np.full(len(keys), -1, np.int64)
             owner[chosen] = h_r.stage(keys[chosen], n[chosen]) + np.arange(len(chosen))
             mine = owner[group] >= 0
-            h_r.stage_tuples(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine], budget)
+            h_r.stage_tuples(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine],
+                             budget)
         absent = absent[:max(int((budget - h_r.used) // h_r.ENTRY), 0)]
         h_r.stage(visit.keys[absent], visit.number[absent])
         soon = max(self.h_s.live // SOON, h_r.entries // INDEXED)
@@ -249,7 +274,8 @@ class Elevatorjoin(SemiStreamJoin):
         self._divide()
 
     def _end_sweep(self) -> None:
-        """MOVE what is staged, measure phi, drop what the sweep has shown to be not worth its place."""
+        """MOVE what is staged, measure phi, drop what the sweep has shown to be not worth its
+        place."""
         self.position, self.sweeps = 0, self.sweeps + 1
         self.stats.r_cycles = self.sweeps
         self._move()
@@ -263,17 +289,21 @@ class Elevatorjoin(SemiStreamJoin):
                 self._divide()
         h_r.frequencies[:] = 0
 
-    # Memory: H_R has what it uses and the switching buffer, H_S the rest, as far as more tuples waiting save anything
+    # Memory: H_R has what it uses and the switching buffer, H_S the rest, as far as more tuples
+    # waiting save anything
 
     def _open(self, strings: float, width: int = 0) -> None:
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
-        size = int(wanted * h_s.bytes_per_tuple(self.layout.held, strings, 1)) + PARTITION_BYTES * h_s.partitions
+        size = int(
+            wanted * h_s.bytes_per_tuple(self.layout.held, strings,
+                                         1)) + PARTITION_BYTES * h_s.partitions
         h_s.open(strings, min(size, self.pool) if wanted else self.pool, width)
         self._divide()
 
     @property
     def _useful(self) -> int:
-        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth of its tuples'."""
+        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth
+        of its tuples'."""
         h_s = largest_chunk(self.master.partition_tuples) * self.h_s.partitions / 2
         h_s = self.parameters.waiting_tuples or h_s
         return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions
@@ -293,7 +323,8 @@ class Elevatorjoin(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        """The waiting tuples by partition; of H_R and the switching buffer the join values: their tuples are in R."""
+        """The waiting tuples by partition; of H_R and the switching buffer the join values: their
+        tuples are in R."""
         self._changed = 0
         if not self.h_s.opened:
             return {}, self._values()
@@ -304,8 +335,9 @@ class Elevatorjoin(SemiStreamJoin):
         return {"waiting": self._newest(self.h_s.waiting), "cache": pa.table(cache)}, self._values()
 
     def _changes(self) -> State | None:
-        """The tuples that came since the last snapshot and still wait, and the partitions that were visited. The whole once it is
-        less than the changes since the last one: so a tuple is kept twice, however many others wait. H_R is in the whole only."""
+        """The tuples that came since the last snapshot and still wait, and the partitions that were
+        visited. The whole once it is less than the changes since the last one: so a tuple is kept
+        twice, however many others wait. H_R is in the whole only."""
         if not self._saves or self._saves > MOST_CHANGES:
             return None
         came = self.h_s.not_snapped
@@ -318,14 +350,15 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _values(self) -> dict[str, Any]:
         h_s = self.h_s
-        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.costs.phi, "variable": h_s.strings,
-                  "changed": self._changed}
+        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.costs.phi,
+                  "variable": h_s.strings, "changed": self._changed}
         if h_s.opened:
             values |= {"width": h_s.width, "blocks": h_s.blocks, "heap": h_s.heap_capacity}
         return values
 
     def _newest(self, number: np.ndarray) -> pa.Table:
-        """The newest number[p] tuples of each partition p, int32[N], which the snapshot has from now on."""
+        """The newest number[p] tuples of each partition p, int32[N], which the snapshot has from
+        now on."""
         table = self.h_s.saved(self.h_s.slots(0, number))
         self.h_s.snap()
         return table
@@ -334,7 +367,8 @@ class Elevatorjoin(SemiStreamJoin):
         if "waiting" not in state.tables:
             return
         values = (state, *changes)[-1].values
-        self.position, self.sweeps, self.costs.phi = (values[n] for n in ("position", "sweeps", "phi"))
+        self.position, self.sweeps, self.costs.phi = (values[n]
+                                                      for n in ("position", "sweeps", "phi"))
         self._saves, self._changed = 1 + len(changes), values["changed"]
         self._open(values["variable"], values["width"])
         self.arena.reserve("H_R", 0)
@@ -352,5 +386,6 @@ class Elevatorjoin(SemiStreamJoin):
             h_s.remove(h_s.visit(partition))
         self.arena.reserve("H_S", h_s.divide(state.values["blocks"], state.values["heap"]))
         for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
-            h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream), self.spec)
+            h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream),
+                            self.spec)
         h_s.snap()

@@ -1,7 +1,8 @@
 """Frequency detection: which master tuples CMESHJOIN, SSJ and SSCJ hold in H_R.
 
-M. A. Naeem, N. Jamil: *An Efficient Stream-based Join to Process End User Transactions in Real-Time Data Warehousing*,
-Algorithm 1 and section 4.2; M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth: *SSCJ*, section 4.1:
+M. A. Naeem, N. Jamil: *An Efficient Stream-based Join to Process End User Transactions in Real-Time
+Data Warehousing*, Algorithm 1 and section 4.2; M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth:
+*SSCJ*, section 4.1:
 
     f = number of matches that the disk tuple r found in H_S
     if f >= threshold:  SWITCH r into H_R, in the place of the least frequent one if H_R is full
@@ -9,14 +10,15 @@ Algorithm 1 and section 4.2; M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth: *SS
 
 Deviations, and why:
 
-- Newcomers gather in a switching buffer, an eighth of H_R, and change places with the least frequent ones together: one pass
-  over H_R per buffer and not per tuple.
+- Newcomers gather in a switching buffer, an eighth of H_R, and change places with the least
+  frequent ones together: one pass over H_R per buffer and not per tuple.
 - A newcomer does not displace a tuple that is as frequent.
-- Frequencies in H_R are halved every period (an R-cycle in a scan). They are thus comparable to f, which is what came in one
-  period, and what was hot once does not stay. When an eighth of H_R has fallen below the threshold, H_R does not count as
-  full.
-- Duplicate master keys: of a join value all master tuples are cached or none. Candidates are the values whose tuples are all
-  in one disk partition, as R's index tells. Frequencies are compared per master tuple.
+- Frequencies in H_R are halved every period (an R-cycle in a scan). They are thus comparable to f,
+  which is what came in one period, and what was hot once does not stay. When an eighth of H_R has
+  fallen below the threshold, H_R does not count as full.
+- Duplicate master keys: of a join value all master tuples are cached or none. Candidates are the
+  values whose tuples are all in one disk partition, as R's index tells. Frequencies are compared
+  per master tuple.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from semistream.joins.scan_phase import Slice
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 
-SWITCH_SHARE = 8  # the switching buffer is this part of H_R; evictions of more than it in one period are too many
+# the switching buffer is this part of H_R; evictions of more than it in one period are too many
+SWITCH_SHARE = 8
 
 
 class Frequent(NamedTuple):
@@ -49,7 +52,8 @@ class Frequent(NamedTuple):
 class FrequentTuples:
     """H_R with places for h_R master tuples, and the frequency recorder that decides which.
 
-    The join calls ``detect`` with every partition that it has probed and ``end_period`` once a period.
+    The join calls ``detect`` with every partition that it has probed and ``end_period`` once a
+    period.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, h_r: int, threshold: int):
@@ -57,29 +61,36 @@ class FrequentTuples:
         v = cached_bytes(spec) + MasterCache.ENTRY
         self.places = min(h_r, max(spec.master.tuple_count, 1))
         self.switch = max(self.places // SWITCH_SHARE, 1)  # places in the switching buffer
-        self.bytes, self.size = math.ceil(self.places * v), math.ceil((self.places + self.switch) * v)
+        self.bytes, self.size = math.ceil(self.places * v), math.ceil(
+            (self.places + self.switch) * v)
         if self.size > arena.free:
-            raise ConfigError("cache_tuples", f"must let H_R, {self.size:,} bytes, fit beside the disk buffer, {arena.free:,}",
+            raise ConfigError("cache_tuples", f"must let H_R, {self.size:,} bytes, fit beside the "
+                                              f"disk buffer, {arena.free:,}",
                               h_r, "Give more memory, or a smaller cache_tuples.")
         arena.reserve("H_R", self.size)
         places = self.places + self.switch
-        self.cache = MasterCache(spec.fetched_schema, places, places, self.size if has_strings(spec.fetched_schema) else 0)
+        self.cache = MasterCache(spec.fetched_schema, places, places,
+                                 self.size if has_strings(spec.fetched_schema) else 0)
         self.threshold, self.evictions = threshold, 0
         self.least = 0.0  # frequency per tuple that a newcomer must exceed
 
     def detect(self, partition: DiskPartition | Slice, f: np.ndarray) -> None:
-        """Switch the frequent tuples of a partition into H_R; f: int32[n], the matches of each of its tuples in H_S."""
+        """Switch the frequent tuples of a partition into H_R; f: int32[n], the matches of each of
+        its tuples in H_S."""
         rows = np.flatnonzero(f >= self.threshold)
         if not len(rows):
             return
-        keys, first, group = np.unique(partition.codes[rows], return_index=True, return_inverse=True)
+        keys, first, group = np.unique(partition.codes[rows], return_index=True,
+                                       return_inverse=True)
         found = Frequent(keys, f[rows[first]].astype(np.int64), np.bincount(group))
         new = self._new(keys) & (found.f > self.least * found.tuples)
         order = np.argsort(-found.f / found.tuples, kind="stable")
         order = order[new[order]][:self.places]
         if not len(order):
             return
-        size = np.bincount(group, variable_bytes(partition.payload)[rows] + self.cache.slot) + MasterCache.ENTRY
+        size = np.bincount(group,
+                           variable_bytes(partition.payload)[rows]
+                           + self.cache.slot) + MasterCache.ENTRY
         while len(order):
             count = self._fitting(found.tuples[order], size[order])
             if count:
@@ -107,21 +118,27 @@ class FrequentTuples:
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Which of the keys are not in H_R and may be."""
-        new, master = self.cache.lacks(keys) & ~np.isin(keys, self.cache.staged.keys), self.spec.master
+        new, master = self.cache.lacks(keys) & ~np.isin(keys,
+                                                        self.cache.staged.keys), self.spec.master
         if not (master.unique and master.keys.exact):  # equal codes are one value to H_R
             ranges = master.partitions_of(keys)
             new &= ranges[:, 1] - ranges[:, 0] == 1
         return new
 
     def _fitting(self, tuples: np.ndarray, size: np.ndarray) -> int:
-        """How many of the coming values, with these tuples and bytes each, the switching buffer has room for."""
-        return int(min(np.searchsorted(np.cumsum(tuples), self.switch - self.cache.staged.tuples, side="right"),
+        """How many of the coming values, with these tuples and bytes each, the switching buffer has
+        room for."""
+        return int(min(np.searchsorted(np.cumsum(tuples), self.switch - self.cache.staged.tuples,
+                                       side="right"),
                        np.searchsorted(np.cumsum(size), self.size - self.cache.used, side="right")))
 
-    def _stage(self, payload: pa.RecordBatch, rows: np.ndarray, group: np.ndarray, found: Frequent, chosen: np.ndarray) -> None:
-        """Put the chosen values into the switching buffer; group: the value of each row of the payload."""
+    def _stage(self, payload: pa.RecordBatch, rows: np.ndarray, group: np.ndarray, found: Frequent,
+               chosen: np.ndarray) -> None:
+        """Put the chosen values into the switching buffer; group: the value of each row of the
+        payload."""
         owner = np.full(len(found.keys), -1, np.int64)
-        owner[chosen] = self.cache.stage(found.keys[chosen], found.f[chosen]) + np.arange(len(chosen))
+        owner[chosen] = self.cache.stage(found.keys[chosen],
+                                         found.f[chosen]) + np.arange(len(chosen))
         mine = owner[group] >= 0
         self.cache.stage_tuples(payload, rows[mine], owner[group][mine], self.size)
 
@@ -148,22 +165,26 @@ class FrequentTuples:
         return n > 0 and (cache.tuples >= self.places or cache.used + cache.used / n > self.bytes)
 
     def _most_frequent(self) -> np.ndarray:
-        """Which entries are the most frequent that h_R tuples and their bytes have room for, bool[n]; the older one of equals."""
+        """Which entries are the most frequent that h_R tuples and their bytes have room for,
+        bool[n]; the older one of equals."""
         cache, n = self.cache, self.cache.entries
         if cache.tuples <= self.places and cache.used <= self.bytes:
             return np.ones(n, bool)
-        strings = sum((x.lengths[:cache.tuples].astype(np.int64) for x in cache.store.variable), np.zeros(cache.tuples, np.int64))
+        strings = sum((x.lengths[:cache.tuples].astype(np.int64) for x in cache.store.variable),
+                      np.zeros(cache.tuples, np.int64))
         size = np.full(n, float(MasterCache.ENTRY))
         for entry, slots in cache.pairs(np.arange(n, dtype=np.int32), cache.counts):
             size += np.bincount(entry, strings[slots] + cache.slot, minlength=n)
         order = np.argsort(-(cache.frequencies / cache.counts), kind="stable")
-        fits = (np.cumsum(cache.counts[order]) <= self.places) & (np.cumsum(size[order]) <= self.bytes)
+        fits = (
+            np.cumsum(cache.counts[order]) <= self.places) & (np.cumsum(size[order]) <= self.bytes)
         kept = np.zeros(n, bool)
         kept[order[fits]] = True
         return kept
 
     def table(self) -> pa.Table:
-        """For a state: join values and frequencies of H_R and of the switching buffer; their tuples are in R."""
+        """For a state: join values and frequencies of H_R and of the switching buffer; their tuples
+        are in R."""
         cache, staged = self.cache, self.cache.staged
         return pa.table({"key": np.append(cache.keys, staged.keys),
                          "tuples": np.append(cache.counts.astype(np.int64), staged.counts),
@@ -178,5 +199,6 @@ class FrequentTuples:
         keys, tuples, frequencies = (table[c].to_numpy() for c in ("key", "tuples", "frequency"))
         order = np.argsort(-(frequencies / np.maximum(tuples, 1)), kind="stable")
         order = order[np.cumsum(tuples[order]) <= self.places]
-        self.cache.switch(self.cache.stage_from(self.spec, keys[order], frequencies[order], self.size))
+        self.cache.switch(
+            self.cache.stage_from(self.spec, keys[order], frequencies[order], self.size))
         self._measure_least()

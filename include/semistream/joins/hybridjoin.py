@@ -1,7 +1,8 @@
 """HYBRIDJOIN.
 
-M. A. Naeem, G. Dobbie, G. Weber: *HYBRIDJOIN for Near-Real-Time Data Warehousing*, IJDWM 7(4), 2011; as restated in section 3 of
-Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module*.
+M. A. Naeem, G. Dobbie, G. Weber: *HYBRIDJOIN for Near-Real-Time Data Warehousing*, IJDWM 7(4),
+2011; as restated in section 3 of Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join
+using a Front-Stage Cache Module*.
 
     loop
         READ as many stream tuples as the last iteration removed into H_S, their keys into Q
@@ -11,12 +12,15 @@ Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-S
 
 Deviations, and why:
 
-- The paper's Q is a list of join values, a node for each stream tuple, to which H_S points; here a tuple's links to its
-  neighbours in age are part of its H_S slot, so that alpha, the share of H_S, is fixed by the layout.
+- The paper's Q is a list of join values, a node for each stream tuple, to which H_S points; here a
+  tuple's links to its neighbours in age are part of its H_S slot, so that alpha, the share of H_S,
+  is fixed by the layout.
 - Many-to-many, by the rule of `joins/stream_table/by_key.py`; the paper assumes unique master keys.
-- A key for which the index knows no partition is unmatched without entering H_S. When the oldest key is not in its partition, all
-  waiting keys that would have been there too leave with it; and so they do in the next iterations while such keys are found.
-- While H_S is not full it only fills, without an iteration, until more tuples come or the join is drained.
+- A key for which the index knows no partition is unmatched without entering H_S. When the oldest
+  key is not in its partition, all waiting keys that would have been there too leave with it; and so
+  they do in the next iterations while such keys are found.
+- While H_S is not full it only fills, without an iteration, until more tuples come or the join is
+  drained.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ from semistream.joins.stream_table.by_key import APPEND_ROWS, ByKey
 
 
 class HybridjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen from M by the cost model")
+    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
 
 
 class Hybridjoin(SemiStreamJoin):
@@ -61,14 +66,16 @@ class Hybridjoin(SemiStreamJoin):
             absent = buffer.look_up(self.master)
             if len(absent):
                 yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
-            while (yield from fill(self.h_s, buffer, self.output)):  # READ stream tuples until H_S is full
+            # READ stream tuples until H_S is full
+            while (yield from fill(self.h_s, buffer, self.output)):
                 yield from self.iterate()
 
     def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
         """expected: tuples; if fewer leave, keys that are absent are looked for."""
         begun, h_s = self._begin(), self.h_s
         span, met, read = h_s.span(h_s.oldest), [], 0  # the oldest key in Q
-        for partition in self.index.read(span, h_s.following(span)):  # READ the partition that the index gives for it
+        # READ the partition that the index gives for it
+        for partition in self.index.read(span, h_s.following(span)):
             found = h_s.find(partition.codes, span)
             yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
             met.append(found.met)

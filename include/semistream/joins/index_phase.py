@@ -1,4 +1,5 @@
-"""The disk-probing phase of the index-based joins, which HYBRIDJOIN brought: R is read where the index leads."""
+"""The disk-probing phase of the index-based joins, which HYBRIDJOIN brought: R is read where the
+index leads."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ def bucket(code, count):
 
 @njit(cache=True)
 def build(table, keys):
-    """Open addressing with linear probing: write to table, int32[m > n], the index of each key, -1 elsewhere.
+    """Open addressing with linear probing: write to table, int32[m > n], the index of each key, -1
+    elsewhere.
 
     Reads keys, int64[n], distinct.
     """

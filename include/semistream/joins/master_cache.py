@@ -20,18 +20,23 @@ def cached_bytes(spec: JoinSpec) -> float:
     fixed = MasterCache.bytes_per_tuple(spec.fetched_schema, 0)
     if not has_strings(spec.fetched_schema):
         return fixed
-    widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 4 for f in spec.master.schema)
-    return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)  # v_R on disk less key codes, numbers and strings' offsets
+    widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 4
+              for f in spec.master.schema)
+    # v_R on disk less key codes, numbers and strings' offsets
+    return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)
 
 
 class SwitchingBuffer:
     """Join values on their way into H_R, whose tuples are there and not findable yet.
 
-    keys int64[n]; frequencies int64[n], the stream tuples that each is thought to have served; counts int32[n], its tuples.
+    keys int64[n]; frequencies int64[n], the stream tuples that each is thought to have served;
+    counts int32[n], its tuples.
     """
 
     def __init__(self) -> None:
-        self.keys, self.frequencies, self.counts = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32)
+        self.keys, self.frequencies, self.counts = np.zeros(0,
+                                                            np.int64), np.zeros(
+                                                                0, np.int64), np.zeros(0, np.int32)
         self.owners: list[np.ndarray] = []  # of each tuple, the place of its value
         self.tuples = 0
 
@@ -47,10 +52,12 @@ class SwitchingBuffer:
 class MasterCache:
     """All master tuples of the cached join values, or the knowledge that a value has none.
 
-    Values enter in three steps: ``stage`` them, ``stage_tuples`` of theirs, and ``switch`` the switching buffer to H_R.
+    Values enter in three steps: ``stage`` them, ``stage_tuples`` of theirs, and ``switch`` the
+    switching buffer to H_R.
     """
 
-    ENTRY = 8 + 4 + 4 + 4 + 6  # key, first, count, frequency, 1.5 places in the table: bytes of a join value
+    # key, first, count, frequency, 1.5 places in the table: bytes of a join value
+    ENTRY = 8 + 4 + 4 + 4 + 6
     LINK = 4  # bytes of a tuple beside its payload
 
     def __init__(self, schema: pa.Schema, tuples: int, entries: int, heap_bytes: int):
@@ -72,7 +79,10 @@ class MasterCache:
     @property
     def used(self) -> int:
         """Bytes of what is cached or staged."""
-        return (self.entries + len(self.staged)) * self.ENTRY + (self.tuples + self.staged.tuples) * self.slot + self.heap_at
+        return (
+            self.entries
+            + len(self.staged)) * self.ENTRY + (self.tuples
+                                                + self.staged.tuples) * self.slot + self.heap_at
 
     # By entry
 
@@ -103,13 +113,15 @@ class MasterCache:
         return out < 0
 
     def probe(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """(entry or -1, its tuples) per key code, and the number of hits. Counts the frequency of each entry."""
+        """(entry or -1, its tuples) per key code, and the number of hits. Counts the frequency of
+        each entry."""
         entries, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
         if not self.entries:
             entries.fill(-1)
             counts.fill(0)
             return entries, counts, 0
-        hits, _ = kernels.probe(codes, self.table, self.ekey, self.efreq, self.ecount, entries, counts)
+        hits, _ = kernels.probe(codes, self.table, self.ekey, self.efreq, self.ecount, entries,
+                                counts)
         return entries, counts, hits
 
     def pairs(self, entries: np.ndarray, counts: np.ndarray) -> Pairs:
@@ -133,10 +145,13 @@ class MasterCache:
         places = self.most_tuples - self.tuples - self.staged.tuples
         return self.used + len(rows) * self.slot + strings <= budget and len(rows) <= places
 
-    def stage_tuples(self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray, budget: float) -> None:
-        """Put these rows of master tuples there; owners: int64[rows], the places of their join values.
+    def stage_tuples(self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray,
+                     budget: float) -> None:
+        """Put these rows of master tuples there; owners: int64[rows], the places of their join
+        values.
 
-        Where H_R would take more than `budget` bytes, only those of the values that were staged first, as far as they fit.
+        Where H_R would take more than `budget` bytes, only those of the values that were staged
+        first, as far as they fit.
         """
         if not self.fits(batch, rows, budget):
             best = np.argsort(owners, kind="stable")
@@ -152,8 +167,10 @@ class MasterCache:
         self.staged.tuples += len(rows)
         count_by(owners, self.staged.counts)
 
-    def stage_from(self, spec: JoinSpec, keys: np.ndarray, frequencies: np.ndarray, budget: float) -> np.ndarray:
-        """Stage join values and the tuples that R's index finds. Returns which are complete, bool[n]: others did not fit."""
+    def stage_from(self, spec: JoinSpec, keys: np.ndarray, frequencies: np.ndarray,
+                   budget: float) -> np.ndarray:
+        """Stage join values and the tuples that R's index finds. Returns which are complete,
+        bool[n]: others did not fit."""
         self.stage(keys, frequencies)
         found = np.zeros(len(keys), np.int32)
         for partition, rows, owners in tuples_of(spec, keys):
@@ -167,7 +184,8 @@ class MasterCache:
         self.ekey[first:first + n] = staged.keys
         self.efreq[first:first + n] = np.minimum(staged.frequencies, 2**32 - 1)
         owners = np.concatenate(staged.owners) if staged.owners else np.zeros(0, np.int32)
-        kernels.link(first, n, owners + np.int32(first), self.tuples, self.efirst, self.ecount, self.tnext)
+        kernels.link(first, n, owners + np.int32(first), self.tuples, self.efirst, self.ecount,
+                     self.tnext)
         self.entries, self.tuples = first + n, self.tuples + staged.tuples
         self.staged = SwitchingBuffer()
         if keep is None or keep.all():
@@ -180,7 +198,8 @@ class MasterCache:
     def keep(self, which: np.ndarray) -> None:
         """Evict the entries that `which`, bool[entries], does not keep."""
         moved = np.empty(self.tuples, np.int64)
-        self.entries, left = kernels.compact(which, self.ekey, self.efirst, self.ecount, self.efreq, self.tnext, moved)
+        self.entries, left = kernels.compact(which, self.ekey, self.efirst, self.ecount, self.efreq,
+                                             self.tnext, moved)
         moved = moved[:left]
         for array in self.store.arrays():
             for first in range(0, left, OUTPUT_ROWS):  # in place: a tuple never moves up

@@ -2,9 +2,10 @@
 
 H_R is a table of entries, one a cached join value, found by open addressing (`key_table`).
 
-Arrays, by entry: ekey int64[], its key code; efirst int32[], its first tuple, -1 where it is known to have no master tuple;
-ecount int32[], its tuples; efreq uint32[], the stream tuples that it served (the papers' f_count). By tuple: tnext int32[],
-the next one of its entry, or -1. table int32[], entries or -1.
+Arrays, by entry: ekey int64[], its key code; efirst int32[], its first tuple, -1 where it is known
+to have no master tuple; ecount int32[], its tuples; efreq uint32[], the stream tuples that it
+served (the papers' f_count). By tuple: tnext int32[], the next one of its entry, or -1. table
+int32[], entries or -1.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from semistream.joins.key_table import lookup
 
 @njit(cache=True)
 def probe(codes, table, ekey, efreq, ecount, entries, counts):
-    """The entry of each of codes, int64[n], which counts the tuple. Returns (hits, their master tuples).
+    """The entry of each of codes, int64[n], which counts the tuple. Returns (hits, their master
+    tuples).
 
-    Reads table, ekey, ecount; adds to efreq; writes entries int32[n], the entry or -1, and counts int32[n], its tuples.
+    Reads table, ekey, ecount; adds to efreq; writes entries int32[n], the entry or -1, and counts
+    int32[n], its tuples.
     """
     hits, total = 0, 0
     for i in range(len(codes)):
@@ -57,7 +60,8 @@ def pairs(first, last, entries, efirst, tnext, out_row, out_slot):
 def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnext):
     """Link the tuples first_slot.. to their entries.
 
-    Reads slots_entry int32[n], the entry of tuple first_slot + i; writes efirst, ecount of entries first_entry.., and tnext.
+    Reads slots_entry int32[n], the entry of tuple first_slot + i; writes efirst, ecount of entries
+    first_entry.., and tnext.
     """
     for e in range(first_entry, first_entry + entry_count):
         efirst[e] = -1
@@ -71,11 +75,11 @@ def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnex
 
 @njit(cache=True)
 def compact(keep, ekey, efirst, ecount, efreq, tnext, moved):
-    """Drop the entries that keep, bool[entries], does not keep, and their tuples; the others move down. Returns (entries, tuples)
-    left.
+    """Drop the entries that keep, bool[entries], does not keep, and their tuples; the others move
+    down. Returns (entries, tuples) left.
 
-    Reads and writes ekey, efirst, ecount, efreq, tnext; writes moved, int64[tuples]: moved[new slot] = old slot, ascending,
-    for the payload to follow.
+    Reads and writes ekey, efirst, ecount, efreq, tnext; writes moved, int64[tuples]: moved[new
+    slot] = old slot, ascending, for the payload to follow.
     """
     owner = np.full(len(moved), -1, np.int32)
     entries = 0

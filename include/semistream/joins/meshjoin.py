@@ -1,8 +1,8 @@
 """MESHJOIN.
 
-N. Polyzotis, S. Skiadopoulos, P. Vassiliadis, A. Simitsis, N. Frantzell: *Meshing Streaming Updates with Persistent Data in an
-Active Data Warehouse*, IEEE TKDE 20(7), 2008; as restated in section 2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal
-Many-To-Many Semi-Stream Join*.
+N. Polyzotis, S. Skiadopoulos, P. Vassiliadis, A. Simitsis, N. Frantzell: *Meshing Streaming Updates
+with Persistent Data in an Active Data Warehouse*, IEEE TKDE 20(7), 2008; as restated in section 2.2
+of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*.
 
     loop
         READ w stream tuples, append them to H_S and, as one chunk, to Q
@@ -11,8 +11,8 @@ Many-To-Many Semi-Stream Join*.
             OUTPUT r with each of its matches in H_S
         REMOVE the oldest chunk of Q from H_S: it has met all N partitions
 
-Deviations: fewer than w tuples wait in the open chunk, without an iteration, until w have come or the join is drained. A tuple
-that leaves without a match is reported.
+Deviations: fewer than w tuples wait in the open chunk, without an iteration, until w have come or
+the join is drained. A tuple that leaves without a match is reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class MeshjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen from M by the cost model")
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
 
 
 class Meshjoin(SemiStreamJoin):
@@ -52,7 +53,8 @@ class Meshjoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         buffer = StreamBuffer(self.layout, batch, codes)
-        while (yield from fill(self.h_s, buffer, self.output, self.h_s.missing)):  # READ w stream tuples
+        # READ w stream tuples
+        while (yield from fill(self.h_s, buffer, self.output, self.h_s.missing)):
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:

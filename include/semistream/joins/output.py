@@ -1,4 +1,5 @@
-"""What a join gives out: batches of joined and of unmatched tuples, made and counted in one place."""
+"""What a join gives out: batches of joined and of unmatched tuples, made and counted in one
+place."""
 
 from __future__ import annotations
 
@@ -14,16 +15,19 @@ from semistream.joins.statistics import JoinStatistics
 from semistream.keys import canonical
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
-OUTPUT_ROWS = 131_072  # the most rows of one joined batch, save where one tuple alone has more matches
+# the most rows of one joined batch, save where one tuple alone has more matches
+OUTPUT_ROWS = 131_072
 
-Pairs = Iterator[tuple[np.ndarray, np.ndarray]]  # (rows int64[n] of a partition of R, waiting tuples int64[n]), in portions
+# (rows int64[n] of a partition of R, waiting tuples int64[n]), in portions
+Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class JoinOutput(NamedTuple):
     """What one step finished.
 
-    joined: stream columns, then master columns (``SemiStreamJoin.output_schema``). In a left join the unmatched tuples
-    are here too, with nulls. unmatched: stream columns and ``reason`` (``SemiStreamJoin.unmatched_schema``).
+    joined: stream columns, then master columns (``SemiStreamJoin.output_schema``). In a left join
+    the unmatched tuples are here too, with nulls. unmatched: stream columns and ``reason``
+    (``SemiStreamJoin.unmatched_schema``).
     """
 
     joined: pa.RecordBatch
@@ -66,14 +70,16 @@ class Output:
 
     def __init__(self, spec: JoinSpec, statistics: JoinStatistics):
         self.spec, self.statistics = spec, statistics
-        added = [pa.field(n, spec.fetched_schema.field(c).type) for c, n in zip(spec.columns, spec.names, strict=True)]
+        added = [pa.field(n, spec.fetched_schema.field(c).type) for c,
+                 n in zip(spec.columns, spec.names, strict=True)]
         self.schema = pa.schema([*spec.stream, *added])
         self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
         self._nothing = (pa.RecordBatch.from_pylist([], self.schema),
                          pa.RecordBatch.from_pylist([], self.unmatched_schema))
 
     def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
-        """Pairs: stream columns, and columns of R as in ``spec.fetched`` (those that were only compared are left out)."""
+        """Pairs: stream columns, and columns of R as in ``spec.fetched`` (those that were only
+        compared are left out)."""
         added = [master[self.spec.fetched.index(c)] for c in self.spec.columns]
         joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
         self.statistics.output_rows += joined.num_rows
@@ -84,7 +90,8 @@ class Output:
         count, stats = len(stream[0]), self.statistics
         stats.unmatched += count
         stats.rejected[reason] = stats.rejected.get(reason, 0) + count
-        rejected = pa.RecordBatch.from_arrays([*stream, pa.repeat(reason, count)], schema=self.unmatched_schema)
+        rejected = pa.RecordBatch.from_arrays([*stream, pa.repeat(reason, count)],
+                                              schema=self.unmatched_schema)
         joined = self._nothing[0]
         if self.spec.join_type == "left":
             added = [pa.nulls(count, f.type) for f in list(self.schema)[len(stream):]]
@@ -96,8 +103,8 @@ class Output:
               tuples: np.ndarray) -> tuple[list[pa.Array], list[pa.Array], np.ndarray]:
         """Of pairs with equal key codes those with equal keys: all of them where codes are exact.
 
-        stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``; tuples: int64[pairs],
-        which stream tuples.
+        stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``;
+        tuples: int64[pairs], which stream tuples.
         """
         keys = self.spec.keys
         if keys.exact:
@@ -112,17 +119,20 @@ class Output:
         keep = pa.array(same)
         return [c.filter(keep) for c in stream], [c.filter(keep) for c in master], tuples[same]
 
-    def matches(self, partition: MasterTuples, waiting: WaitingTuples, pairs: Pairs) -> Iterator[JoinOutput]:
-        """OUTPUT the pairs of tuples of a partition and of waiting tuples whose key codes are equal, and note the latter as
-        matched."""
+    def matches(self, partition: MasterTuples, waiting: WaitingTuples,
+                pairs: Pairs) -> Iterator[JoinOutput]:
+        """OUTPUT the pairs of tuples of a partition and of waiting tuples whose key codes are
+        equal, and note the latter as matched."""
         for rows, tuples in pairs:
-            stream, master, tuples = self.equal(waiting.get(tuples), partition.take(rows).columns, tuples)
+            stream, master, tuples = self.equal(waiting.get(tuples), partition.take(rows).columns,
+                                                tuples)
             waiting.mark(tuples)
             if len(tuples):
                 yield self.joined(stream, master)
 
     def finish(self, h_s: StreamTuples, removed: Removed) -> Iterator[JoinOutput]:
-        """Account for tuples that have left H_S; those that had no match have none: all of R that they could match was read."""
+        """Account for tuples that have left H_S; those that had no match have none: all of R that
+        they could match was read."""
         stats = self.statistics
         stats.processed_seconds += removed.seconds
         stats.processed_seconds_max = max(stats.processed_seconds_max, removed.longest)

@@ -1,11 +1,13 @@
 """R-MESHJOIN, reduced Mesh Join.
 
-M. A. Naeem, G. Dobbie, G. Weber, S. Alam: *R-MESHJOIN for Near-Real-Time Data Warehousing*, DOLAP 2010. Known here from what
-later papers say of it: it "clarifies the dependencies among the components" of MESHJOIN and "introduces an additional degree of
-freedom" (Naeem, Weber, Dobbie, Lutteroth: *SSCJ*, sections 2 and 5.2). The following reading is ours.
+M. A. Naeem, G. Dobbie, G. Weber, S. Alam: *R-MESHJOIN for Near-Real-Time Data Warehousing*, DOLAP
+2010. Known here from what later papers say of it: it "clarifies the dependencies among the
+components" of MESHJOIN and "introduces an additional degree of freedom" (Naeem, Weber, Dobbie,
+Lutteroth: *SSCJ*, sections 2 and 5.2). The following reading is ours.
 
-MESHJOIN has a chunk of Q per disk read. R-MESHJOIN frees the one from the other: a disk read fills a buffer of b tuples, which is
-joined in q slices, and each slice admits a chunk and expires the oldest. Q has N q chunks.
+MESHJOIN has a chunk of Q per disk read. R-MESHJOIN frees the one from the other: a disk read fills
+a buffer of b tuples, which is joined in q slices, and each slice admits a chunk and expires the
+oldest. Q has N q chunks.
 
     loop
         READ w stream tuples, append them to H_S and, as one chunk, to Q
@@ -37,8 +39,10 @@ from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class RMeshjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen from M by the cost model")
-    slices: int = Field(4, ge=1, description="q, slices in which a disk read is joined, each with its own chunk of stream tuples")
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
+    slices: int = Field(4, ge=1, description="q, slices in which a disk read is joined, each with "
+                                             "its own chunk of stream tuples")
 
 
 class RMeshjoin(SemiStreamJoin):
@@ -55,7 +59,8 @@ class RMeshjoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         buffer = StreamBuffer(self.layout, batch, codes)
-        while (yield from fill(self.h_s, buffer, self.output, self.h_s.missing)):  # READ w stream tuples
+        # READ w stream tuples
+        while (yield from fill(self.h_s, buffer, self.output, self.h_s.missing)):
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """operator, settings: MODULE.Class of this package, imported when it is asked for; a form that lists names needs no Numba."""
+    """operator, settings: MODULE.Class of this package, imported when it is asked for; a form that
+    lists names needs no Numba."""
 
     name: str
     title: str
@@ -25,7 +26,9 @@ class Algorithm:
     paper: str
     needs_index: bool = False  # reads the partition of a given key
     own: bool = False  # no paper's
-    soon: bool = False  # at its rate after one pass over R, and again when the keys drift; others' caches fill over many
+    # at its rate after one pass over R, and again when the keys drift; others' caches fill over
+    # many
+    soon: bool = False
 
     @property
     def make(self) -> type[SemiStreamJoin]:
@@ -43,31 +46,39 @@ def _import(name: str) -> Any:
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "meshjoin.MeshjoinParameters",
-              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming Updates with Persistent Data in an "
-              "Active Data Warehouse (2008)"),
+              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming "
+              "Updates with Persistent Data in an Active Data Warehouse (2008)"),
     Algorithm("r-meshjoin", "R-MESHJOIN", "r_meshjoin.RMeshjoin", "r_meshjoin.RMeshjoinParameters",
               "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
     Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
-              "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section 2.2"),
+              "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section "
+              "2.2"),
     Algorithm("ssj", "SSJ", "ssj.Ssj", "ssj.SsjParameters",
-              "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in Real-Time Data Warehousing "
-              "(2014)"),
+              "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in "
+              "Real-Time Data Warehousing (2014)"),
     Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
-    Algorithm("hybridjoin", "HYBRIDJOIN", "hybridjoin.Hybridjoin", "hybridjoin.HybridjoinParameters",
-              "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)", needs_index=True),
-    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", "x_hybridjoin.XHybridjoin", "x_hybridjoin.XHybridjoinParameters",
-              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3", needs_index=True),
+    Algorithm("hybridjoin", "HYBRIDJOIN", "hybridjoin.Hybridjoin",
+              "hybridjoin.HybridjoinParameters",
+              "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)",
+              needs_index=True),
+    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", "x_hybridjoin.XHybridjoin",
+              "x_hybridjoin.XHybridjoinParameters",
+              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3",
+              needs_index=True),
     Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", "x_hybridjoin.TunedXHybridjoin",
               "x_hybridjoin.TunedXHybridjoinParameters",
-              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)", needs_index=True),
+              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)",
+              needs_index=True),
     Algorithm("sscj", "SSCJ", "sscj.Sscj", "sscj.SscjParameters",
-              "Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)",
+              "Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage "
+              "Cache Module (2013)",
               needs_index=True),
     Algorithm("ssij", "SSIJ", "ssij.Ssij", "ssij.SsijParameters",
-              "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index Join for Near-Real Time Execution of ETL "
-              "Transformations (2011)", needs_index=True),
-    Algorithm("elevatorjoin", "ELEVATORJOIN", "elevatorjoin.Elevatorjoin", "elevatorjoin.ElevatorjoinParameters", "our own",
+              "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index Join for Near-Real "
+              "Time Execution of ETL Transformations (2011)", needs_index=True),
+    Algorithm("elevatorjoin", "ELEVATORJOIN", "elevatorjoin.Elevatorjoin",
+              "elevatorjoin.ElevatorjoinParameters", "our own",
               needs_index=True, own=True, soon=True),
 )}
 

@@ -1,4 +1,5 @@
-"""The disk-probing phase of the scan-based joins, which MESHJOIN brought: R is read cyclically, partition by partition."""
+"""The disk-probing phase of the scan-based joins, which MESHJOIN brought: R is read cyclically,
+partition by partition."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ import pyarrow as pa
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 
-# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream tuple.
+# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream
+# tuple.
 ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
 
 
 def largest_chunk(disk_tuples: float) -> float:
-    """The most stream tuples that an iteration over so many disk tuples waits for: as many as make the iteration's own cost a
-    fifth of theirs. Beyond, tuples would wait for nothing."""
+    """The most stream tuples that an iteration over so many disk tuples waits for: as many as make
+    the iteration's own cost a fifth of theirs. Beyond, tuples would wait for nothing."""
     return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
 
 
@@ -40,7 +42,8 @@ class Slice:
 
 
 class Scan:
-    """Reads R cyclically. slices: q, in how many a partition is joined, each in an iteration of its own."""
+    """Reads R cyclically. slices: q, in how many a partition is joined, each in an iteration of its
+    own."""
 
     def __init__(self, spec: JoinSpec, slices: int = 1):
         self.spec, self.master, self.slices = spec, spec.master, slices
@@ -63,7 +66,8 @@ class Scan:
         return self.position == 0 and self.cycles > 0
 
     def read(self) -> tuple[Slice, int]:
-        """READ the next partition, or the next slice of the one in the disk buffer: (it, disk tuples read)."""
+        """READ the next partition, or the next slice of the one in the disk buffer: (it, disk
+        tuples read)."""
         number, piece = divmod(self.position, self.slices)
         self.position += 1
         if self.position >= self.chunks:
@@ -79,7 +83,8 @@ class Scan:
         partition, count = self._partition, len(self._partition.codes)
         if piece == self.slices - 1:
             self._partition = None
-        return Slice(partition, count * piece // self.slices, count * (piece + 1) // self.slices), read
+        return Slice(partition, count * piece // self.slices,
+                     count * (piece + 1) // self.slices), read
 
     def values(self) -> dict[str, Any]:
         """For a state."""

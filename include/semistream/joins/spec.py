@@ -30,7 +30,8 @@ class JoinSpec:
 
     @cached_property
     def fetched(self) -> list[str]:
-        """Columns of R that are read: those to add, and the join columns where codes can collide."""
+        """Columns of R that are read: those to add, and the join columns where codes can
+        collide."""
         return list(dict.fromkeys((*self.columns, *(() if self.keys.exact else self.keys.master))))
 
     @cached_property
@@ -40,47 +41,60 @@ class JoinSpec:
     def identity(self) -> dict[str, Any]:
         """What a saved state must agree in with the operator that takes it up."""
         return {
-            "algorithm": self.algorithm, "stream": str(self.stream), "columns": list(self.columns), "join_type": self.join_type,
+            "algorithm": self.algorithm, "stream": str(self.stream), "columns": list(self.columns),
+            "join_type": self.join_type,
             "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
             "master": self.master.name, "master_version": self.master.version,
-            "disk_partitions": self.master.partition_count, "disk_partition_tuples": self.master.partition_tuples,
+            "disk_partitions": self.master.partition_count,
+            "disk_partition_tuples": self.master.partition_tuples,
         }
 
     def with_disk_buffer(self, tuples: int) -> JoinSpec:
-        """With R cut for a disk buffer of so many tuples. Raises ConfigError when that takes more than half of M."""
+        """With R cut for a disk buffer of so many tuples. Raises ConfigError when that takes more
+        than half of M."""
         master = self.master.with_partition(tuples)
         if master.partition_bytes > self.memory // 2:
-            raise ConfigError("memory", f"must be at least {2 * master.partition_bytes:,} bytes, twice a disk buffer of "
-                              f"{master.partition_tuples:,} tuples", self.memory, "Give more memory, or a smaller disk buffer.")
+            raise ConfigError("memory", f"must be at least {2 * master.partition_bytes:,} bytes, "
+                                        f"twice a disk buffer of {master.partition_tuples:,} "
+                                        f"tuples", self.memory,
+                              "Give more memory, or a smaller disk buffer.")
         return replace(self, master=master)
 
 
-def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRelation, on: Sequence[tuple[str, str]],
+def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRelation,
+              on: Sequence[tuple[str, str]],
               columns: Sequence[str] | None = None, join_type: str = "inner") -> JoinSpec:
-    """stream: schema of the chunks that ``process`` will get; on: (stream column, master column) pairs; columns: master columns
-    to add (None: all but the join columns). A master column whose name the stream has too is added as ``<master>_<column>``.
-    Raises ConfigError for whatever cannot work.
+    """stream: schema of the chunks that ``process`` will get; on: (stream column, master column)
+    pairs; columns: master columns to add (None: all but the join columns). A master column whose
+    name the stream has too is added as ``<master>_<column>``. Raises ConfigError for whatever
+    cannot work.
     """
     if join_type not in ("inner", "left"):
         raise ConfigError("join_type", "must be inner or left", join_type, "Choose one.")
     keys = resolve_keys(stream, master.schema, list(on))
     if set(keys.master) != set(master.keys.master):
-        raise ConfigError("on", f"must join on the columns that {master.name} is organised by", list(keys.master),
-                          f"They are: {', '.join(master.keys.master)}.")
-    order = [keys.master.index(m) for m in master.keys.master]  # codes of a composite key depend on its order
+        raise ConfigError("on", f"must join on the columns that {master.name} is organised by",
+                          list(keys.master), f"They are: {', '.join(master.keys.master)}.")
+    # codes of a composite key depend on its order
+    order = [keys.master.index(m) for m in master.keys.master]
     keys = resolve_keys(stream, master.schema, [(keys.stream[i], keys.master[i]) for i in order])
-    added = tuple(c for c in master.schema.names if c not in keys.master) if columns is None else tuple(columns)
+    added = tuple(c for c in master.schema.names
+                  if c not in keys.master) if columns is None else tuple(columns)
     for c in added:
         if c not in master.schema.names:
-            raise ConfigError("columns", f"must be columns of {master.name}", c, f"It has: {', '.join(master.schema.names)}.")
+            raise ConfigError("columns", f"must be columns of {master.name}", c,
+                              f"It has: {', '.join(master.schema.names)}.")
     names = output_names(stream, master.name, added)
-    return JoinSpec(algorithm, int(memory), stored_schema(stream), master, keys, added, names, join_type)
+    return JoinSpec(algorithm, int(memory), stored_schema(stream), master, keys, added, names,
+                    join_type)
 
 
 def output_names(stream: pa.Schema, master: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """The names that master columns get beside the stream's. Raises ConfigError when two would be the same."""
+    """The names that master columns get beside the stream's. Raises ConfigError when two would be
+    the same."""
     names = tuple(f"{master}_{c}" if c in stream.names else c for c in columns)
     doubled = [n for i, n in enumerate(names) if n in stream.names or n in names[:i]]
     if doubled:
-        raise ConfigError("columns", "must have names that differ from the stream's", doubled[0], "Rename it, or leave it out.")
+        raise ConfigError("columns", "must have names that differ from the stream's", doubled[0],
+                          "Rename it, or leave it out.")
     return names

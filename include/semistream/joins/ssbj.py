@@ -13,14 +13,18 @@ M. A. Naeem, G. Weber, C. Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream 
 
 Deviations, and why:
 
-- The cache inequality is evaluated once per join value, when the switching cycle begins, and not at each of its master tuples:
-  |H_S(j)| changes within the cycle, and a value could be switched with only a part of its master tuples. For the same reason
-  s_count is kept only for values that were candidates for the whole incrementing cycle, so that it is complete.
-- v_S and v_R are the bytes that a tuple takes in H_S and in H_R, links and table included, and a cached value costs v_E bytes
-  beside its tuples. A value without master tuples (known absent) thus costs v_E and not nothing.
-- A value enters H_R with the f_count that its |H_S(j)| stands for since the last eviction, so that the division by 10 is fair.
+- The cache inequality is evaluated once per join value, when the switching cycle begins, and not at
+  each of its master tuples: |H_S(j)| changes within the cycle, and a value could be switched with
+  only a part of its master tuples. For the same reason s_count is kept only for values that were
+  candidates for the whole incrementing cycle, so that it is complete.
+- v_S and v_R are the bytes that a tuple takes in H_S and in H_R, links and table included, and a
+  cached value costs v_E bytes beside its tuples. A value without master tuples (known absent) thus
+  costs v_E and not nothing.
+- A value enters H_R with the f_count that its |H_S(j)| stands for since the last eviction, so that
+  the division by 10 is fair.
 - rc starts in the phase-out: the first R-cycle fills H_S.
-- An iteration that has nothing to join reads nothing. When all that comes is cached, the disk rests (Theorem 3).
+- An iteration that has nothing to join reads nothing. When all that comes is cached, the disk rests
+  (Theorem 3).
 """
 
 from __future__ import annotations
@@ -55,11 +59,13 @@ LEAST_H_S = 0.05  # of the memory that H_S and H_R share, whatever the inequalit
 
 
 class SsbjParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen from M by the cost model")
-    switching_factor: float = Field(1.0, gt=0, description="sf, hysteresis of the cache inequality; 1 is the paper's optimum")
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
+    switching_factor: float = Field(1.0, gt=0, description="sf, hysteresis of the cache "
+                                                           "inequality; 1 is the paper's optimum")
     form: Literal["fixed", "rate"] = Field(
-        "fixed", description="fixed: use all of M, the faster the better; rate: each chunk is what arrived in one iteration, and "
-                             "only the memory that it needs is used")
+        "fixed", description="fixed: use all of M, the faster the better; rate: each chunk is what "
+                             "arrived in one iteration, and only the memory that it needs is used")
 
 
 def most_candidates(memory: int) -> int:
@@ -73,7 +79,8 @@ class Candidates:
     keys: int64[n]; s_count: int32[n], their master tuples; waiting: int32[n], |H_S(j)| when chosen.
     """
 
-    def __init__(self, keys: np.ndarray, s_count: np.ndarray | None = None, waiting: np.ndarray | None = None):
+    def __init__(self, keys: np.ndarray, s_count: np.ndarray | None = None,
+                 waiting: np.ndarray | None = None):
         self.keys = keys
         self.s_count = np.zeros(len(keys), np.int32) if s_count is None else s_count
         self.waiting = np.zeros(len(keys), np.int32) if waiting is None else waiting
@@ -87,7 +94,8 @@ class Candidates:
 class Ssbj(SemiStreamJoin):
     """Many-to-many, needs no index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P + f v_S), Eq. 1.
 
-    H_R and H_S share what the disk buffer and the candidates leave: H_R takes what the cache inequality gives it, H_S the rest.
+    H_R and H_S share what the disk buffer and the candidates leave: H_R takes what the cache
+    inequality gives it, H_S the rest.
     """
 
     h_s: ByChunk
@@ -100,15 +108,18 @@ class Ssbj(SemiStreamJoin):
         self.rc, self.last_eviction = 2, 0
         self.candidates = Candidates.none()
         self.planned = 0  # bytes that H_R will be given when the switching begins
-        self.staged_all = False  # the switching buffer is complete before its cycle is: it was restored
+        # the switching buffer is complete before its cycle is: it was restored
+        self.staged_all = False
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.most_candidates = most_candidates(self.arena.budget)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
         self.pool = self.arena.free  # for H_S and H_R
         self._require(2 * self.h_s.least_bytes, self.pool)
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count)) + 1
-        self.h_r = MasterCache(schema, most, self.pool // MasterCache.ENTRY + 1, self.pool if has_strings(schema) else 0)
+        most = int(
+            min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count)) + 1
+        self.h_r = MasterCache(schema, most, self.pool // MasterCache.ENTRY + 1,
+                               self.pool if has_strings(schema) else 0)
         self.arena.reserve("H_R", 0)
 
     @property
@@ -160,7 +171,8 @@ class Ssbj(SemiStreamJoin):
     # Cache migration and eviction
 
     def _new_cycle(self) -> None:
-        """What happens between two R-cycles (lines 3-14 and 42-51): H_S still holds all that came in the one that ends."""
+        """What happens between two R-cycles (lines 3-14 and 42-51): H_S still holds all that came
+        in the one that ends."""
         self.rc += 1
         if self.rc - self.last_eviction >= EVICTION_CYCLES and self.h_r.entries and not self.h_r.staged.tuples:
             self._evict()
@@ -172,17 +184,20 @@ class Ssbj(SemiStreamJoin):
             self._phase_out()
 
     def _nominate(self) -> None:
-        """Fix the candidates: the most frequent values of H_S that could satisfy the inequality with the fewest master tuples."""
+        """Fix the candidates: the most frequent values of H_S that could satisfy the inequality
+        with the fewest master tuples."""
         sf, v_s, v_e = self.parameters.switching_factor, self.h_s.tuple_bytes, MasterCache.ENTRY
         space = self._space()
         present, absent = int(sf * (self.v_r + v_e) / v_s) + 1, int(sf * v_e / v_s) + 1
-        keys, counts, least = self.h_s.frequent(present, absent, int(min(self.most_candidates, space // v_e)))
+        keys, counts, least = self.h_s.frequent(present, absent,
+                                                int(min(self.most_candidates, space // v_e)))
         self.candidates = Candidates(keys)
         # room is made one cycle ahead: fewer tuples enter, until H_S can be made smaller
         self.planned = min(space, int((counts >= least).sum() * self.v_r + len(keys) * v_e))
 
     def _choose(self) -> None:
-        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S, with s_count complete and |H_S(j)| after a full R-cycle."""
+        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S, with s_count complete and
+        |H_S(j)| after a full R-cycle."""
         c = self.candidates
         waiting = self.h_s.find(c.keys).counts
         m_cache = c.s_count * self.v_r + MasterCache.ENTRY
@@ -202,8 +217,9 @@ class Ssbj(SemiStreamJoin):
         self.planned = 0
 
     def _migrate(self, partition: Slice) -> None:
-        """Lines 28-36: count the candidates' master tuples, then put those of the chosen into the switching buffer; where their
-        strings are longer than the average, those of the best candidates."""
+        """Lines 28-36: count the candidates' master tuples, then put those of the chosen into the
+        switching buffer; where their strings are longer than the average, those of the best
+        candidates."""
         c = self.candidates
         if not len(c.keys) or self.staged_all:
             return
@@ -213,11 +229,12 @@ class Ssbj(SemiStreamJoin):
             return
         rows = np.flatnonzero(index >= 0)
         if len(rows):
-            self.h_r.stage_tuples(partition.payload, rows, index[rows], self.arena.components["H_R"])
+            self.h_r.stage_tuples(partition.payload, rows, index[rows],
+                                  self.arena.components["H_R"])
 
     def _phase_out(self) -> None:
-        """Lines 9-13: the switching buffer becomes a part of H_R, and w is adapted. Values whose tuples did not all fit are
-        dropped."""
+        """Lines 9-13: the switching buffer becomes a part of H_R, and w is adapted. Values whose
+        tuples did not all fit are dropped."""
         staged = self.h_r.staged
         if len(staged):
             staged.frequencies *= max(self.rc - self.last_eviction, 1)
@@ -241,7 +258,8 @@ class Ssbj(SemiStreamJoin):
 
     @property
     def w_s(self) -> int:
-        """Stream tuples per iteration that enter H_S: what fills it in one R-cycle, less what H_R will take of it."""
+        """Stream tuples per iteration that enter H_S: what fills it in one R-cycle, less what H_R
+        will take of it."""
         return self.h_s.w(int(self._h_s_limit / self.h_s.tuple_bytes))
 
     @property
@@ -251,7 +269,8 @@ class Ssbj(SemiStreamJoin):
 
     @property
     def _least_h_s(self) -> int:
-        return int(min(max(self.pool * LEAST_H_S, self.h_s.tuple_bytes * self.scan.chunks), self.pool / 2))
+        return int(
+            min(max(self.pool * LEAST_H_S, self.h_s.tuple_bytes * self.scan.chunks), self.pool / 2))
 
     def _open(self, strings: float) -> None:
         self.h_s.open(strings, self.pool)
@@ -281,7 +300,8 @@ class Ssbj(SemiStreamJoin):
         self.arena.reserve("H_R", self.h_r.used)
         size = self.pool - self.h_r.used
         if self.parameters.form == "rate":
-            most = max((i.waiting + i.w_s for i in list(self.stats.iterations)[-self.scan.chunks:]), default=0)
+            most = max((i.waiting + i.w_s for i in list(self.stats.iterations)[-self.scan.chunks:]),
+                       default=0)
             most = max(most, self.h_s.live)
             size = min(max(int(1.25 * most * self.h_s.tuple_bytes), self._least_h_s), self.h_s.size)
         self._resize(size)
@@ -289,26 +309,31 @@ class Ssbj(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        """Of H_R and of the switching buffer only the join values and counts: their tuples are in R."""
+        """Of H_R and of the switching buffer only the join values and counts: their tuples are in
+        R."""
         h_r, c = self.h_r, self.candidates
         tables = self.h_s.tables() | {
             "cache": pa.table({"key": h_r.keys, "tuples": h_r.counts, "f_count": h_r.frequencies}),
             "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
-        return tables, {"mesh": self.scan.values() | self.h_s.values(), "rc": self.rc, "last_eviction": self.last_eviction,
-                        "planned": self.planned, "h_r": self.arena.components["H_R"], "h_s": self.h_s.size}
+        return tables, {"mesh": self.scan.values() | self.h_s.values(), "rc": self.rc,
+                        "last_eviction": self.last_eviction,
+                        "planned": self.planned, "h_r": self.arena.components["H_R"],
+                        "h_s": self.h_s.size}
 
     def _restore(self, state: JoinState) -> None:
         if "waiting" not in state.tables:
             return
         values, mesh, tables = state.values, state.values["mesh"], state.tables
-        self.rc, self.last_eviction, self.planned = values["rc"], values["last_eviction"], values["planned"]
+        self.rc, self.last_eviction, self.planned = values["rc"], values[
+            "last_eviction"], values["planned"]
         self._open(mesh["variable"])
         self._resize(min(values["h_s"], self.pool))
         self.arena.reserve("H_R", min(values["h_r"], self.arena.free))
         budget = self.arena.components["H_R"]
         keys, f_count = (tables["cache"][name].to_numpy() for name in ("key", "f_count"))
         self.h_r.switch(self.h_r.stage_from(self.spec, keys, f_count, budget))
-        self.candidates = Candidates(*(tables["candidates"][name].to_numpy().copy() for name in ("key", "s_count", "waiting")))
+        self.candidates = Candidates(*(tables["candidates"][name].to_numpy().copy()
+                                       for name in ("key", "s_count", "waiting")))
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):
             self.h_r.stage_from(self.spec, self.candidates.keys, self.candidates.waiting, budget)
             self.staged_all = True

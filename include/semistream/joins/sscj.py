@@ -1,7 +1,7 @@
 """SSCJ, the Semi-Stream Cache Join (CACHEJOIN).
 
-M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-Stage Cache
-Module*, 2013, section 4.1.
+M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-Stage
+Cache Module*, 2013, section 4.1.
 
     loop
         stream-probing phase, until H_S is full:
@@ -12,9 +12,10 @@ Module*, 2013, section 4.1.
                 OUTPUT r with each of its f matches in H_S, and DELETE these from H_S and Q
                 if f >= threshold SWITCH r into H_R, in the place of the least frequent tuple if H_R is full
 
-The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the disk-probing phase that of HYBRIDJOIN
-(`joins/hybridjoin.py`); so are the deviations. A period of the frequency recorder is N partitions read. The paper assumes unique
-master keys: here H_R has all tuples of a key or none.
+The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the
+disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations. A period of
+the frequency recorder is N partitions read. The paper assumes unique master keys: here H_R has all
+tuples of a key or none.
 """
 
 from __future__ import annotations
@@ -41,20 +42,25 @@ from semistream.joins.stream_table.by_key import ByKey
 
 
 class SscjParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen from M by the cost model")
-    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: chosen from M")
-    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is frequent, at first; it adapts")
+    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
+    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
+                                                   "chosen from M")
+    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
+                                                "frequent, at first; it adapts")
 
 
 class Sscj(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] + (1 - alpha) [..], [..] = what is left, Eq. 1."""
+    """Many-to-many, needs an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] + (1 - alpha) [..],
+    [..] = what is left, Eq. 1."""
 
     h_s: ByKey
 
     def __init__(self, spec: JoinSpec, parameters: SscjParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples, parameters.threshold)
+        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
+                                  parameters.threshold)
         self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -71,14 +77,17 @@ class Sscj(SemiStreamJoin):
             absent = buffer.look_up(self.master)
             if len(absent):
                 yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
-            while (yield from fill(h_s, buffer, self.output)):  # ADD them to H_S and Q, until H_S is full
+            # ADD them to H_S and Q, until H_S is full
+            while (yield from fill(h_s, buffer, self.output)):
                 yield from self.iterate()
 
     def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
-        """The disk-probing phase. expected: tuples; if fewer leave, keys that are absent are looked for."""
+        """The disk-probing phase. expected: tuples; if fewer leave, keys that are absent are looked
+        for."""
         begun, h_s, cycles = self._begin(), self.h_s, self.index.cycles
         span, met, read = h_s.span(h_s.oldest), [], 0  # the oldest key in Q
-        for partition in self.index.read(span, h_s.following(span)):  # READ the partition that the index gives for it
+        # READ the partition that the index gives for it
+        for partition in self.index.read(span, h_s.following(span)):
             found = h_s.find(partition.codes, span)
             yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
             self.h_r.detect(partition, found.counts)  # SWITCH the frequent ones into H_R
@@ -96,7 +105,8 @@ class Sscj(SemiStreamJoin):
 
     def _state(self) -> State:
         indexed = self.h_s.values() | {"read": self.index.partitions}
-        return self.h_s.tables() | {"cache": self.h_r.table()}, {"indexed": indexed, "front": self.h_r.values()}
+        return self.h_s.tables() | {"cache": self.h_r.table()}, {"indexed": indexed,
+                                                                 "front": self.h_r.values()}
 
     def _restore(self, state: JoinState) -> None:
         values = state.values["indexed"]

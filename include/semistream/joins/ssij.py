@@ -1,8 +1,8 @@
 """SSIJ, the Semi-Streamed Index Join.
 
-M. A. Bornea, A. Deligiannakis, Y. Kotidis, V. Vassalos: *Semi-Streamed Index Join for Near-Real Time Execution of ETL
-Transformations*, ICDE 2011; as described in section 2 of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream
-Join*.
+M. A. Bornea, A. Deligiannakis, Y. Kotidis, V. Vassalos: *Semi-Streamed Index Join for Near-Real
+Time Execution of ETL Transformations*, ICDE 2011; as described in section 2 of Naeem, Weber,
+Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*.
 
     loop
         pending phase: COLLECT stream tuples in the input buffer, until it is full or the stream ends
@@ -14,17 +14,19 @@ Join*.
                            READ it, OUTPUT and DELETE the tuples that wait for it
                            CACHE it in the place of the blocks with the lowest utility, if its own is higher
 
-A block is a disk partition. The papers at hand describe the algorithm and give no pseudocode: this reading is ours. What they
-leave open, and deviations:
+A block is a disk partition. The papers at hand describe the algorithm and give no pseudocode: this
+reading is ours. What they leave open, and deviations:
 
-- The input buffer is the chunk that the caller collected. It needs no memory of M, and no tuple waits there.
-- A plan frees an eighth of the stream buffer with the fewest reads. The oldest tuple's block is always read, so that no tuple
-  waits for ever. Blocks are read in the order of R.
-- Utility counts the stream tuples that need the block and fades by a tenth with each join phase. Cached blocks change once per
-  join phase: one compaction of the cache.
-- A key with tuples in several blocks is never taken from the cache; its tuples wait until all its blocks are read at once.
-- The stream buffer is H_S and Q of HYBRIDJOIN (`joins/stream_table/by_key.py`); the tuples that wait for a block are found
-  through its keys.
+- The input buffer is the chunk that the caller collected. It needs no memory of M, and no tuple
+  waits there.
+- A plan frees an eighth of the stream buffer with the fewest reads. The oldest tuple's block is
+  always read, so that no tuple waits for ever. Blocks are read in the order of R.
+- Utility counts the stream tuples that need the block and fades by a tenth with each join phase.
+  Cached blocks change once per join phase: one compaction of the cache.
+- A key with tuples in several blocks is never taken from the cache; its tuples wait until all its
+  blocks are read at once.
+- The stream buffer is H_S and Q of HYBRIDJOIN (`joins/stream_table/by_key.py`); the tuples that
+  wait for a block are found through its keys.
 """
 
 from __future__ import annotations
@@ -52,21 +54,27 @@ from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
 from semistream.joins.stream_table.by_key import ByKey, Span
 
-FREED, FADE = 1 / 8, 0.9  # of the stream buffer, by one plan; of a block's utility, what a join phase leaves of it
+# of the stream buffer, by one plan; of a block's utility, what a join phase leaves of it
+FREED, FADE = 1 / 8, 0.9
 
 
 class SsijParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples of a block; 0: chosen from M by the cost model")
-    cache_share: float = Field(0.5, ge=0, le=0.9, description="Share of the memory beside the disk buffer that caches blocks")
+    disk_tuples: int = Field(0, ge=0, description="d, master tuples of a block; 0: chosen from M "
+                                                  "by the cost model")
+    cache_share: float = Field(0.5, ge=0, le=0.9, description="Share of the memory beside the disk "
+                                                              "buffer that caches blocks")
 
 
 class BlockCache:
-    """Whole blocks of R, found by key; which ones are cached is decided by utility, for a plan at a time.
+    """Whole blocks of R, found by key; which ones are cached is decided by utility, for a plan at a
+    time.
 
     utility: float32[N]; cached: bool[N], which blocks are.
     """
 
-    ENTRY, BLOCK = 4, 4 + 1  # bytes beside MasterCache's: of a key, its block; of a block of R, its utility and whether cached
+    # bytes beside MasterCache's: of a key, its block; of a block of R, its utility and whether
+    # cached
+    ENTRY, BLOCK = 4, 4 + 1
 
     def __init__(self, spec: JoinSpec, arena: Arena, share: float):
         self.spec, self.master = spec, spec.master
@@ -84,7 +92,8 @@ class BlockCache:
         self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
 
     def replace(self, plan: np.ndarray) -> None:
-        """Evict what the more useful blocks of the plan, int64[n], will replace; ``see`` then takes these in."""
+        """Evict what the more useful blocks of the plan, int64[n], will replace; ``see`` then takes
+        these in."""
         held = np.flatnonzero(self.cached)
         either = np.concatenate([held, plan[~self.cached[plan]]])
         best = either[np.argsort(-self.utility[either], kind="stable")[:self.places]]
@@ -99,7 +108,8 @@ class BlockCache:
             self.cached &= stays
 
     def see(self, partition: DiskPartition) -> None:
-        """Stage a block that was read, if it is to be cached and fits: all tuples whose keys are in no other block."""
+        """Stage a block that was read, if it is to be cached and fits: all tuples whose keys are in
+        no other block."""
         if partition.number not in self._entering:
             return
         self._entering.remove(partition.number)
@@ -164,11 +174,13 @@ class Ssij(SemiStreamJoin):
             while (yield from fill(self.h_s, buffer, self.output)):  # ADD to the stream buffer
                 yield from self.iterate()
 
-    def _online(self, batch: pa.RecordBatch, codes: np.ndarray) -> Generator[JoinOutput, None, np.ndarray]:
+    def _online(self, batch: pa.RecordBatch,
+                codes: np.ndarray) -> Generator[JoinOutput, None, np.ndarray]:
         """The online phase. Returns the rows whose blocks are not cached, int64[n]."""
         blocks, spans = self.blocks, self.master.partitions_of(codes)
         home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
-        blocks.utility += np.bincount(home[home >= 0], minlength=len(blocks.utility)).astype(np.float32)
+        blocks.utility += np.bincount(home[home >= 0],
+                                      minlength=len(blocks.utility)).astype(np.float32)
         misses = yield from probe(blocks.cache, batch, codes, self.output)
         here = (home[misses] >= 0) & blocks.cached[home[misses]]
         absent = misses[here]  # not in the only block that could have it
@@ -186,12 +198,14 @@ class Ssij(SemiStreamJoin):
         oldest = h_s.span(h_s.oldest)
         spans = [oldest, *((n, n + 1) for n in plan.tolist() if not oldest[0] <= n < oldest[1])]
         for span, following in itertools.zip_longest(spans, spans[1:]):
-            yield from self._read(span, following or h_s.following(span), float(waiting[slice(*span)].sum()))
+            yield from self._read(span, following or h_s.following(span),
+                                  float(waiting[slice(*span)].sum()))
         blocks.switch()
         blocks.utility *= FADE
 
     def _read(self, span: Span, following: Span, expected: float) -> Iterator[JoinOutput]:
-        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE them. expected: tuples that wait."""
+        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE them. expected:
+        tuples that wait."""
         begun, h_s, met, read = self._begin(), self.h_s, [], 0
         for block in self.index.read(span, following):
             found = h_s.find(block.codes, span)
@@ -212,7 +226,8 @@ class Ssij(SemiStreamJoin):
     def _state(self) -> State:
         """Of the cache only the blocks' numbers: their tuples are in R."""
         blocks = pa.table({"utility": self.blocks.utility, "cached": self.blocks.cached})
-        return self.h_s.tables() | {"blocks": blocks}, {"indexed": self.h_s.values() | {"read": self.index.partitions}}
+        return self.h_s.tables() | {"blocks": blocks}, {"indexed": self.h_s.values()
+                                                        | {"read": self.index.partitions}}
 
     def _restore(self, state: JoinState) -> None:
         values, blocks = state.values["indexed"], state.tables["blocks"]

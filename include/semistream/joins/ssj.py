@@ -1,7 +1,7 @@
 """SSJ, Semi-Stream Join.
 
-M. A. Naeem, N. Jamil: *An Efficient Stream-based Join to Process End User Transactions in Real-Time Data Warehousing*, 2014,
-Algorithm 1.
+M. A. Naeem, N. Jamil: *An Efficient Stream-based Join to Process End User Transactions in Real-Time
+Data Warehousing*, 2014, Algorithm 1.
 
     while true                                                             stream-probing phase
         READ w stream tuples (w = w_S + w_N)
@@ -12,11 +12,13 @@ Algorithm 1.
             if f >= threshold  SWITCH r into H_R
         DELETE the oldest chunk from H_S and Q
 
-It has the phases of CMESHJOIN. What it adds is that "a stream-probing phase ends if H_S is completely filled or if the stream
-buffer is empty" (section 4.1): the disk phase does not wait for a full chunk, and a slow stream's tuples not for one another.
+It has the phases of CMESHJOIN. What it adds is that "a stream-probing phase ends if H_S is
+completely filled or if the stream buffer is empty" (section 4.1): the disk phase does not wait for
+a full chunk, and a slow stream's tuples not for one another.
 
-Deviations: those of CMESHJOIN. A chunk is at most an N-th of H_S, so that H_S fills evenly over the R-cycle; one that filled H_S
-at once would let N - 1 iterations go by without taking in a tuple, at the same service rate.
+Deviations: those of CMESHJOIN. A chunk is at most an N-th of H_S, so that H_S fills evenly over the
+R-cycle; one that filled H_S at once would let N - 1 iterations go by without taking in a tuple, at
+the same service rate.
 """
 
 from __future__ import annotations
@@ -42,20 +44,25 @@ from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class SsjParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen from M by the cost model")
-    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: chosen from M")
-    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is frequent, at first; it adapts")
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
+    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
+                                                   "chosen from M")
+    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
+                                                "frequent, at first; it adapts")
 
 
 class Ssj(SemiStreamJoin):
-    """Needs no index. M = (k + l) v_P + 8 h_R + alpha [..] + (1 - alpha) [..], with [..] = M - (k + l) v_P - 8 h_R, Eq. 1."""
+    """Needs no index. M = (k + l) v_P + 8 h_R + alpha [..] + (1 - alpha) [..], with [..] = M - (k +
+    l) v_P - 8 h_R, Eq. 1."""
 
     h_s: ByChunk
 
     def __init__(self, spec: JoinSpec, parameters: SsjParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples, parameters.threshold)
+        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
+                                  parameters.threshold)
         self.scan = Scan(self.spec)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self._require(self.h_s.least_bytes, self.arena.free)
@@ -70,7 +77,8 @@ class Ssj(SemiStreamJoin):
         for tuples, keys in steps(batch, codes, h_s.capacity):  # the stream-probing phase
             misses = yield from probe(self.h_r.cache, tuples, keys, self.output)
             buffer = StreamBuffer(self.layout, tuples, keys, misses, arrived)
-            while (yield from fill(h_s, buffer, self.output, h_s.missing)):  # ADD them to H_S and Q, until w_S have come
+            # ADD them to H_S and Q, until w_S have come
+            while (yield from fill(h_s, buffer, self.output, h_s.missing)):
                 yield from self.iterate()
         idle = self.stats.iteration_count == before
         if h_s.open_count or (idle and h_s.live):  # the stream buffer is empty

@@ -20,11 +20,11 @@ WRITTEN_ROWS = 131_072  # of a state's table at a time
 
 @dataclass
 class JoinState:
-    """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm stands; or, if not whole,
-    what of it has changed since the snapshot before.
+    """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm
+    stands; or, if not whole, what of it has changed since the snapshot before.
 
-    tables: Arrow tables by name; values: JSON-able settings and counters, among them ``identity`` (what the operator was
-    opened with), which ``restore`` compares.
+    tables: Arrow tables by name; values: JSON-able settings and counters, among them ``identity``
+    (what the operator was opened with), which ``restore`` compares.
     """
 
     tables: dict[str, pa.Table]
@@ -34,8 +34,8 @@ class JoinState:
     def write(self, path: str | Path, before: str = "") -> None:
         """One file, written beside, flushed to disk and renamed into place.
 
-        before: name of the file, in the same directory, of the state that changes are told of. Raises StateError when that is
-        damaged.
+        before: name of the file, in the same directory, of the state that changes are told of.
+        Raises StateError when that is damaged.
         """
         path, parts = Path(path), []
         adds_to = [] if self.whole else self.files(path.with_name(before))
@@ -47,17 +47,19 @@ class JoinState:
                     writer.write_table(table, WRITTEN_ROWS)
                 parts.append([name, part.size, part.check])
             foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to}).encode()
-            file.write(foot + len(foot).to_bytes(8, "little") + zlib.crc32(foot).to_bytes(4, "little"))
+            file.write(foot + len(foot).to_bytes(8, "little") + zlib.crc32(foot)
+                       .to_bytes(4, "little"))
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
-        """Names of the files that a state consists of: a whole one, and what has changed since, oldest first. Raises StateError
-        when this one is missing or damaged."""
+        """Names of the files that a state consists of: a whole one, and what has changed since,
+        oldest first. Raises StateError when this one is missing or damaged."""
         return [*_foot(path)[0]["adds_to"], Path(path).name]
 
     @classmethod
     def read(cls, path: str | Path) -> list[JoinState]:
-        """The whole state and what has changed since, oldest first. Raises StateError when a file is missing or damaged."""
+        """The whole state and what has changed since, oldest first. Raises StateError when a file
+        is missing or damaged."""
         return [cls._read(Path(path).with_name(name)) for name in cls.files(path)]
 
     @classmethod
@@ -81,10 +83,12 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
     except (OSError, pa.ArrowInvalid) as e:
         raise StateError(f"the join state {path} cannot be read: {e}") from e
     end = data.size - 12
-    size, check = (int.from_bytes(data[a:b], "little") for a, b in ((end, end + 8), (end + 8, end + 12)))
+    size, check = (int.from_bytes(data[a:b], "little") for a,
+                   b in ((end, end + 8), (end + 8, end + 12)))
     foot = data[end - size:end].to_pybytes() if end - size >= len(MAGIC) else b""
     if data[:len(MAGIC)].to_pybytes() != MAGIC or zlib.crc32(foot) != check or not foot:
-        raise StateError(f"the join state {path} is damaged, of another version, or not one. Go on with the version that "
+        raise StateError(f"the join state {path} is damaged, of another version, or not one. Go on "
+                         f"with the version that "
                          "wrote it, or begin again with another app name and checkpoint.")
     return json.loads(foot), data
 

@@ -53,7 +53,8 @@ class JoinStatistics:
     iteration_count: int = 0
     seconds: float = 0.0  # spent inside the operator
     waiting: int = 0  # tuples taken in and not finished now
-    waited_seconds: float = 0.0  # summed over the tuples that entered H_S: from the call that brought them to their entry
+    # summed over the tuples that entered H_S: from the call that brought them to their entry
+    waited_seconds: float = 0.0
     processed_seconds: float = 0.0  # summed over the same: from there to their removal
     processed_seconds_max: float = 0.0
     memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component

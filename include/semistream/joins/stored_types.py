@@ -54,7 +54,8 @@ def offsets_and_data(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(1, np.int32), np.zeros(1, np.uint8)
     _, offsets, data = column.buffers()
     return (np.frombuffer(offsets, np.int32)[column.offset:column.offset + len(column) + 1],
-            np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8))
+            np.frombuffer(data, np.uint8) if data is not None and data.size
+            else np.zeros(1, np.uint8))
 
 
 def variable_bytes(batch: pa.RecordBatch) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""The papers' stream buffer: tuples that have arrived and are not in H_S yet; and how H_S holds a tuple."""
+"""The papers' stream buffer: tuples that have arrived and are not in H_S yet; and how H_S holds a
+tuple."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from semistream.master import MasterRelation
 
 
 class StreamLayout:
-    """Which columns H_S holds of a stream tuple: an integer key that is its own code is not held twice.
+    """Which columns H_S holds of a stream tuple: an integer key that is its own code is not held
+    twice.
 
     schema: of the stream; key: place of the column that is not held, or None.
     """
@@ -35,7 +37,8 @@ class StreamLayout:
             return batch
         columns = [c for i, c in enumerate(batch.columns) if i != self.key]
         if not columns:  # a record batch without columns has no length
-            return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([])).fill_null({}))
+            return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([]))
+                                                    .fill_null({}))
         return pa.RecordBatch.from_arrays(columns, schema=self.held)
 
     def columns(self, codes: np.ndarray, held: list[pa.Array]) -> list[pa.Array]:
@@ -47,7 +50,8 @@ class StreamLayout:
         return [*held[:self.key], key, *held[self.key:]]
 
     def strings(self, sample: pa.RecordBatch) -> float:
-        """Bytes of strings to expect of a stream tuple, as a sample has them; 0 where there are no strings."""
+        """Bytes of strings to expect of a stream tuple, as a sample has them; 0 where there are no
+        strings."""
         if not self.has_strings or not sample.num_rows:
             return 0.0
         return float(variable_bytes(self.batch(sample)).mean()) + 1
@@ -56,16 +60,18 @@ class StreamLayout:
 class StreamBuffer:
     """Stream tuples on their way into H_S.
 
-    held: the columns that H_S holds of a batch; codes: int64[batch], its key codes; rows: int64[n], which of its tuples
-    are still to enter; sizes: int64[n], the bytes of each one's strings; spans: int32[n, 2], the partitions of R that may
-    have each one's key, as [first, last), once ``look_up`` was called; arrived: when they came, on time.perf_counter.
+    held: the columns that H_S holds of a batch; codes: int64[batch], its key codes; rows: int64[n],
+    which of its tuples are still to enter; sizes: int64[n], the bytes of each one's strings; spans:
+    int32[n, 2], the partitions of R that may have each one's key, as [first, last), once
+    ``look_up`` was called; arrived: when they came, on time.perf_counter.
     """
 
-    def __init__(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray, rows: np.ndarray | None = None,
-                 arrived: float | None = None):
+    def __init__(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray,
+                 rows: np.ndarray | None = None, arrived: float | None = None):
         self.layout, self.held, self.codes = layout, layout.batch(batch), codes
         self.rows = np.arange(len(codes)) if rows is None else rows
-        self.sizes = variable_bytes(self.held)[self.rows] if layout.has_strings else np.zeros(len(self.rows), np.int64)
+        self.sizes = variable_bytes(
+            self.held)[self.rows] if layout.has_strings else np.zeros(len(self.rows), np.int64)
         self.spans = np.empty((len(self.rows), 0), np.int32)
         self.arrived = time.perf_counter() if arrived is None else arrived
 
@@ -73,7 +79,8 @@ class StreamBuffer:
         return len(self.rows)
 
     def look_up(self, master: MasterRelation) -> np.ndarray:
-        """Find the spans in R's index, and take out the tuples whose keys have none. Returns these rows, int64[m]."""
+        """Find the spans in R's index, and take out the tuples whose keys have none. Returns these
+        rows, int64[m]."""
         self.spans = master.partitions_of(self.codes[self.rows])
         somewhere = self.spans[:, 0] < self.spans[:, 1]
         absent = self.rows[~somewhere]

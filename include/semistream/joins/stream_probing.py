@@ -1,4 +1,5 @@
-"""The stream-probing phase, or cache phase, of the joins with a cache: what H_R knows is joined at once."""
+"""The stream-probing phase, or cache phase, of the joins with a cache: what H_R knows is joined at
+once."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ from semistream.joins.output import NO_MATCH, JoinOutput, Output
 PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and at least
 
 
-def steps(batch: pa.RecordBatch, codes: np.ndarray, h_s: float) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """(tuples, key codes int64[n]) of each step: at most a quarter of the h_s tuples that H_S holds, since H_R changes while
-    those that it does not know wait to enter."""
+def steps(batch: pa.RecordBatch, codes: np.ndarray,
+          h_s: float) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """(tuples, key codes int64[n]) of each step: at most a quarter of the h_s tuples that H_S
+    holds, since H_R changes while those that it does not know wait to enter."""
     step = min(PROBE_ROWS, max(int(h_s) // 4, LEAST_PROBED))
     for first in range(0, len(codes), step):
         yield batch.slice(first, step), codes[first:first + step]
@@ -25,14 +27,16 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
           output: Output) -> Generator[JoinOutput, None, np.ndarray]:
     """Join what H_R knows. Returns the rows that it does not know, int64[n].
 
-    A tuple whose key is cached and that still has no match has none in R: all master tuples of a cached key are there.
+    A tuple whose key is cached and that still has no match has none in R: all master tuples of a
+    cached key are there.
     """
     entries, counts, hits = h_r.probe(codes)
     if not hits:
         return np.arange(len(codes))
     matched = np.zeros(len(codes), bool)
     for rows, slots in h_r.pairs(entries, counts):
-        stream, master, rows = output.equal(batch.take(pa.array(rows)).columns, h_r.store.get(slots), rows)
+        stream, master, rows = output.equal(batch.take(pa.array(rows)).columns,
+                                            h_r.store.get(slots), rows)
         matched[rows] = True
         if len(rows):
             yield output.joined(stream, master)

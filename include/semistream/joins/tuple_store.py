@@ -19,7 +19,8 @@ class FixedLane:
     def __init__(self, kind: pa.DataType, slots: int):
         self.kind, self.boolean = kind, pa.types.is_boolean(kind)
         self.width = self.bytes_per_slot(kind)
-        dtype, many = {1: (np.uint8, 1), 2: (np.uint16, 1), 4: (np.uint32, 1), 8: (np.uint64, 1), 16: (np.uint64, 2)}.get(
+        dtype, many = {1: (np.uint8, 1), 2: (np.uint16, 1), 4: (np.uint32, 1), 8: (np.uint64, 1),
+                       16: (np.uint64, 2)}.get(
             self.width, (np.uint8, self.width))
         self.values = mapped(slots, dtype, many)
 
@@ -35,7 +36,8 @@ class FixedLane:
         else:
             many = self.values.shape[1:]
             size = self.values.dtype.itemsize * (many[0] if many else 1)
-            source = np.frombuffer(column.buffers()[1], self.values.dtype, len(column) * size // self.values.dtype.itemsize,
+            source = np.frombuffer(column.buffers()[1], self.values.dtype,
+                                   len(column) * size // self.values.dtype.itemsize,
                                    column.offset * size).reshape(-1, *many)
         self.values[slots] = source[rows]
 
@@ -50,13 +52,15 @@ class VariableLane:
     """A column of strings or bytes: their addresses in the store's heap."""
 
     def __init__(self, kind: pa.DataType, slots: int):
-        self.kind, self.starts, self.lengths = kind, mapped(slots, np.uint32), mapped(slots, np.uint32)
+        self.kind, self.starts, self.lengths = kind, mapped(slots,
+                                                            np.uint32), mapped(slots, np.uint32)
 
     @staticmethod
     def bytes_per_slot() -> int:
         return 8
 
-    def put(self, column: pa.Array, rows: np.ndarray, slots: np.ndarray, heap: np.ndarray, at: int) -> int:
+    def put(self, column: pa.Array, rows: np.ndarray, slots: np.ndarray, heap: np.ndarray,
+            at: int) -> int:
         offsets, data = offsets_and_data(column)
         return kernels.put(offsets, data, rows, self.starts, self.lengths, heap, slots, at)
 
@@ -64,7 +68,8 @@ class VariableLane:
         offsets = np.empty(len(slots) + 1, np.int32)
         out = np.empty(kernels.sizes(self.lengths, slots, offsets), np.uint8)
         kernels.get(self.starts, self.lengths, heap, slots, out)
-        return pa.Array.from_buffers(self.kind, len(slots), [validity, pa.py_buffer(offsets), pa.py_buffer(out)])
+        return pa.Array.from_buffers(self.kind, len(slots),
+                                     [validity, pa.py_buffer(offsets), pa.py_buffer(out)])
 
 
 class TupleStore:
@@ -72,9 +77,12 @@ class TupleStore:
 
     def __init__(self, schema: pa.Schema, slots: int, heap_bytes: int):
         self.schema = schema
-        self.nulls = mapped(slots, np.uint8, self._null_bytes(schema)).reshape(slots, self._null_bytes(schema))
-        self.lanes = [VariableLane(f.type, slots) if is_variable(f.type) else FixedLane(f.type, slots) for f in schema]
-        self.heap = mapped(heap_bytes if any(isinstance(x, VariableLane) for x in self.lanes) else 0, np.uint8)
+        self.nulls = mapped(slots, np.uint8,
+                            self._null_bytes(schema)).reshape(slots, self._null_bytes(schema))
+        self.lanes = [VariableLane(f.type, slots) if is_variable(f.type)
+                      else FixedLane(f.type, slots) for f in schema]
+        self.heap = mapped(heap_bytes if any(isinstance(x, VariableLane) for x in self.lanes)
+                           else 0, np.uint8)
 
     @staticmethod
     def _null_bytes(schema: pa.Schema) -> int:
@@ -84,10 +92,12 @@ class TupleStore:
     def slot_bytes(cls, schema: pa.Schema) -> int:
         """Bytes of one tuple, its share of the heap aside."""
         return cls._null_bytes(schema) + sum(
-            VariableLane.bytes_per_slot() if is_variable(f.type) else FixedLane.bytes_per_slot(f.type) for f in schema)
+            VariableLane.bytes_per_slot() if is_variable(f.type)
+            else FixedLane.bytes_per_slot(f.type) for f in schema)
 
     def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray, at: int = 0) -> int:
-        """Copy the batch's rows into slots, their variable-length values to heap[at:]. Returns the heap's new end."""
+        """Copy the batch's rows into slots, their variable-length values to heap[at:]. Returns the
+        heap's new end."""
         self.nulls[slots] = 0
         for i, (column, lane) in enumerate(zip(batch.columns, self.lanes, strict=True)):
             if column.null_count:
@@ -103,17 +113,20 @@ class TupleStore:
         """The columns of the tuples in these slots."""
         out = []
         nulls = self.nulls.take(slots, axis=0)
-        seen = np.bitwise_or.reduce(nulls, axis=0) if len(slots) else np.zeros(nulls.shape[1], np.uint8)
+        seen = np.bitwise_or.reduce(nulls,
+                                    axis=0) if len(slots) else np.zeros(nulls.shape[1], np.uint8)
         for i, lane in enumerate(self.lanes):
             validity = None
             if seen[i // 8] & (1 << i % 8):
-                validity = pa.py_buffer(np.packbits(nulls[:, i // 8] & (1 << i % 8) == 0, bitorder="little"))
-            out.append(lane.get(slots, validity, self.heap) if isinstance(lane, VariableLane) else lane.get(slots, validity))
+                validity = pa.py_buffer(
+                    np.packbits(nulls[:, i // 8] & (1 << i % 8) == 0, bitorder="little"))
+            out.append(lane.get(slots, validity, self.heap) if isinstance(lane, VariableLane)
+                       else lane.get(slots, validity))
         return out
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
-        """Move these slots' variable-length values, for each such column, down to heap[at:], in the order of their addresses.
-        Returns the end."""
+        """Move these slots' variable-length values, for each such column, down to heap[at:], in the
+        order of their addresses. Returns the end."""
         lanes = self.variable
         starts = np.concatenate([x.starts[s] for x, s in zip(lanes, slots, strict=True)])
         lengths = np.concatenate([x.lengths[s] for x, s in zip(lanes, slots, strict=True)])
@@ -131,7 +144,8 @@ class TupleStore:
         """Every per-slot array."""
         yield self.nulls
         for lane in self.lanes:
-            yield from (lane.starts, lane.lengths) if isinstance(lane, VariableLane) else (lane.values,)
+            yield from (lane.starts,
+                        lane.lengths) if isinstance(lane, VariableLane) else (lane.values,)
 
     @property
     def variable(self) -> list[VariableLane]:

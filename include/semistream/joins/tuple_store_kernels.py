@@ -1,7 +1,8 @@
 """Numba kernels of values of variable length, which lie in a heap of bytes.
 
-A column's value in a slot is heap[starts[slot]:starts[slot] + lengths[slot]]: starts and lengths are uint32[slots], heap is
-uint8[bytes], slots int64[n] the slots that are meant. An Arrow column is given as offsets, int32[rows + 1], and data, uint8[].
+A column's value in a slot is heap[starts[slot]:starts[slot] + lengths[slot]]: starts and lengths
+are uint32[slots], heap is uint8[bytes], slots int64[n] the slots that are meant. An Arrow column is
+given as offsets, int32[rows + 1], and data, uint8[].
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def put(offsets, data, rows, starts, lengths, heap, slots, at):
 
 @njit(cache=True)
 def sizes(lengths, slots, out_offsets):
-    """Write the Arrow offsets of the values of slots to out_offsets, int32[n + 1]. Returns their bytes together."""
+    """Write the Arrow offsets of the values of slots to out_offsets, int32[n + 1]. Returns their
+    bytes together."""
     total = 0
     out_offsets[0] = 0
     for i in range(len(slots)):
@@ -38,7 +40,8 @@ def sizes(lengths, slots, out_offsets):
 
 @njit(cache=True)
 def get(starts, lengths, heap, slots, out):
-    """Copy the values of slots to out, uint8[], one after the other. Reads starts, lengths, heap, slots."""
+    """Copy the values of slots to out, uint8[], one after the other. Reads starts, lengths, heap,
+    slots."""
     at = 0
     for i in range(len(slots)):
         a = starts[slots[i]]
@@ -64,9 +67,11 @@ def slide(starts, lengths, heap, slots, at):
 
 @njit(cache=True)
 def close(starts, lengths, heap, at, moved):
-    """Move values in the order given, in which their addresses ascend, down to heap[at:]. Returns the end.
+    """Move values in the order given, in which their addresses ascend, down to heap[at:]. Returns
+    the end.
 
-    Reads starts and lengths, uint32[n], of the values; writes heap, and to moved, uint32[n], where each one is.
+    Reads starts and lengths, uint32[n], of the values; writes heap, and to moved, uint32[n], where
+    each one is.
     """
     for i in range(len(starts)):
         a = starts[i]
@@ -79,6 +84,7 @@ def close(starts, lengths, heap, at, moved):
 
 @njit(cache=True)
 def shift(starts, live, by, size):
-    """Subtract a rotation of the heap, of `size` bytes, from the first `live` of starts, in place."""
+    """Subtract a rotation of the heap, of `size` bytes, from the first `live` of starts, in
+    place."""
     for i in range(live):
         starts[i] = starts[i] - by if starts[i] >= by else starts[i] + size - by

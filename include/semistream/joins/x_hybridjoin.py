@@ -11,15 +11,17 @@ M. A. Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2013, sec
         for each tuple r of the swappable part
             OUTPUT r with each of its matches in H_S, and DELETE these from H_S and Q
 
-X-HYBRIDJOIN has l = k; Tuned X-HYBRIDJOIN has l and k chosen apart, by the model of section 5.2 if not given.
+X-HYBRIDJOIN has l = k; Tuned X-HYBRIDJOIN has l and k chosen apart, by the model of section 5.2 if
+not given.
 
 Deviations, and why:
 
-- The paper's R is stored by access frequency, so that its first l pages are the most frequent ones: frequency must be known when
-  R is stored. Here R is stored by key, and the frequency is observed: the h_S stream tuples that fill H_S for the first time are
-  the sample. The iterations that follow read the partitions of the most frequent keys, and keep these keys' tuples for good.
-- So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master tuples of a key or none
-  (many-to-many; the paper assumes unique master keys).
+- The paper's R is stored by access frequency, so that its first l pages are the most frequent ones:
+  frequency must be known when R is stored. Here R is stored by key, and the frequency is observed:
+  the h_S stream tuples that fill H_S for the first time are the sample. The iterations that follow
+  read the partitions of the most frequent keys, and keep these keys' tuples for good.
+- So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master
+  tuples of a key or none (many-to-many; the paper assumes unique master keys).
 - In Eq. 6 an expected count is p where the paper prints p (1 - p); the tuning takes p.
 - As in HYBRIDJOIN (`joins/hybridjoin.py`).
 """
@@ -50,22 +52,27 @@ from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey,
 
 
 class XHybridjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d_S = d_N, master tuples in each part of the disk buffer; 0: chosen from M")
+    disk_tuples: int = Field(0, ge=0, description="d_S = d_N, master tuples in each part of the "
+                                                  "disk buffer; 0: chosen from M")
 
 
 class TunedXHybridjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d_S, master tuples in the swappable part; 0: chosen from M by the cost model")
-    resident_tuples: int = Field(0, ge=0, description="d_N, master tuples in the non-swappable part; 0: chosen from M likewise")
+    disk_tuples: int = Field(0, ge=0, description="d_S, master tuples in the swappable part; 0: "
+                                                  "chosen from M by the cost model")
+    resident_tuples: int = Field(0, ge=0, description="d_N, master tuples in the non-swappable "
+                                                      "part; 0: chosen from M likewise")
 
 
 def resident_bytes(spec: JoinSpec) -> float:
-    """Bytes of a tuple in the non-swappable part: key code and the columns that are added or compared."""
+    """Bytes of a tuple in the non-swappable part: key code and the columns that are added or
+    compared."""
     return 8 + cached_bytes(spec)
 
 
 @dataclass
 class NonSwappable:
-    """Master tuples that stay: all that their keys have. codes: int64[n]; payload: of as many rows."""
+    """Master tuples that stay: all that their keys have. codes: int64[n]; payload: of as many
+    rows."""
 
     codes: np.ndarray
     payload: pa.RecordBatch
@@ -75,7 +82,8 @@ class NonSwappable:
 
 
 class Gatherer:
-    """Gathers the master tuples of some keys from the partitions that pass by: all of a key or none, in at most so many bytes.
+    """Gathers the master tuples of some keys from the partitions that pass by: all of a key or
+    none, in at most so many bytes.
 
     keys: int64[n].
     """
@@ -113,11 +121,13 @@ class Gatherer:
 
 
 class TwoPartBuffer(SemiStreamJoin):
-    """The loop of both, which differ in d_N, the master tuples that the non-swappable part has places for."""
+    """The loop of both, which differ in d_N, the master tuples that the non-swappable part has
+    places for."""
 
     h_s: ByKey
 
-    def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters | TunedXHybridjoinParameters, d_n: int):
+    def __init__(self, spec: JoinSpec,
+                 parameters: XHybridjoinParameters | TunedXHybridjoinParameters, d_n: int):
         super().__init__(spec, parameters)
         self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
         self.non_swappable: NonSwappable | None = None
@@ -138,21 +148,24 @@ class TwoPartBuffer(SemiStreamJoin):
             absent = buffer.look_up(self.master)
             if len(absent):
                 yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
-            while (yield from fill(self.h_s, buffer, self.output)):  # READ stream tuples until H_S is full
+            # READ stream tuples until H_S is full
+            while (yield from fill(self.h_s, buffer, self.output)):
                 if self.non_swappable is None:
                     yield from self._load()
                 else:
                     yield from self.iterate()
 
     def _load(self) -> Iterator[JoinOutput]:
-        """LOAD the keys that are most frequent in the full H_S into the non-swappable part, and iterate meanwhile."""
+        """LOAD the keys that are most frequent in the full H_S into the non-swappable part, and
+        iterate meanwhile."""
         keys = self.h_s.most_frequent(self.d_n)
         gatherer = Gatherer(self.spec, keys, self.arena.components["non-swappable part"])
         numbers = dict.fromkeys(i for a, b in self.master.partitions_of(keys) for i in range(a, b))
         spans = [(i, i + 1) for i in numbers]
         for span, following in itertools.zip_longest(spans, spans[1:]):
             begun = self._begin()
-            removed, read = yield from self._swap(span, following or self.h_s.following(span), 0.0, gatherer)
+            removed, read = yield from self._swap(span, following or self.h_s.following(span), 0.0,
+                                                  gatherer)
             self._end(begun, removed, read, self.index.cycles)
         self.non_swappable = gatherer.result()
 
@@ -172,7 +185,8 @@ class TwoPartBuffer(SemiStreamJoin):
 
     def _swap(self, span: Span, following: Span, expected: float,
               gatherer: Gatherer | None = None) -> Generator[JoinOutput, None, tuple[int, int]]:
-        """For each tuple r of the swappable part: OUTPUT, DELETE. Returns (stream tuples finished, disk tuples read)."""
+        """For each tuple r of the swappable part: OUTPUT, DELETE. Returns (stream tuples finished,
+        disk tuples read)."""
         h_s, met, read = self.h_s, [], 0
         for partition in self.index.read(span, following):
             found = h_s.find(partition.codes, span)
@@ -211,7 +225,8 @@ class TwoPartBuffer(SemiStreamJoin):
 
 
 class XHybridjoin(TwoPartBuffer):
-    """Many-to-many, needs an index; l = k. M = 2 k v_P + alpha [M - 2 k v_P] + (1 - alpha)[M - 2 k v_P], Eq. 1."""
+    """Many-to-many, needs an index; l = k. M = 2 k v_P + alpha [M - 2 k v_P] + (1 - alpha)[M - 2 k
+    v_P], Eq. 1."""
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters):
         spec = spec.with_disk_buffer(parameters.disk_tuples)
@@ -219,7 +234,9 @@ class XHybridjoin(TwoPartBuffer):
 
 
 class TunedXHybridjoin(TwoPartBuffer):
-    """Many-to-many, needs an index. M = (k + l) v_P + alpha [M - (k + l) v_P] + (1 - alpha)[M - (k + l) v_P], Eq. 1."""
+    """Many-to-many, needs an index. M = (k + l) v_P + alpha [M - (k + l) v_P] + (1 - alpha)[M - (k
+    + l) v_P], Eq. 1."""
 
     def __init__(self, spec: JoinSpec, parameters: TunedXHybridjoinParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters, parameters.resident_tuples)
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters,
+                         parameters.resident_tuples)

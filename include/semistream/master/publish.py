@@ -34,15 +34,19 @@ MEMORY = 256_000_000  # bytes that publishing may take
 class Publication:
     """A version in the making, in a directory that nobody sees until ``commit``; a context manager.
 
-    One at a time for a master: a second one waits. Leaving without commit, or dying, leaves the current version as it is.
+    One at a time for a master: a second one waits. Leaving without commit, or dying, leaves the
+    current version as it is.
     """
 
-    def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str], *,
-                 source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = 0,
-                 keep: int = KEEP):
+    def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str],
+                 *,
+                 source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
+                 page_tuples: int = 0, keep: int = KEEP):
         if bucket_count < 1 or page_tuples < 0:
-            raise ConfigError("bucket_count, page_tuples", "must be positive", (bucket_count, page_tuples), "Leave them out.")
-        self.root, self.name, self.schema, self.source = Path(root), name, schema.remove_metadata(), source or {}
+            raise ConfigError("bucket_count, page_tuples", "must be positive",
+                              (bucket_count, page_tuples), "Leave them out.")
+        self.root, self.name, self.schema, self.source = Path(
+            root), name, schema.remove_metadata(), source or {}
         self.key_columns, self.bucket_count, self.page_tuples, self.keep = tuple(key_columns), bucket_count, page_tuples, keep
         self.keys = master_keys(schema, list(key_columns))
         self.directory = self.root / f".publishing-{uuid.uuid4().hex}"
@@ -51,7 +55,8 @@ class Publication:
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        for left_over in self.root.glob(".publishing-*"):  # the lock is ours: whoever made them is dead
+        # the lock is ours: whoever made them is dead
+        for left_over in self.root.glob(".publishing-*"):
             shutil.rmtree(left_over, ignore_errors=True)
         self.directory.mkdir()
         return self
@@ -64,7 +69,8 @@ class Publication:
         return BucketWriter(self.directory, bucket, self.schema, self.keys, self.page_tuples)
 
     def commit(self, infos: Sequence[BucketInfo], null_keys: int = 0) -> Manifest:
-        """Make it the current version. Buckets without rows may be missing; ``null_keys`` rows were left out before."""
+        """Make it the current version. Buckets without rows may be missing; ``null_keys`` rows were
+        left out before."""
         infos = sorted(infos, key=lambda b: b.bucket)
         known = {b.bucket for b in infos}
         if len(known) != len(infos):
@@ -73,11 +79,13 @@ class Publication:
         rows = sum(b.rows for b in infos)
         version = self._next_version()
         manifest = Manifest(
-            name=self.name, version=version, schema=self.schema, key_columns=self.key_columns, tuple_count=rows,
-            tuple_bytes=sum(b.bytes for b in infos) / rows if rows else 0.0,
+            name=self.name, version=version, schema=self.schema, key_columns=self.key_columns,
+            tuple_count=rows, tuple_bytes=sum(b.bytes for b in infos) / rows if rows else 0.0,
                             null_keys=null_keys + sum(b.null_keys for b in infos),
-            unique=all(b.unique for b in infos), bucket_count=self.bucket_count, page_tuples=self.page_tuples, source=self.source,
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), buckets=tuple(infos))
+            unique=all(b.unique for b in infos), bucket_count=self.bucket_count,
+            page_tuples=self.page_tuples, source=self.source,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            buckets=tuple(infos))
         manifest.write(self.directory)
         os.rename(self.directory, self.root / version)
         sync(self.root)
@@ -91,31 +99,38 @@ class Publication:
 
     def _forget_old_versions(self) -> None:
         versions = sorted(p for p in self.root.glob("v[0-9]*") if p.is_dir())
-        pinned = {p.read_text().strip() for p in (self.root / "pins").glob("*") if not p.name.startswith(".")}
+        pinned = {p.read_text().strip() for p in (self.root / "pins").glob("*")
+                  if not p.name.startswith(".")}
         for old in versions[:-self.keep]:
             if old.name not in pinned:
                 shutil.rmtree(old, ignore_errors=True)
 
 
 def current_manifest(root: str | Path) -> Manifest | None:
-    """The manifest of the current version under ``<root>`` = snapshots/<master>, or None before the first one."""
+    """The manifest of the current version under ``<root>`` = snapshots/<master>, or None before the
+    first one."""
     version = current_version(root)
-    return Manifest.read(Path(root) / version) if version and (Path(root) / version / MANIFEST).exists() else None
+    return Manifest.read(
+        Path(root) / version) if version and (Path(root) / version / MANIFEST).exists() else None
 
 
-def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path, name: str,
-                     key_columns: Sequence[str],
-                     *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS, page_tuples: int = 0,
-                     keep: int = KEEP, memory: int = MEMORY, progress: Callable[[int], None] | None = None) -> Manifest:
-    """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current one.
+def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path,
+                     name: str, key_columns: Sequence[str],
+                     *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
+                     page_tuples: int = 0,
+                     keep: int = KEEP, memory: int = MEMORY,
+                     progress: Callable[[int], None] | None = None) -> Manifest:
+    """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current
+    one.
 
-    Rows without a key are left out and counted. page_tuples: the least that a join reads at once; 0: by |R| and its
-    width. memory: bytes that this may take beside what the process has. progress: told the number of rows of each step, twice a
-    row (split, sort). Raises ConfigError for key columns that cannot be one.
+    Rows without a key are left out and counted. page_tuples: the least that a join reads at once;
+    0: by |R| and its width. memory: bytes that this may take beside what the process has. progress:
+    told the number of rows of each step, twice a row (split, sort). Raises ConfigError for key
+    columns that cannot be one.
     """
     progress = progress or (lambda rows: None)
-    with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count, page_tuples=page_tuples,
-                     keep=keep) as publication:
+    with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count,
+                     page_tuples=page_tuples, keep=keep) as publication:
         rows, null_keys, size = _split(publication, batches, memory, progress)
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
@@ -139,14 +154,17 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], memory: 
             key_codes, valid = publication.keys.master_codes(batch)
             bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
             bucket[~valid] = publication.bucket_count
-            rows, null_keys, size = rows + batch.num_rows, null_keys + int((~valid).sum()), size + batch.nbytes
-            order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15 else bucket, kind="stable")
+            rows, null_keys, size = rows + batch.num_rows, null_keys + int(
+                (~valid).sum()), size + batch.nbytes
+            order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15
+                               else bucket, kind="stable")
             edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
             ordered = batch.take(pa.array(order[:edges[-1]]))
             with naming(publication.root):
                 for b in np.flatnonzero(np.diff(edges)).tolist():
                     if b not in runs:
-                        sink = stack.enter_context(pa.OSFile(str(publication.directory / f"run-{b:05d}"), "wb"))
+                        sink = stack.enter_context(
+                            pa.OSFile(str(publication.directory / f"run-{b:05d}"), "wb"))
                         runs[b] = pa.ipc.new_stream(sink, publication.schema)
                     runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
             progress(batch.num_rows)
@@ -156,8 +174,10 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], memory: 
     return rows, null_keys, size
 
 
-def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.RecordBatch]:
-    """Small batches as larger ones, large ones in pieces, of about so many bytes and in the snapshot's schema."""
+def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
+            most: int) -> Iterator[pa.RecordBatch]:
+    """Small batches as larger ones, large ones in pieces, of about so many bytes and in the
+    snapshot's schema."""
     held, size = [], 0
     for batch in batches:
         batch = batch.cast(schema) if batch.schema != schema else batch
@@ -175,7 +195,8 @@ def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> 
 
 
 def _sort(publication: Publication, bucket: int, run: Path, memory: int) -> BucketInfo:
-    """Write a bucket from its rows: sorted at once, or, where they take too much, in pieces that are merged."""
+    """Write a bucket from its rows: sorted at once, or, where they take too much, in pieces that
+    are merged."""
     writer, size = publication.writer(bucket), run.stat().st_size
     if size <= memory // 4:
         for rows in _read(run):
@@ -186,8 +207,10 @@ def _sort(publication: Publication, bucket: int, run: Path, memory: int) -> Buck
         for number, rows in enumerate(_read(run, memory // 8)):
             piece = _by_code(publication, pa.concat_batches(rows))
             pieces.append(run.with_name(f"{run.name}-{number}"))
-            block = max(piece.num_rows * (memory // 4) // size, 1)  # all pieces' blocks together take a quarter
-            with pa.OSFile(str(pieces[-1]), "wb") as sink, pa.ipc.new_stream(sink, publication.schema) as stream:
+            # all pieces' blocks together take a quarter
+            block = max(piece.num_rows * (memory // 4) // size, 1)
+            with pa.OSFile(str(pieces[-1]),
+                           "wb") as sink, pa.ipc.new_stream(sink, publication.schema) as stream:
                 for start in range(0, piece.num_rows, block):
                     stream.write_batch(piece.slice(start, block))
     for rows in _merge(publication, [_read(piece, 1) for piece in pieces]):
@@ -216,7 +239,8 @@ def _by_code(publication: Publication, rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.take(pa.array(np.argsort(key_codes, kind="stable")))
 
 
-def _merge(publication: Publication, pieces: Sequence[Iterator[list[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
+def _merge(publication: Publication,
+           pieces: Sequence[Iterator[list[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
     """The rows of sorted pieces in the order of their key codes; a block of each piece is held."""
     blocks: dict[int, tuple[np.ndarray, pa.RecordBatch]] = {}
     waiting = list(range(len(pieces)))  # for their next block
@@ -227,7 +251,8 @@ def _merge(publication: Publication, pieces: Sequence[Iterator[list[pa.RecordBat
                 break
         if not blocks:
             return
-        border = min(key_codes[-1] for key_codes, _ in blocks.values())  # what comes later has no lower code
+        # what comes later has no lower code
+        border = min(key_codes[-1] for key_codes, _ in blocks.values())
         parts, waiting = [], []
         for i, (key_codes, block) in list(blocks.items()):
             count = int(np.searchsorted(key_codes, border, side="right"))

@@ -14,7 +14,8 @@ from semistream.keys import JoinKeys
 class MasterRelation(Protocol):
     """R, cut into partitions of at most d tuples; the disk buffer holds one of them.
 
-    A partition's key codes can be read without its payload, so that payload is fetched only where something matched.
+    A partition's key codes can be read without its payload, so that payload is fetched only where
+    something matched.
     """
 
     name: str
@@ -31,7 +32,8 @@ class MasterRelation(Protocol):
     bytes_read: int  # so far
 
     def with_partition(self, tuples: int) -> MasterRelation:
-        """The same R cut into partitions of about that many tuples (rounded to what the storage allows, at least one page)."""
+        """The same R cut into partitions of about that many tuples (rounded to what the storage
+        allows, at least one page)."""
         ...
 
     def read_codes(self, partition: int) -> np.ndarray:
@@ -47,12 +49,14 @@ class MasterRelation(Protocol):
         ...
 
     def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
-        """A hint that these columns of these partitions are read next, in this order, ``buffers`` of them at most; others that
-        were read ahead are dropped. Give it before the first of them is read."""
+        """A hint that these columns of these partitions are read next, in this order, ``buffers``
+        of them at most; others that were read ahead are dropped. Give it before the first of them
+        is read."""
         ...
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
-        """The partitions that may hold each key code, as ranges int32[n, 2] (first, last + 1); an empty range where none can.
+        """The partitions that may hold each key code, as ranges int32[n, 2] (first, last + 1); an
+        empty range where none can.
 
         The range is longer than one where a key's tuples cross a partition's border.
         """

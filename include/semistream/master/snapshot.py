@@ -9,8 +9,9 @@
                                                  bytes, checksum of the page, checksum of its codes; int64 the zone map's
                                                  checksum; int64[columns, pages] checksums of the columns of each page
 
-The codes lie apart from the payload so that a partition's codes are one read, whatever the payload's width. Checksums are XXH3;
-what is read is compared with them: whole pages with the page's, single columns with their own.
+The codes lie apart from the payload so that a partition's codes are one read, whatever the
+payload's width. Checksums are XXH3; what is read is compared with them: whole pages with the
+page's, single columns with their own.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ from semistream.errors import ConfigError, StateError
 from semistream.keys import JoinKeys, buckets, master_keys
 from semistream.published import ANEW, CURRENT, MANIFEST, current_version
 
-BUCKETS = 64  # divisible by the usual numbers of partitions; 64 runs are few enough to write at the same time
-# The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5, 10, 15, 16, 24 M tuples/s
-# at 256, 512, 1024, 2048, 4096 tuples a page.
+# divisible by the usual numbers of partitions; 64 runs are few enough to write at the same time
+BUCKETS = 64
+# The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5,
+# 10, 15, 16, 24 M tuples/s at 256, 512, 1024, 2048, 4096 tuples a page.
 PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
-PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64  # of wider rows, a page has fewer, so that a small memory still has some pages
+# of wider rows, a page has fewer, so that a small memory still has some pages
+PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
 SMALL_PAGES = 16  # that a small R has at least
 PAGES = 4000  # a larger R has larger pages, so that it has at least so many
 PARTITION_TUPLES = 8192
@@ -95,7 +98,8 @@ class Manifest:
         if values is None:
             raise StateError(f"{directory} holds no snapshot: there is no {MANIFEST}. {ANEW}")
         del values["exact"], values["key_types"]
-        return cls(**values | {"schema": decode_schema(values["schema"]), "key_columns": tuple(values["key_columns"]),
+        return cls(**values | {"schema": decode_schema(values["schema"]),
+                               "key_columns": tuple(values["key_columns"]),
                                "buckets": tuple(BucketInfo(**b) for b in values["buckets"])})
 
 
@@ -113,7 +117,9 @@ def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:
 
 def choose_page_tuples(rows: int, row_bytes: float) -> int:
     """Tuples of a page for an R of so many, of so many bytes each: a power of two."""
-    usual = min(PAGE_TUPLES, max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)), LEAST_PAGE_TUPLES))
+    usual = min(
+        PAGE_TUPLES, max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
+                         LEAST_PAGE_TUPLES))
     return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
 
 
@@ -123,17 +129,20 @@ def _power(number: float) -> int:
 
 
 class BucketWriter:
-    """Writes one bucket from rows that come in the order of their key codes. Its files appear whole, when it closes.
+    """Writes one bucket from rows that come in the order of their key codes. Its files appear
+    whole, when it closes.
 
-    Holds one page, and 40 bytes and 8 a column for each page written. A second writer of the bucket (a retried task) replaces the
-    first one's files.
+    Holds one page, and 40 bytes and 8 a column for each page written. A second writer of the bucket
+    (a retried task) replaces the first one's files.
     """
 
-    def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys, page_tuples: int = PAGE_TUPLES):
+    def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys,
+                 page_tuples: int = PAGE_TUPLES):
         self.directory, self.bucket, self.schema, self.keys, self.page_tuples = directory, bucket, schema, keys, page_tuples
         self._root = directory.parent  # in an error: the directory itself goes with it
         attempt = uuid.uuid4().hex
-        self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}" for s in ("arrow", "codes")}
+        self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}"
+                       for s in ("arrow", "codes")}
         self._sink = open(self._paths["arrow"], "wb")  # noqa: SIM115
         self._payload = pa.ipc.new_file(self._sink, schema)
         self._codes = open(self._paths["codes"], "wb")  # noqa: SIM115
@@ -153,8 +162,10 @@ class BucketWriter:
             batch, key_codes = batch.filter(pa.array(valid)), key_codes[valid]
         if not len(key_codes):
             return
-        if (self._last_code is not None and key_codes[0] < self._last_code) or (key_codes[1:] < key_codes[:-1]).any():
-            raise StateError(f"bucket {self.bucket}: rows must come in the order of their key codes")
+        if (self._last_code is not None
+            and key_codes[0] < self._last_code) or (key_codes[1:] < key_codes[:-1]).any():
+            raise StateError(
+                f"bucket {self.bucket}: rows must come in the order of their key codes")
         self._watch_duplicates(batch, key_codes)
         self._last_code = key_codes[-1]
         self._held.append((key_codes, batch))
@@ -173,7 +184,8 @@ class BucketWriter:
             self._write_pages(1)
         self._payload.close()
         zones = np.array(self._pages, np.int64).tobytes()
-        self._codes.write(zones + _signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True))
+        self._codes.write(zones + _signed(xxh3_64_intdigest(zones))
+                          .to_bytes(8, "little", signed=True))
         self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
         size = 0
         for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
@@ -195,9 +207,12 @@ class BucketWriter:
             [page] = table.slice(start, n).to_batches()
             self._payload.write_batch(page)
             written = page.serialize()  # as it is in the file
-            sums = [_signed(xxh3_64_intdigest(data)) for data in (written, key_codes[start:start + n].tobytes())]
-            self._pages.append((int(key_codes[start]), int(key_codes[start + n - 1]), self._sink.tell() - before + 8 * n, *sums))
-            self._columns.append([_column_checksum(c) for c in pa.ipc.read_record_batch(written, self.schema).columns])
+            sums = [_signed(xxh3_64_intdigest(data))
+                    for data in (written, key_codes[start:start + n].tobytes())]
+            self._pages.append((int(key_codes[start]), int(key_codes[start + n - 1]),
+                                self._sink.tell() - before + 8 * n, *sums))
+            self._columns.append([_column_checksum(c)
+                                  for c in pa.ipc.read_record_batch(written, self.schema).columns])
             start += n
         self._codes.write(key_codes[:start].tobytes())
         self._rows += start
@@ -247,25 +262,29 @@ def _column_checksum(column: pa.Array) -> int:
 class SnapshotRelation:
     """A ``MasterRelation`` over a version's directory, or over some of its buckets.
 
-    partition_tuples: how many tuples a partition should have; it becomes the largest number that whole pages give, at least
-    one page's. buckets: those that are read, default all; R_t and v_R are theirs. direct: read past the system's page cache
-    (O_DIRECT), for an R that is much larger than the machine's memory, and for measurements; one partition is then read ahead.
+    partition_tuples: how many tuples a partition should have; it becomes the largest number that
+    whole pages give, at least one page's. buckets: those that are read, default all; R_t and v_R
+    are theirs. direct: read past the system's page cache (O_DIRECT), for an R that is much larger
+    than the machine's memory, and for measurements; one partition is then read ahead.
     """
 
     _reading: ThreadPoolExecutor | None
     _ahead: dict[tuple[int, str, int, int], Future[pa.Buffer]]  # what is being read, by request
 
-    def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None,
-                 direct: bool = False):
+    def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES,
+                 buckets: Sequence[int] | None = None, direct: bool = False):
         self.directory, self.direct, self.buffers = Path(directory), direct, 2 if direct else 1
         self.manifest = Manifest.read(self.directory)
         self.name, self.version = self.manifest.name, self.manifest.version
         self.keys, self.schema = self.manifest.keys, self.manifest.schema
         infos = {b.bucket: b for b in self.manifest.buckets}
-        self.buckets = tuple(b for b in (range(self.manifest.bucket_count) if buckets is None else buckets) if infos[b].rows)
+        self.buckets = tuple(b for b in (range(self.manifest.bucket_count) if buckets is None
+                                         else buckets) if infos[b].rows)
         owned = [infos[b] for b in self.buckets]
         self.tuple_count = sum(b.rows for b in owned)
-        self.tuple_bytes = sum(b.bytes for b in owned) / self.tuple_count if self.tuple_count else self.manifest.tuple_bytes
+        self.tuple_bytes = sum(b.bytes
+                               for b
+                               in owned) / self.tuple_count if self.tuple_count else self.manifest.tuple_bytes
         self.unique = all(b.unique for b in owned)
         self._read_zones(owned)
         self._open_handles()
@@ -301,38 +320,48 @@ class SnapshotRelation:
             return [pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))]
         few = self._few(columns)
         pages = [page for segment in self._segments(partition)
-                 for page in (self._some_columns(*segment, columns) if few else self._all_columns(*segment, columns))]
-        return pages or [pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))]
+                 for page in (self._some_columns(*segment, columns) if few
+                              else self._all_columns(*segment, columns))]
+        return pages or [pa.RecordBatch.from_pylist([],
+                                                    pa.schema(
+                                                        [self.schema.field(c) for c in columns]))]
 
     def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
-        """Where reads are direct, read these in the background; else the system reads ahead by itself."""
+        """Where reads are direct, read these in the background; else the system reads ahead by
+        itself."""
         if not self.direct:
             return
         suffixes = ("codes",) if not columns or self._few(columns) else ("codes", "arrow")
         if self._reading is None:
             self._reading = ThreadPoolExecutor(1)
-        wanted = [self._request(s, x) for p in partitions[:self.buffers] for x in suffixes for s in self._segments(p)]
-        self._ahead = {r: self._ahead.get(r) or self._reading.submit(self._read, *r) for r in wanted}
+        wanted = [self._request(s, x) for p in partitions[:self.buffers] for x in suffixes
+                  for s in self._segments(p)]
+        self._ahead = {r: self._ahead.get(r) or self._reading.submit(self._read, *r)
+                       for r in wanted}
 
     def _few(self, columns: Sequence[str]) -> bool:
-        """Whether the columns are so few that reading them one by one is less than reading whole pages."""
+        """Whether the columns are so few that reading them one by one is less than reading whole
+        pages."""
         def width(names: Sequence[str]) -> int:
             types = [self.schema.field(n).type for n in names]
             return sum(max(t.bit_width // 8, 1) if is_fixed(t) else 16 for t in types)
 
         return 3 * width(columns) < width(self.schema.names)
 
-    def _all_columns(self, bucket: int, first: int, last: int, columns: list[str]) -> list[pa.RecordBatch]:
+    def _all_columns(self, bucket: int, first: int, last: int,
+                     columns: list[str]) -> list[pa.RecordBatch]:
         """Neighbouring pages with one read; the columns are views of what was read."""
         data = self._pread(*self._request((bucket, first, last), "arrow"))
         self.bytes_read += data.size
         at = self._offsets[bucket][first:last + 1] - self._offsets[bucket][first]
         self._compare(data, at.tolist(), self._page_sums, bucket, first, "arrow")
-        pages = (pa.ipc.read_record_batch(pa.ipc.read_message(data.slice(int(a), int(b - a))), self.schema)
+        pages = (pa.ipc.read_record_batch(pa.ipc.read_message(data.slice(int(a), int(b - a))),
+                                          self.schema)
                  for a, b in itertools.pairwise(at))
         return [page.select(columns) for page in pages]
 
-    def _some_columns(self, bucket: int, first: int, last: int, columns: list[str]) -> list[pa.RecordBatch]:
+    def _some_columns(self, bucket: int, first: int, last: int,
+                      columns: list[str]) -> list[pa.RecordBatch]:
         reader, sums = self._reader(bucket, tuple(columns))
         try:
             pages = [reader.get_batch(i).select(columns) for i in range(first, last)]
@@ -342,18 +371,22 @@ class SnapshotRelation:
         for i, page in enumerate(pages):
             if list(map(_column_checksum, page.columns)) != wanted[i]:
                 sums_file = bucket_file(self.directory, self.buckets[bucket], "codes")
-                raise self._damaged(bucket, "arrow", f"page {first + i}, or {sums_file} at its checksums")
+                raise self._damaged(bucket, "arrow",
+                                    f"page {first + i}, or {sums_file} at its checksums")
         self.bytes_read += sum(p.nbytes for p in pages)
         return pages
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
-        """The partitions that may hold each key code, int32[n, 2] as (first, last + 1); from memory."""
+        """The partitions that may hold each key code, int32[n, 2] as (first, last + 1); from
+        memory."""
         bucket = buckets(codes, self.keys.exact, self.manifest.bucket_count)
-        return _find(codes, self._owned[bucket], self._bucket_pages, self._first, self._last, self._page_partition)
+        return _find(codes, self._owned[bucket], self._bucket_pages, self._first, self._last,
+                     self._page_partition)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is open."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_files", "_readers", "_reading", "_ahead")}
+        return {k: v for k,
+                v in self.__dict__.items() if k not in ("_files", "_readers", "_reading", "_ahead")}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._open_handles()
@@ -381,8 +414,10 @@ class SnapshotRelation:
             except OSError as e:
                 raise StateError(f"{path} cannot be read: {e.strerror}. {ANEW}") from None
             zone = np.frombuffer(data[:len(data) // 8 * 8], np.int64)
-            if len(zone) <= ZONE * count or _signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]:
-                raise StateError(f"{path} is damaged at its zone map, or of an earlier version. {ANEW}")
+            if len(zone) <= ZONE * count or _signed(
+                xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]:
+                raise StateError(
+                    f"{path} is damaged at its zone map, or of an earlier version. {ANEW}")
             zones.append(zone[:-1].reshape(count, ZONE))
             rows += [p] * (count - 1) + [b.rows - p * (count - 1)]
             pages.append(pages[-1] + count)
@@ -391,13 +426,15 @@ class SnapshotRelation:
             np.ascontiguousarray(zone[:, i]) for i in range(ZONE))
         self._page_rows = np.array(rows, np.int64)
         self._bucket_pages, self._bucket_rows = np.array(pages, np.int64), [b.rows for b in owned]
-        ends = np.cumsum(self._page_bytes - 8 * self._page_rows)  # of the pages in the Arrow files, all buckets' in a row
+        # of the pages in the Arrow files, all buckets' in a row
+        ends = np.cumsum(self._page_bytes - 8 * self._page_rows)
         head = _head_bytes(self.schema)  # counted with a file's first page
         self._offsets = []
         for first, last in itertools.pairwise(pages):
             before = ends[first - 1] if first else 0
             self._offsets.append(np.concatenate([[head], ends[first:last] - before]))
-        self._owned = np.full(self.manifest.bucket_count, -1, np.int32)  # bucket -> place among the owned ones
+        # bucket -> place among the owned ones
+        self._owned = np.full(self.manifest.bucket_count, -1, np.int32)
         self._owned[list(self.buckets)] = np.arange(len(owned), dtype=np.int32)
 
     def _cut(self, partition_tuples: int) -> None:
@@ -413,25 +450,30 @@ class SnapshotRelation:
         self._cuts = cuts if len(cuts) > 1 else [0, 0]  # an empty R has one empty partition
         self.partition_count = len(self._cuts) - 1
         edges = np.array(self._cuts)
-        self._page_partition = np.repeat(np.arange(self.partition_count, dtype=np.int32), np.diff(edges))
+        self._page_partition = np.repeat(np.arange(self.partition_count, dtype=np.int32),
+                                         np.diff(edges))
         self.partition_tuples = int(np.diff(ends[edges]).max())
         most = int(np.diff(np.concatenate([[0], np.cumsum(self._page_bytes)])[edges]).max())
         self.partition_bytes = self.buffers * most
 
     def _segments(self, partition: int) -> Iterator[tuple[int, int, int]]:
-        """(place of the bucket, first page in it, last + 1) of the buckets that a partition runs over."""
+        """(place of the bucket, first page in it, last + 1) of the buckets that a partition runs
+        over."""
         page, end = self._cuts[partition], self._cuts[partition + 1]
         bucket = int(np.searchsorted(self._bucket_pages, page, "right")) - 1
         while page < end:
-            start, stop = int(self._bucket_pages[bucket]), min(end, int(self._bucket_pages[bucket + 1]))
+            start, stop = int(self._bucket_pages[bucket]), min(end,
+                                                               int(self._bucket_pages[bucket + 1]))
             yield bucket, page - start, stop - start
             page, bucket = stop, bucket + 1
 
     # ---- files
 
     def _open_handles(self) -> None:
-        self._files: dict[tuple[int, str], io.FileIO] = {}  # file objects: they close themselves with the relation
-        self._readers: dict[tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]] = {}
+        # file objects: they close themselves with the relation
+        self._files: dict[tuple[int, str], io.FileIO] = {}
+        self._readers: dict[tuple[int, tuple[str, ...]],
+                            tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]] = {}
         self._reading, self._ahead = None, {}
         self.bytes_read = 0
 
@@ -439,10 +481,12 @@ class SnapshotRelation:
         """What `_pread` is asked for a segment's codes, or its pages."""
         bucket, first, last = segment
         if suffix == "codes":
-            start, end = first * self.manifest.page_tuples, min(last * self.manifest.page_tuples, self._bucket_rows[bucket])
+            start, end = first * self.manifest.page_tuples, min(last * self.manifest.page_tuples,
+                                                                self._bucket_rows[bucket])
             return self.buckets[bucket], suffix, 8 * (end - start), 8 * start
         offsets = self._offsets[bucket]
-        return self.buckets[bucket], suffix, int(offsets[last] - offsets[first]), int(offsets[first])
+        return self.buckets[bucket], suffix, int(offsets[last]
+                                                 - offsets[first]), int(offsets[first])
 
     def _pread(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
         """So many bytes of a bucket's file; those that were read ahead, if they are."""
@@ -453,14 +497,16 @@ class SnapshotRelation:
         path = bucket_file(self.directory, bucket, suffix)
         if (bucket, suffix) not in self._files:
             try:
-                self._files[bucket, suffix] = io.FileIO(path, opener=_open_direct if self.direct else None)
+                self._files[bucket,
+                            suffix] = io.FileIO(path, opener=_open_direct if self.direct else None)
             except OSError as e:
                 raise StateError(f"{path} cannot be opened: {e.strerror}. {ANEW}") from None
         before = offset % SECTOR if self.direct else 0
         whole = -(-(before + length) // SECTOR) * SECTOR if self.direct else length
         data = pa.allocate_buffer(whole + (SECTOR if self.direct else 0))
         skip = -data.address % SECTOR if self.direct else 0
-        read = os.preadv(self._files[bucket, suffix].fileno(), [memoryview(data)[skip:skip + whole]], offset - before)
+        read = os.preadv(self._files[bucket, suffix].fileno(),
+                         [memoryview(data)[skip:skip + whole]], offset - before)
         if read < before + length:
             raise StateError(f"{path} is damaged: it ends too early. {ANEW}")
         return data.slice(skip + before, length)
@@ -472,8 +518,10 @@ class SnapshotRelation:
         self._compare(codes, at, self._codes_sums, bucket, first, "codes")
         return codes
 
-    def _compare(self, data: Any, at: list[int], sums: np.ndarray, bucket: int, first: int, suffix: str) -> None:
-        """Raises StateError where bytes at[i] to at[i + 1] are not what was written of page first + i."""
+    def _compare(self, data: Any, at: list[int], sums: np.ndarray, bucket: int, first: int,
+                 suffix: str) -> None:
+        """Raises StateError where bytes at[i] to at[i + 1] are not what was written of page first +
+        i."""
         view, place = memoryview(data).cast("B"), int(self._bucket_pages[bucket]) + first
         for i, wanted in enumerate(sums[place:place + len(at) - 1].tolist()):
             if _signed(xxh3_64_intdigest(view[at[i]:at[i + 1]])) != wanted:
@@ -483,8 +531,10 @@ class SnapshotRelation:
         path = bucket_file(self.directory, self.buckets[bucket], suffix)
         return StateError(f"{path} is damaged at {where}{f' ({why})' if why else ''}. {ANEW}")
 
-    def _reader(self, bucket: int, columns: tuple[str, ...]) -> tuple[pa.RecordBatchFileReader, np.ndarray]:
-        """A reader that reads these columns' bytes only, and their checksums, int64[columns, pages]."""
+    def _reader(self, bucket: int,
+                columns: tuple[str, ...]) -> tuple[pa.RecordBatchFileReader, np.ndarray]:
+        """A reader that reads these columns' bytes only, and their checksums, int64[columns,
+        pages]."""
         key = (bucket, columns)
         if key not in self._readers:
             file = pa.OSFile(str(bucket_file(self.directory, self.buckets[bucket], "arrow")))
@@ -504,7 +554,8 @@ class SnapshotRelation:
         out = np.empty((len(columns), pages), np.int64)
         for i, name in enumerate(columns):
             at = start + 8 * pages * self.schema.get_field_index(name)
-            out[i] = np.frombuffer(self._read(self.buckets[bucket], "codes", 8 * pages, at), np.int64)
+            out[i] = np.frombuffer(self._read(self.buckets[bucket], "codes", 8 * pages, at),
+                                   np.int64)
         return out
 
 
@@ -532,7 +583,8 @@ def is_fixed(kind: pa.DataType) -> bool:
 
 @njit(cache=True)
 def _find(codes, place, bucket_pages, first, last, page_partition):
-    """Partition ranges int32[n, 2] of key codes by binary search in the zone map of each one's bucket."""
+    """Partition ranges int32[n, 2] of key codes by binary search in the zone map of each one's
+    bucket."""
     out = np.zeros((len(codes), 2), np.int32)
     for i in range(len(codes)):
         if place[i] < 0:
@@ -554,11 +606,13 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
     return out
 
 
-def open_snapshot(root: str | Path, partition_tuples: int = PARTITION_TUPLES, buckets: Sequence[int] | None = None,
-                  direct: bool = False) -> SnapshotRelation:
-    """The current version of the master data under ``<root>`` = snapshots/<master>. Raises ConfigError where there is none."""
+def open_snapshot(root: str | Path, partition_tuples: int = PARTITION_TUPLES,
+                  buckets: Sequence[int] | None = None, direct: bool = False) -> SnapshotRelation:
+    """The current version of the master data under ``<root>`` = snapshots/<master>. Raises
+    ConfigError where there is none."""
     version = current_version(root)
     if version is None or not (Path(root) / version / MANIFEST).exists():
-        raise ConfigError("snapshot", "must have been published", str(Path(root) / (version or CURRENT)),
+        raise ConfigError("snapshot", "must have been published",
+                          str(Path(root) / (version or CURRENT)),
                           "Run `semistream snapshot`, or the DAG provision_master_data, first.")
     return SnapshotRelation(Path(root) / version, partition_tuples, buckets, direct)

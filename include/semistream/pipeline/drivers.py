@@ -1,7 +1,9 @@
-"""Spark drivers that outlive whoever started them: what was launched on a checkpoint, and whether it still lives.
+"""Spark drivers that outlive whoever started them: what was launched on a checkpoint, and whether
+it still lives.
 
-A launched driver is known by ``<checkpoint>/driver.json``. The checkpoint's lock, held by the driver while it runs, says that it
-lives, on whichever machine of a shared file system it is asked. Before the lock is taken the process itself is looked at.
+A launched driver is known by ``<checkpoint>/driver.json``. The checkpoint's lock, held by the
+driver while it runs, says that it lives, on whichever machine of a shared file system it is asked.
+Before the lock is taken the process itself is looked at.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ SILENCE = 60.0  # s without a sign of life after which a driver on another machi
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of a driver. pid: of the process started (spark-submit); started: its kernel start time, ticks."""
+    """One start of a driver. pid: of the process started (spark-submit); started: its kernel start
+    time, ticks."""
 
     pid: int
     started: int
@@ -44,19 +47,23 @@ def app_names(checkpoints: Path) -> list[str]:
     return sorted(path.parent.name for path in checkpoints.glob("*/status.json"))
 
 
-def launch(command: Sequence[str], checkpoint: Path, owner: str, environment: Mapping[str, str]) -> Launch:
+def launch(command: Sequence[str], checkpoint: Path, owner: str,
+           environment: Mapping[str, str]) -> Launch:
     """Start a driver in a session of its own, its output appended to ``<checkpoint>/driver.log``.
 
-    A stop that was requested of an earlier owner's driver is forgotten; one of the same owner's still holds.
+    A stop that was requested of an earlier owner's driver is forgotten; one of the same owner's
+    still holds.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     former = last_launch(checkpoint)
     if former is None or former.owner != owner:
         clear_stop(checkpoint)
     with open(checkpoint / "driver.log", "ab") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT,
                                    start_new_session=True, env={**os.environ, **environment})
-    record = Launch(process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner, time.time())
+    record = Launch(process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner,
+                    time.time())
     write_json(checkpoint / "driver.json", asdict(record))
     return record
 
@@ -82,7 +89,8 @@ def is_alive(checkpoint: Path, heartbeat: float = 0.0) -> bool:
 
 
 def ending(checkpoint: Path) -> tuple[str, str] | None:
-    """How the last launched driver ended: ("stopped", "") or ("failed", why); None while it lives."""
+    """How the last launched driver ended: ("stopped", "") or ("failed", why); None while it
+    lives."""
     status, record = read_status(checkpoint), last_launch(checkpoint)
     heartbeat = datetime.fromisoformat(status.heartbeat).timestamp() if status else 0.0
     if is_alive(checkpoint, heartbeat):
@@ -105,8 +113,9 @@ def progress(checkpoint: Path) -> str:
     status, record = read_status(checkpoint), last_launch(checkpoint)
     if status is None or not _speaks_of(status, record):
         return "the driver is starting"
-    return (f"{status.state}: batch {status.batch if status.batch is not None else '-'}, {status.rows_read:,} rows read, "
-            f"{status.matched:,} matched, {status.unmatched:,} unmatched, {status.waiting:,} waiting")
+    return (f"{status.state}: batch {status.batch if status.batch is not None else '-'}, "
+            f"{status.rows_read:,} rows read, {status.matched:,} matched, {status.unmatched:,} "
+            f"unmatched, {status.waiting:,} waiting")
 
 
 def is_locked(checkpoint: Path) -> bool:

@@ -40,8 +40,8 @@ class Side:
 
 @dataclass(frozen=True)
 class JoinSize:
-    """estimate: rows of the inner equijoin; bound: what it is off by at most, with probability ``confidence``, both rows;
-    memory_bytes: of both sketches; ns_per_key: inside the sketches."""
+    """estimate: rows of the inner equijoin; bound: what it is off by at most, with probability
+    ``confidence``, both rows; memory_bytes: of both sketches; ns_per_key: inside the sketches."""
 
     estimate: int
     bound: int
@@ -78,7 +78,8 @@ class _FileInput:
     def batches(self, columns: list[str]) -> Iterator[_Rows]:
         self.source.only(columns)
         for chunk in self.source.chunks():
-            yield _Rows(chunk.rows, len(chunk.rejected), self.source.bytes_done, self.source.bytes_total)
+            yield _Rows(chunk.rows, len(chunk.rejected), self.source.bytes_done,
+                        self.source.bytes_total)
 
 
 class _SnapshotInput:
@@ -101,7 +102,8 @@ class _TableInput:
     def __init__(self, url: str, name: str, stack: ExitStack):
         engine = connect(url)
         stack.callback(engine.dispose)
-        self.table, self.connection = existing_table(engine, name), stack.enter_context(engine.connect())
+        self.table, self.connection = existing_table(engine,
+                                                     name), stack.enter_context(engine.connect())
         self.schema = arrow_schema(self.table)
 
     def batches(self, columns: list[str]) -> Iterator[_Rows]:
@@ -111,7 +113,8 @@ class _TableInput:
             yield _Rows(rows, 0, done, None)
 
 
-def estimate_join_size(settings: JoinSizeSettings, places: Places, progress: Progress = silent) -> JoinSize:
+def estimate_join_size(settings: JoinSizeSettings, places: Places,
+                       progress: Progress = silent) -> JoinSize:
     """Read the keys of both sides, one after the other. Raises ConfigError for what cannot work."""
     begun, busy = time.perf_counter(), 0.0
     pairs = list(settings.on.items())
@@ -122,7 +125,8 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places, progress: Pro
         inputs = [_open(which, settings, places, stack) for which in ("left", "right")]
         kinds = _key_types(inputs, pairs)
         sides = []
-        for which, given, sketch, i in zip(("left", "right"), inputs, sketches, (0, 1), strict=True):
+        for which, given, sketch, i in zip(("left", "right"), inputs, sketches, (0, 1),
+                                           strict=True):
             columns = list(dict.fromkeys(pair[i] for pair in pairs))
             read = null_keys = rejected = 0
             for batch in given.batches(columns):
@@ -130,19 +134,23 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places, progress: Pro
                 before = time.perf_counter()
                 sketch.update(keys if valid.all() else keys[valid])
                 busy += time.perf_counter() - before
-                read, null_keys, rejected = read + len(keys), null_keys + int((~valid).sum()), rejected + batch.rejected
+                read, null_keys, rejected = read + len(keys), null_keys + int(
+                    (~valid).sum()), rejected + batch.rejected
                 progress(f"reading {'AB'[i]}", batch.done, batch.total)
             sides.append(Side(getattr(settings, which), read + rejected, null_keys, rejected))
-        notes = tuple(n for given in inputs if isinstance(given, _FileInput) for n in given.source.notes)
+        notes = tuple(n for given in inputs if isinstance(given, _FileInput)
+                      for n in given.source.notes)
     (left, right), (a, b) = sketches, sides
     found = left.join_size(right)
     keys_read = max(left.inserted + right.inserted, 1)
-    return JoinSize(min(max(round(found.value), 0), left.inserted * right.inserted), round(found.bound), 1 - FAILURE,
-                    settings.method, left.memory_bytes + right.memory_bytes, a, b, time.perf_counter() - begun,
-                    1e9 * busy / keys_read, notes)
+    return JoinSize(min(max(round(found.value), 0), left.inserted * right.inserted),
+                    round(found.bound), 1 - FAILURE,
+                    settings.method, left.memory_bytes + right.memory_bytes, a, b,
+                    time.perf_counter() - begun, 1e9 * busy / keys_read, notes)
 
 
-def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitStack) -> _FileInput | _SnapshotInput | _TableInput:
+def _open(which: str, settings: JoinSizeSettings, places: Places,
+          stack: ExitStack) -> _FileInput | _SnapshotInput | _TableInput:
     """Of a name that is a path and a table's, the path."""
     name, types = getattr(settings, which), getattr(settings, f"{which}_types")
     path = Path(name)
@@ -152,10 +160,12 @@ def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitSta
         try:
             return _TableInput(places.warehouse_url, name, stack)
         except ConfigError as e:
-            raise ConfigError(which, f"must be {INPUT}", name, e.remedy if e.parameter == "table" else str(e)) from None
+            raise ConfigError(which, f"must be {INPUT}", name,
+                              e.remedy if e.parameter == "table" else str(e)) from None
     if (path / CURRENT).exists():
         return _SnapshotInput(path, stack)
-    return _FileInput(open_source(which, path, types=types, null_values=settings.null_values, delimiter=settings.delimiter))
+    return _FileInput(open_source(which, path, types=types, null_values=settings.null_values,
+                                  delimiter=settings.delimiter))
 
 
 def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.DataType, ...]:
@@ -165,13 +175,16 @@ def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.Data
             names, other = [pair[i] for pair in pairs], inputs[1 - i].schema
             if not given.schema.names:  # JSON lines without a line
                 given.source.add_columns(names)
-            partner = {pair[i]: other.field(pair[1 - i]).type for pair in pairs if pair[1 - i] in other.names}
+            partner = {pair[i]: other.field(pair[1 - i]).type for pair in pairs
+                       if pair[1 - i] in other.names}
             given.source.settle({n: k for n, k in partner.items() if not pa.types.is_null(k)})
     left, right = (given.schema for given in inputs)
     try:
         return resolve_keys(left, right, pairs).types
     except ConfigError as e:
         if "type" in e.constraint:
-            raise ConfigError("on", e.constraint, e.value, "Name the type that both should have, for instance --left-types "
+            raise ConfigError("on", e.constraint, e.value,
+                              "Name the type that both should have, for instance --left-types "
                               f"{pairs[0][0]}=string --right-types {pairs[0][1]}=string.") from None
-        raise ConfigError("on", e.constraint.replace("the stream", "A").replace("the master", "B"), e.value, e.remedy) from None
+        raise ConfigError("on", e.constraint.replace("the stream", "A").replace("the master", "B"),
+                          e.value, e.remedy) from None

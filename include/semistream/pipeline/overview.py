@@ -1,7 +1,8 @@
-"""What the UI's page shows, whatever is there to be shown: apps by their status files, all else out of the warehouse.
+"""What the UI's page shows, whatever is there to be shown: apps by their status files, all else out
+of the warehouse.
 
-The warehouse is read by a thread of its own, once at a time however many look on. Who looks waits a moment for it; when it takes
-longer, or fails, what was read before is shown, with its age.
+The warehouse is read by a thread of its own, once at a time however many look on. Who looks waits a
+moment for it; when it takes longer, or fails, what was read before is shown, with its age.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class Overview:
         apps = [_app(places.checkpoints / name) for name in drivers.app_names(places.checkpoints)]
         shown = [app for app in apps if ended or app["alive"]]
         error, read = self._look(places)
-        return {"apps": shown, "ended": sum(not app["alive"] for app in apps), "error": error, "read": bool(read.at),
-                "age": round(time.monotonic() - read.at), "ledger": summary.ledger(read.totals.values(), read.proofs),
+        return {"apps": shown, "ended": sum(not app["alive"] for app in apps), "error": error,
+                "read": bool(read.at),
+                "age": round(time.monotonic() - read.at),
+                "ledger": summary.ledger(read.totals.values(), read.proofs),
                 "quality": read.quality, "tuning": read.tuning}
 
     def _look(self, places: Places) -> tuple[str, Reading]:
@@ -96,7 +99,8 @@ class Overview:
         url, before = places.warehouse_url, self._read
         engine = connect(url)
         if engine.dialect.name != "sqlite":
-            event.listen(engine, "do_connect", lambda _dialect, _record, _args, given: given.update(read_timeout=READ_SECONDS))
+            event.listen(engine, "do_connect", lambda _dialect, _record, _args,
+                         given: given.update(read_timeout=READ_SECONDS))
         try:
             if self._ready != url:
                 create_all(engine)
@@ -104,7 +108,8 @@ class Overview:
             with engine.connect() as connection:
                 totals = read_totals(connection, known=before.totals if before.url == url else None)
                 proofs = {app: read_proof(connection, app) for app in totals}
-                quality, tuning = summary.quality(connection, places), summary.sweeps(connection, places)
+                quality, tuning = summary.quality(connection,
+                                                  places), summary.sweeps(connection, places)
             self._ready = url
         finally:
             engine.dispose()
@@ -115,12 +120,15 @@ class Overview:
 def _app(checkpoint: Path) -> dict[str, Any]:
     """An app in its latest run."""
     end, status = drivers.ending(checkpoint), read_status(checkpoint)
-    shown = {"name": checkpoint.name, "alive": end is None, "stopping": stop_requested(checkpoint), "tone": "bad",
-             "error": "" if end is None else end[1]}
+    shown = {"name": checkpoint.name, "alive": end is None, "stopping": stop_requested(checkpoint),
+             "tone": "bad", "error": "" if end is None else end[1]}
     if status is None:
         return {**shown, "state": "unknown", "heartbeat": "",
-                "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it anew."}
-    state = status.state if end is None else end[0] if status.state in ("stopped", "failed") else "killed"
+                "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it "
+                         f"anew."}
+    state = status.state if end is None else end[
+        0] if status.state in ("stopped", "failed") else "killed"
     return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
-            "stopping": shown["stopping"] or state == "draining", "batch": "" if status.batch is None else status.batch,
+            "stopping": shown["stopping"] or state == "draining",
+            "batch": "" if status.batch is None else status.batch,
             "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat))}

@@ -8,8 +8,8 @@ from pydantic import ByteSize, Field
 
 from semistream.config import Bytes, Names, Pairs, Settings, Types
 
-INPUT = ("a CSV, JSON lines or Parquet file, a directory of such files, a published snapshot's directory, or a table of the "
-         "warehouse")
+INPUT = ("a CSV, JSON lines or Parquet file, a directory of such files, a published snapshot's "
+         "directory, or a table of the warehouse")
 
 
 class JoinSizeSettings(Settings):
@@ -18,12 +18,19 @@ class JoinSizeSettings(Settings):
     left: str = Field(description=f"A: {INPUT}")
     right: str = Field(description="B: an input likewise")
     on: Pairs = Field(description="Join columns: a name, or A=B; repeat it for a composite key")
-    method: Literal["skimmed", "agms"] = Field("skimmed", description="Kind of sketch: skimmed is far better where some keys are "
-                                                                      "frequent, agms a little where none is")
-    memory: Bytes = Field(ByteSize(64_000), description="Bytes that both sketches take together, for instance 64KB")
-    seed: int = Field(0, ge=0, description="Of the hash functions; another one gives another estimate of the same join")
-    left_types: Types = Field({}, description="Types of A's columns, COLUMN=TYPE, over those found in its file")
+    method: Literal["skimmed", "agms"] = Field("skimmed", description="Kind of sketch: skimmed is "
+                                                                      "far better where some keys "
+                                                                      "are frequent, agms a little "
+                                                                      "where none is")
+    memory: Bytes = Field(ByteSize(64_000), description="Bytes that both sketches take together, "
+                                                        "for instance 64KB")
+    seed: int = Field(0, ge=0, description="Of the hash functions; another one gives another "
+                                           "estimate of the same join")
+    left_types: Types = Field({}, description="Types of A's columns, COLUMN=TYPE, over those found "
+                                              "in its file")
     right_types: Types = Field({}, description="Types of B's columns, likewise")
-    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an empty cell, separated by commas")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV files; default: a comma, or a tab "
-                                                         "in .tsv")
+    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
+                                               "empty cell, separated by commas")
+    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
+                                                         "files; default: a comma, or a tab in "
+                                                         ".tsv")

@@ -43,12 +43,16 @@ def published(job: str, places: Places) -> dict[str, Any]:
     name = workloads.load_job(job, places).master.name
     manifest = read_manifest(places.snapshots / name)
     if manifest is None:
-        raise ConfigError("snapshot", "must have been published", str(places.snapshots / name), "Run `semistream snapshot`.")
-    return {"job": job, "master": name, "version": manifest["version"], "tuples": manifest["tuple_count"]}
+        raise ConfigError("snapshot", "must have been published", str(places.snapshots / name),
+                          "Run `semistream snapshot`.")
+    return {"job": job, "master": name, "version": manifest["version"],
+            "tuples": manifest["tuple_count"]}
 
 
-def load_settings(job: str, values: Mapping[str, Any], recommended: Iterable[Mapping[str, Any]] = ()) -> LoadSettings:
-    """The settings of a load from a filled-in form, whose other entries are not the app's. Raises ConfigError.
+def load_settings(job: str, values: Mapping[str, Any],
+                  recommended: Iterable[Mapping[str, Any]] = ()) -> LoadSettings:
+    """The settings of a load from a filled-in form, whose other entries are not the app's. Raises
+    ConfigError.
 
     recommended: what tuning sweeps gave, the newest first; looked at where the algorithm is auto.
     """
@@ -69,10 +73,12 @@ def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[di
     from semistream.tuning import sweep
     from semistream.tuning.settings import TuneSettings
 
-    return sweep.begin(TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run), places)
+    return sweep.begin(TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run),
+                       places)
 
 
-def sweep_app(point: Mapping[str, Any], run: str, places: Places) -> tuple[list[str], dict[str, str]]:
+def sweep_app(point: Mapping[str, Any], run: str,
+              places: Places) -> tuple[list[str], dict[str, str]]:
     """Arguments and environment of the Spark app that measures a point."""
     from semistream.tuning import sweep
 
@@ -99,42 +105,53 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
 
 
 def verify(app: str, places: Places, *, since_last: bool, sample: int) -> dict[str, Any]:
-    """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks and rows, when it is not.
+    """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks
+    and rows, when it is not.
 
-    since_last: only what no verification has proven yet; sample: how many facts and unmatched tuples are joined again.
+    since_last: only what no verification has proven yet; sample: how many facts and unmatched
+    tuples are joined again.
     """
     from semistream import quality
 
-    result = quality.verify(places.warehouse_url, app, since_last=since_last, reports_dir=places.reports,
-                            reports_kept=places.reports_kept, snapshots=places.snapshots, sample=sample)
+    result = quality.verify(places.warehouse_url, app, since_last=since_last,
+                            reports_dir=places.reports,
+                            reports_kept=places.reports_kept, snapshots=places.snapshots,
+                            sample=sample)
     if not result.success:
         raise quality.VerificationFailed(result)
-    return {"app": app, "checks": len(result.results), "report": str(result.report or ""), "text": result.describe()}
+    return {"app": app, "checks": len(result.results), "report": str(result.report or ""),
+            "text": result.describe()}
 
 
 def loaded_apps(places: Places) -> list[str]:
     """The apps that have committed anything."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        return list(connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
+        return list(
+            connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
 
 
 def rows_of(app: str, places: Places) -> dict[str, int]:
-    """How many rows of the warehouse's tables are an app's. Raises ConfigError where the app has loaded into Delta tables."""
+    """How many rows of the warehouse's tables are an app's. Raises ConfigError where the app has
+    loaded into Delta tables."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app)
 
 
-def reset(app: str, places: Places, checkpoint: Path | None = None, *, reports: bool = False) -> None:
-    """Take an app's rows, ledger, verifications and checkpoint away, so that its next start begins with an empty warehouse.
+def reset(app: str, places: Places, checkpoint: Path | None = None, *,
+          reports: bool = False) -> None:
+    """Take an app's rows, ledger, verifications and checkpoint away, so that its next start begins
+    with an empty warehouse.
 
-    The rows go in one transaction, the checkpoint after it; an app between the two refuses to start, and this ends it.
-    reports: the app's reports go, too. Raises ConfigError while the app runs, where it has loaded into Delta tables,
-    and for a directory that is no checkpoint.
+    The rows go in one transaction, the checkpoint after it; an app between the two refuses to
+    start, and this ends it. reports: the app's reports go, too. Raises ConfigError while the app
+    runs, where it has loaded into Delta tables, and for a directory that is no checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app
-    if checkpoint.is_dir() and any(checkpoint.iterdir()) and not (checkpoint / "status.json").exists():
-        raise ConfigError("checkpoint", "must be a load's directory, with its status.json", str(checkpoint), "Check it.")
+    if checkpoint.is_dir() and any(
+        checkpoint.iterdir()) and not (checkpoint / "status.json").exists():
+        raise ConfigError("checkpoint", "must be a load's directory, with its status.json",
+                          str(checkpoint), "Check it.")
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
             removal.remove_rows(connection, app)

@@ -1,4 +1,5 @@
-"""What the UI page, the console and ``make load`` tell of apps: totals, verifications, sweeps, the summary of a load."""
+"""What the UI page, the console and ``make load`` tell of apps: totals, verifications, sweeps, the
+summary of a load."""
 
 from __future__ import annotations
 
@@ -18,48 +19,65 @@ from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.proof import Proof, as_run, read_proof
-from semistream.warehouse.schema import load_batches, quality_runs, rejected_master, tuning_runs, unmatched
+from semistream.warehouse.schema import (
+    load_batches,
+    quality_runs,
+    rejected_master,
+    tuning_runs,
+    unmatched,
+)
 from semistream.warehouse.totals import Totals, read_totals
 
 SWEEPS = 5  # of tuning, the latest, that are shown
 
 
-def ledger(totals: Iterable[Totals], proofs: Mapping[str, Proof | None] | None = None) -> list[dict[str, Any]]:
-    """One entry per app: the totals of everything that it has committed, and what is proven of it."""
+def ledger(totals: Iterable[Totals],
+           proofs: Mapping[str, Proof | None] | None = None) -> list[dict[str, Any]]:
+    """One entry per app: the totals of everything that it has committed, and what is proven of
+    it."""
     rows = []
     for t in totals:
         proof = (proofs or {}).get(t.app)
-        rows.append({**asdict(t), "complete": str(proof or ""), "proven": proof is not None and proof.complete,
-                     "committed_at": minute(t.committed_at), "cache_share": _share(t.cache_hits, t.rows_read),
+        rows.append({**asdict(t), "complete": str(proof or ""),
+                     "proven": proof is not None and proof.complete,
+                     "committed_at": minute(t.committed_at),
+                     "cache_share": _share(t.cache_hits, t.rows_read),
                      "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}"})
     return rows
 
 
-def quality(connection: Connection, places: Places, app: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
+def quality(connection: Connection, places: Places, app: str | None = None,
+            limit: int = 20) -> list[dict[str, Any]]:
     """The latest verifications, newest first; ``report`` is relative to the reports' directory."""
     q = quality_runs.c
-    latest = select(quality_runs).where(q.app == app if app else true()).order_by(q.id.desc()).limit(limit)
+    latest = select(quality_runs).where(q.app == app if app
+                                        else true()).order_by(q.id.desc()).limit(limit)
     found = connection.execute(latest).all()
-    rows = [{**row._mapping, "batches": as_run(row).batches if row.to_batch is not None else ""} for row in found]
+    rows = [{**row._mapping, "batches": as_run(row).batches if row.to_batch is not None else ""}
+            for row in found]
     for row in rows:
-        row |= {"failed": json.loads(row["failed"]), "started_at": minute(row["started_at"]), "path": row["report"],
-                "report": _report(Path(row["report"]), places)}
+        row |= {"failed": json.loads(row["failed"]), "started_at": minute(row["started_at"]),
+                "path": row["report"], "report": _report(Path(row["report"]), places)}
     return rows
 
 
 def sweeps(connection: Connection, places: Places) -> list[dict[str, Any]]:
-    """The latest tuning sweeps, newest first, with what they recommend; ``report`` is relative to the reports' directory."""
+    """The latest tuning sweeps, newest first, with what they recommend; ``report`` is relative to
+    the reports' directory."""
     t = tuning_runs.c
     latest = select(t.sweep, func.max(t.job).label("job"), func.max(t.recorded_at).label("recorded_at"),
                     func.count().label("points"), func.count(case((t.state == "failed", 1))).label("failed")) \
         .group_by(t.sweep).order_by(func.max(t.recorded_at).desc()).limit(SWEEPS)
-    best = select(t.sweep, t.memory, t.algorithm, t.rate).where(t.recommended == 1).order_by(t.memory)
+    best = select(t.sweep, t.memory, t.algorithm,
+                  t.rate).where(t.recommended == 1).order_by(t.memory)
     rows = [dict(row) for row in connection.execute(latest).mappings()]
     recommended = connection.execute(best.where(t.sweep.in_([row["sweep"] for row in rows]))).all()
-    return [{**row, "recorded_at": minute(row["recorded_at"]), "job": row["job"] and Path(row["job"]).stem,
+    return [{**row, "recorded_at": minute(row["recorded_at"]),
+             "job": row["job"] and Path(row["job"]).stem,
              "best": [f"{_megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
                       for sweep, memory, algorithm, rate in recommended if sweep == row["sweep"]],
-             "report": _report(places.reports / "tuning" / f"{row['sweep']}.html", places)} for row in rows]
+             "report": _report(places.reports / "tuning" / f"{row['sweep']}.html", places)}
+            for row in rows]
 
 
 def _report(file: Path, places: Places) -> str:
@@ -69,39 +87,49 @@ def _report(file: Path, places: Places) -> str:
 
 
 def final_summary(app: str, places: Places) -> dict[str, Any]:
-    """The ledger's totals of an app, its unmatched tuples by reason, its last run, and its last verification."""
+    """The ledger's totals of an app, its unmatched tuples by reason, its last run, and its last
+    verification."""
     u = unmatched.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         mine = u.load_id.between(*app_loads(app_number(connection, app) or 0))
-        reasons = select(u.reason, func.count()).where(mine).group_by(u.reason).order_by(func.count().desc())
+        reasons = select(u.reason,
+                         func.count()).where(mine).group_by(u.reason).order_by(func.count().desc())
         by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
         total = ledger(read_totals(connection, app).values())
         of_master = rejected_master.c.master == _master_of(connection, app)
-        rejected = connection.scalar(select(func.count()).select_from(rejected_master).where(of_master)) or 0
+        rejected = connection.scalar(select(func.count()).select_from(rejected_master)
+                                     .where(of_master)) or 0
         latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
-    return {"app": app, "total": total[0] if total else {}, "reasons": by_reason, "rejected_master": rejected,
-            "run": run_summary(places.checkpoints / app), "complete": str(proof or "NO: nothing was committed"),
+    return {"app": app, "total": total[0] if total else {}, "reasons": by_reason,
+            "rejected_master": rejected,
+            "run": run_summary(places.checkpoints / app),
+            "complete": str(proof or "NO: nothing was committed"),
             "report": latest[0]["path"] if latest else ""}
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """This run beside everything that the app has ever committed."""
     run, total = summary["run"], summary["total"]
-    table = Table("", "this run", "in all", title=f"{summary['app']} → {total.get('fact_table', '')}", title_justify="left")
+    table = Table("", "this run", "in all", title=f"{summary['app']} → "
+                                                  f"{total.get('fact_table', '')}",
+                  title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
-    for label, key in (("rows read", "rows_read"), ("matched", "matched"), ("unmatched", "unmatched"), ("waiting", "waiting"),
+    for label, key in (("rows read", "rows_read"), ("matched", "matched"),
+                       ("unmatched", "unmatched"), ("waiting", "waiting"),
                        ("output rows", "output_rows")):
         table.add_row(label, f"{run[key]:,}", f"{total.get(key) or 0:,}")
         if key == "unmatched":
             for reason in summary["reasons"]:
-                table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}", f"{summary['reasons'][reason]:,}")
+                table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}",
+                              f"{summary['reasons'][reason]:,}")
     if summary["rejected_master"]:
         table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
     worked = bool(run["batches"])  # else there was nothing new
     memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
-    table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–", total.get("cache_share", ""))
+    table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–",
+                  total.get("cache_share", ""))
     table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))
     table.add_section()
     said, _, why = summary["complete"].partition(": ")

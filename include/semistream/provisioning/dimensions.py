@@ -1,4 +1,5 @@
-"""Master data into dimension tables: bulk into a staging table, then one set-based upsert that keeps surrogate keys."""
+"""Master data into dimension tables: bulk into a staging table, then one set-based upsert that
+keeps surrogate keys."""
 
 from __future__ import annotations
 
@@ -12,7 +13,19 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Column, Connection, Engine, MetaData, Row, Table, func, insert, or_, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    Row,
+    Table,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import mysql
 
 from semistream.config import Job, surrogate_key
@@ -39,7 +52,8 @@ from semistream.warehouse.types import KEY_CHARACTERS, sql_type, stored_schema
 
 @dataclass(frozen=True)
 class ProvisionResult:
-    """What became of the rows read: inserted + updated + unchanged + rejected = read. ``reasons`` counts the rejected ones."""
+    """What became of the rows read: inserted + updated + unchanged + rejected = read. ``reasons``
+    counts the rejected ones."""
 
     read: int
     inserted: int
@@ -49,12 +63,15 @@ class ProvisionResult:
     reasons: dict[str, int] = field(default_factory=dict)
 
 
-def provision(job: Job, engine: Engine, progress: Progress = silent, *, url: str | None = None) -> ProvisionResult:
-    """Upsert a job's master data into ``dim_<master>`` by business key; rows that are unchanged are not rewritten.
+def provision(job: Job, engine: Engine, progress: Progress = silent, *,
+              url: str | None = None) -> ProvisionResult:
+    """Upsert a job's master data into ``dim_<master>`` by business key; rows that are unchanged are
+    not rewritten.
 
-    url: the database of ``master.table``, if not the warehouse. A business key that comes twice: the last row counts. Rows that
-    cannot be taken are in ``rejected_master``, with the reason. One transaction. Raises ConfigError for master data that do not
-    fit the job or the table that is there.
+    url: the database of ``master.table``, if not the warehouse. A business key that comes twice:
+    the last row counts. Rows that cannot be taken are in ``rejected_master``, with the reason. One
+    transaction. Raises ConfigError for master data that do not fit the job or the table that is
+    there.
     """
     create_all(engine)
     name, keys = job.master.name, key_columns(job)
@@ -64,10 +81,13 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *, url: str
     schema = rows.schema
     dimension = ensure(engine, dimension_table(name, schema, keys, tuple(job.on.values())))
     with engine.begin() as connection:
-        staging = Table(f"stage_{name}", MetaData(), *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
-                                                               primary_key=f.name in keys, autoincrement=False) for f in schema],
+        staging = Table(f"stage_{name}", MetaData(),
+                        *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
+                                                               primary_key=f.name in keys,
+                                 autoincrement=False) for f in schema],
                         prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
-        _drop_staging(connection, staging)  # of a provisioning that failed: it belongs to the connection, not to the transaction
+        # of a provisioning that failed: it belongs to the connection, not to the transaction
+        _drop_staging(connection, staging)
         staging.create(connection)
         read, reasons, first = _stage(connection, staging, rows, job, progress)
         if sum(reasons.values()) > job.master.max_rejected * read:
@@ -78,9 +98,11 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *, url: str
         progress(f"upserting {dimension.name}", 0, staged)
         updated, inserted = _upsert(connection, staging, dimension, keys)
         progress(f"upserting {dimension.name}", staged, staged)
-        _record(connection, name, dimension, schema, keys, known is None or bool(updated or inserted))
+        _record(connection, name, dimension, schema, keys,
+                known is None or bool(updated or inserted))
         _drop_staging(connection, staging)
-    return ProvisionResult(read, inserted, updated, staged - inserted - updated, sum(reasons.values()), reasons)
+    return ProvisionResult(read, inserted, updated, staged - inserted - updated,
+                           sum(reasons.values()), reasons)
 
 
 def key_columns(job: Job) -> tuple[str, ...]:
@@ -94,9 +116,11 @@ class TooManyRejected(SemistreamError):
     def __init__(self, job: Job, read: int, reasons: dict[str, int], first: list[Rejected]):
         why = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
         rows = "".join(f"\n  {r.reason}: {r.detail} in {r.tuple[:200]}" for r in first)
-        super().__init__(f"{sum(reasons.values()):,} of {read:,} rows of {job.master.path or job.master.table} cannot be taken "
-                         f"({why}), and no more than {job.master.max_rejected:.4g} of them may be left out (max_rejected under "
-                         f"master: in the job). {dimension_name(job.master.name)} is as it was. The first:{rows}")
+        super().__init__(f"{sum(reasons.values()):,} of {read:,} rows of "
+                         f"{job.master.path or job.master.table} cannot be taken ({why}), and no "
+                         f"more than {job.master.max_rejected:.4g} of them may be left out "
+                         f"(max_rejected under master: in the job). "
+                         f"{dimension_name(job.master.name)} is as it was. The first:{rows}")
 
 
 class Rejected(NamedTuple):
@@ -119,11 +143,13 @@ class MasterRows:
 
 
 def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) -> MasterRows:
-    """The master data, checked against the job and against the columns ``known`` of before; those are their types."""
+    """The master data, checked against the job and against the columns ``known`` of before; those
+    are their types."""
     if job.master.path is not None:
         return _open_files(job, Path(job.master.path), known)
     if job.master.table is None:
-        raise ConfigError("master", "must have a path or a table", job.master.name, "Say where the master data come from.")
+        raise ConfigError("master", "must have a path or a table", job.master.name,
+                          "Say where the master data come from.")
     source = connect(url) if url else engine
     table = existing_table(source, job.master.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != surrogate_key(job.master.name)])
@@ -132,7 +158,8 @@ def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) ->
 
 
 def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
-    from semistream.files.source import JsonSource, open_source  # with numba, which readers of dimensions need not load
+    # with numba, which readers of dimensions need not load
+    from semistream.files.source import JsonSource, open_source
 
     source = open_source("master", path)
     source.settle({})
@@ -140,8 +167,9 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     source.read_as(schema)
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
         for chunk in source.chunks():
-            yield chunk.rows.select(schema.names), [Rejected("unparsable", f"{r.place}: {r.detail}", r.text)
-                                                    for r in chunk.rejected]
+            yield chunk.rows.select(
+                schema.names), [Rejected("unparsable", f"{r.place}: {r.detail}", r.text)
+                                for r in chunk.rejected]
 
     return MasterRows(schema, batches())
 
@@ -156,21 +184,25 @@ def _from_table(engine: Engine, table: Table, found: pa.Schema,
             yield rows, [Rejected("unparsable", why, _json(batch, i)) for i, why in wrong.items()]
 
 
-def _checked(job: Job, found: pa.Schema, known: pa.Schema | None, leave_out: bool = False) -> pa.Schema:
-    """The columns to store. leave_out: a column known that is not there is null, as keys are that JSON objects leave out."""
+def _checked(job: Job, found: pa.Schema, known: pa.Schema | None,
+             leave_out: bool = False) -> pa.Schema:
+    """The columns to store. leave_out: a column known that is not there is null, as keys are that
+    JSON objects leave out."""
     where = job.master.path or job.master.table
     different = set() if known is None else set(found.names) - set(known.names) if leave_out else \
         set(known.names) ^ set(found.names)
     if different:
-        raise ConfigError("master", f"must have the columns of {dimension_name(job.master.name)}", sorted(different),
-                          f"{where} and the table differ in them. Give the master data the table's columns, or the master "
-                          "another name in the job. A dimension made anew would give its surrogate keys to other tuples than "
-                          "those that the facts mean.")
+        raise ConfigError("master", f"must have the columns of {dimension_name(job.master.name)}",
+                          sorted(different),
+                          f"{where} and the table differ in them. Give the master data the table's "
+                          f"columns, or the master "
+                          "another name in the job. A dimension made anew would give its surrogate "
+                          "keys to other tuples than those that the facts mean.")
     schema = stored_schema(known or found)
     for column in (*key_columns(job), *job.on.values(), *job.columns):
         if column not in schema.names and column != surrogate_key(job.master.name):
-            raise ConfigError("on, columns, master.business_key", f"must name columns of {where}", column,
-                              f"It has: {', '.join(schema.names)}.")
+            raise ConfigError("on, columns, master.business_key", f"must name columns of {where}",
+                              column, f"It has: {', '.join(schema.names)}.")
     for column in (*key_columns(job), *job.on.values()):
         canonical_type(column, schema.field(column).type)
     return schema
@@ -178,7 +210,8 @@ def _checked(job: Job, found: pa.Schema, known: pa.Schema | None, leave_out: boo
 
 def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
            progress: Progress) -> tuple[int, dict[str, int], list[Rejected]]:
-    """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by reason, the first of them)."""
+    """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by
+    reason, the first of them)."""
     name, keys = job.master.name, key_columns(job)
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
     read, first = 0, list[Rejected]()
@@ -196,14 +229,16 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
     return read, reasons, first
 
 
-def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: tuple[str, ...]) -> tuple[pa.RecordBatch,
-                                                                                                         list[Rejected]]:
+def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...],
+               join_key: tuple[str, ...]) -> tuple[pa.RecordBatch,
+                                                   list[Rejected]]:
     """(rows whose keys can be stored, the others)."""
     reasons: dict[int, tuple[str, str]] = {}
     for column in dict.fromkeys((*join_key, *business_key)):
         values = batch.column(column)
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-            length = pc.utf8_length(values) if pa.types.is_string(values.type) else pc.binary_length(values)
+            length = pc.utf8_length(values) if pa.types.is_string(
+                values.type) else pc.binary_length(values)
             for i in pc.indices_nonzero(pc.greater(length, KEY_CHARACTERS)).to_pylist():
                 reasons[i] = "long_key", f"{column} has more than {KEY_CHARACTERS} characters"
         if column in business_key and values.null_count:
@@ -211,7 +246,8 @@ def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...], join_key: t
                 reasons[i] = "null_key", f"{column} is null"
     if not reasons:
         return batch, []
-    rejected = [Rejected(reason, detail, _json(batch, i)) for i, (reason, detail) in sorted(reasons.items())]
+    rejected = [Rejected(reason, detail, _json(batch, i)) for i,
+                (reason, detail) in sorted(reasons.items())]
     return batch.filter(pa.array([i not in reasons for i in range(batch.num_rows)])), rejected
 
 
@@ -222,21 +258,27 @@ def _json(rows: pa.RecordBatch, i: int) -> str:
 def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> None:
     if rejected:
         now = datetime.now(UTC).replace(tzinfo=None)
-        connection.execute(insert(rejected_master), [{"master": master, "reason": r.reason, "detail": r.detail, "tuple": r.tuple,
-                                                      "rejected_at": now} for r in rejected])
+        connection.execute(
+            insert(rejected_master),
+            [{"master": master, "reason": r.reason, "detail": r.detail, "tuple": r.tuple,
+              "rejected_at": now} for r in rejected])
 
 
-def _upsert(connection: Connection, staging: Table, dimension: Table, keys: tuple[str, ...]) -> tuple[int, int]:
+def _upsert(connection: Connection, staging: Table, dimension: Table,
+            keys: tuple[str, ...]) -> tuple[int, int]:
     """(rows updated, rows inserted)."""
     values = [c.name for c in staging.columns if c.name not in keys]
     same = [dimension.c[k] == staging.c[k] for k in keys]
     updated = 0
     if values:
         changed = or_(*[dimension.c[v].is_distinct_from(staging.c[v]) for v in values])
-        updated = connection.execute(update(dimension).values({v: staging.c[v] for v in values}).where(*same, changed)).rowcount
+        updated = connection.execute(update(dimension).values({v: staging.c[v] for v in values})
+                                     .where(*same, changed)).rowcount
     names = [c.name for c in staging.columns]
-    new = (select(*[staging.c[n] for n in names]).outerjoin(dimension, same[0] if len(same) == 1 else same[0] & _all(same[1:]))
-           .where(next(iter(dimension.primary_key)).is_(None)).order_by(*[staging.c[k] for k in keys]))
+    new = (select(*[staging.c[n] for n in names])
+           .outerjoin(dimension, same[0] if len(same) == 1 else same[0] & _all(same[1:]))
+           .where(next(iter(dimension.primary_key)).is_(None))
+           .order_by(*[staging.c[k] for k in keys]))
     return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
 
 
@@ -247,21 +289,28 @@ def _all(conditions: list[Any]) -> Any:
 
 def _drop_staging(connection: Connection, staging: Table) -> None:
     # "TEMPORARY": plain DROP TABLE commits MySQL's transaction.
-    what = "TEMPORARY TABLE IF EXISTS " if isinstance(connection.dialect, mysql.dialect) else "TABLE IF EXISTS temp."
-    connection.exec_driver_sql(f"DROP {what}{connection.dialect.identifier_preparer.format_table(staging)}")
+    what = "TEMPORARY TABLE IF EXISTS " if isinstance(connection.dialect,
+                                                      mysql.dialect) else "TABLE IF EXISTS temp."
+    connection.exec_driver_sql(
+        f"DROP {what}{connection.dialect.identifier_preparer.format_table(staging)}")
 
 
-def _record(connection: Connection, name: str, dimension: Table, schema: pa.Schema, keys: tuple[str, ...], changed: bool) -> None:
-    """The master's row in ``masters``. ``changes`` is a time, so that no two states of two warehouses have the same."""
+def _record(connection: Connection, name: str, dimension: Table, schema: pa.Schema,
+            keys: tuple[str, ...], changed: bool) -> None:
+    """The master's row in ``masters``. ``changes`` is a time, so that no two states of two
+    warehouses have the same."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
-    values: dict[str, Any] = {"table_name": dimension.name, "arrow_schema": encode_schema(pa.schema([sk, *schema])),
+    values: dict[str, Any] = {"table_name": dimension.name,
+                              "arrow_schema": encode_schema(pa.schema([sk, *schema])),
                               "business_key": json.dumps(keys),
                               "rows": select(func.count()).select_from(dimension).scalar_subquery(),
                               "provisioned_at": datetime.now(UTC).replace(tzinfo=None)}
     if changed:
         values["changes"] = time.time_ns()
-    if not connection.execute(update(masters).where(masters.c.name == name).values(values)).rowcount:
-        connection.execute(insert(masters).values({"changes": time.time_ns()} | values | {"name": name}))
+    if not connection.execute(update(masters).where(masters.c.name == name)
+                              .values(values)).rowcount:
+        connection.execute(insert(masters)
+                           .values({"changes": time.time_ns()} | values | {"name": name}))
 
 
 def _row(connection: Connection, name: str) -> Row[Any] | None:
@@ -286,7 +335,8 @@ class Dimension:
 
     def source(self, engine: Engine) -> dict[str, Any]:
         """What a snapshot's manifest says of where it came from."""
-        return {"warehouse": engine.url.render_as_string(hide_password=True), "table": self.table.name, "changes": self.changes}
+        return {"warehouse": engine.url.render_as_string(hide_password=True),
+                "table": self.table.name, "changes": self.changes}
 
 
 def open_dimension(engine: Engine, master: str) -> Dimension:
@@ -295,8 +345,10 @@ def open_dimension(engine: Engine, master: str) -> Dimension:
     with engine.connect() as connection:
         row = _row(connection, master)
     if row is None:
-        raise ConfigError("master", "must have been provisioned", master, "Run `semistream provision` first.")
-    return Dimension(existing_table(engine, row.table_name), decode_schema(row.arrow_schema), row.rows, row.changes)
+        raise ConfigError("master", "must have been provisioned", master,
+                          "Run `semistream provision` first.")
+    return Dimension(existing_table(engine, row.table_name), decode_schema(row.arrow_schema),
+                     row.rows, row.changes)
 
 
 def read_dimension(connection: Connection, dimension: Dimension, keys_from: int | None = None,
@@ -309,10 +361,12 @@ def read_dimension(connection: Connection, dimension: Dimension, keys_from: int 
     yield from fetch(connection, query, dimension.schema)
 
 
-def needs_publishing(engine: Engine, dimension: Dimension, root: Path, key_columns: tuple[str, ...]) -> bool:
+def needs_publishing(engine: Engine, dimension: Dimension, root: Path,
+                     key_columns: tuple[str, ...]) -> bool:
     """Whether the current snapshot under ``root`` is not the dimension as it is now."""
     current = current_manifest(root)
-    return current is None or (current.source, current.key_columns) != (dimension.source(engine), key_columns)
+    return current is None or (current.source,
+                               current.key_columns) != (dimension.source(engine), key_columns)
 
 
 def check_unchanged(engine: Engine, master: str, dimension: Dimension) -> None:
@@ -321,8 +375,10 @@ def check_unchanged(engine: Engine, master: str, dimension: Dimension) -> None:
         raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
 
 
-def publish(job: Job, engine: Engine, snapshots: Path, progress: Progress = silent) -> tuple[Manifest, bool]:
-    """(the current snapshot of a job's dimension, whether it is new): a version is published only if something changed."""
+def publish(job: Job, engine: Engine, snapshots: Path,
+            progress: Progress = silent) -> tuple[Manifest, bool]:
+    """(the current snapshot of a job's dimension, whether it is new): a version is published only
+    if something changed."""
     name, keys = job.master.name, tuple(job.on.values())
     dimension, root = open_dimension(engine, name), snapshots / name
     if not needs_publishing(engine, dimension, root, keys):
@@ -341,4 +397,5 @@ def publish(job: Job, engine: Engine, snapshots: Path, progress: Progress = sile
             yield from read_dimension(connection, dimension)
         check_unchanged(engine, name, dimension)
 
-    return publish_snapshot(batches(), dimension.schema, root, name, keys, source=dimension.source(engine), progress=count), True
+    return publish_snapshot(batches(), dimension.schema, root, name, keys,
+                            source=dimension.source(engine), progress=count), True

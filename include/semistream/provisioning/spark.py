@@ -1,6 +1,7 @@
 """Publishing a master snapshot on Spark: read, hash and sort in parallel, a task a bucket writes.
 
-Spark sorts within its own memory and spills; the tasks' Python processes hold a batch and a page. So R's size bounds nothing.
+Spark sorts within its own memory and spills; the tasks' Python processes hold a batch and a page.
+So R's size bounds nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,20 @@ from semistream.config import Job, Places, Settings
 from semistream.keys import JoinKeys
 from semistream.keys_spark import bucket_expression, order_expression
 from semistream.master.publish import Publication
-from semistream.master.snapshot import BUCKETS, BucketInfo, BucketWriter, Manifest, choose_page_tuples
-from semistream.provisioning.dimensions import Dimension, check_unchanged, needs_publishing, open_dimension, read_dimension
+from semistream.master.snapshot import (
+    BUCKETS,
+    BucketInfo,
+    BucketWriter,
+    Manifest,
+    choose_page_tuples,
+)
+from semistream.provisioning.dimensions import (
+    Dimension,
+    check_unchanged,
+    needs_publishing,
+    open_dimension,
+    read_dimension,
+)
 from semistream.warehouse.connect import connect
 
 RANGE_ROWS = 250_000  # read by one task
@@ -34,14 +47,19 @@ WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigi
 class PublishSettings(Settings):
     """What the publishing app is told."""
 
-    job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the path of a YAML file")
-    buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, the most partitions of a load")
-    page_tuples: int = Field(0, ge=0, le=1_000_000, description="Tuples of a page, the least read at once; 0: by R")
-    force: bool = Field(False, description="Publish a version even if nothing has changed since the current one")
+    job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the "
+                                 "path of a YAML file")
+    buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, "
+                                                             "the most partitions of a load")
+    page_tuples: int = Field(0, ge=0, le=1_000_000, description="Tuples of a page, the least read "
+                                                                "at once; 0: by R")
+    force: bool = Field(False, description="Publish a version even if nothing has changed since "
+                                           "the current one")
 
 
 class Publish:
-    """One publishing: what is read, and where it goes. Raises ConfigError before any session is opened."""
+    """One publishing: what is read, and where it goes. Raises ConfigError before any session is
+    opened."""
 
     def __init__(self, settings: PublishSettings, job: Job, places: Places):
         self.settings, self.name, self.key_columns = settings, job.master.name, tuple(job.on.values())
@@ -51,12 +69,14 @@ class Publish:
 
     @property
     def needed(self) -> bool:
-        return self.settings.force or needs_publishing(self.engine, self.dimension, self.root, self.key_columns)
+        return self.settings.force or needs_publishing(self.engine, self.dimension, self.root,
+                                                       self.key_columns)
 
     def run(self, spark: SparkSession) -> Manifest:
         """Write the new version and make it the current one."""
         publication = Publication(self.root, self.name, self.dimension.schema, self.key_columns,
-                                  source=self.dimension.source(self.engine), bucket_count=self.settings.buckets,
+                                  source=self.dimension.source(self.engine),
+                                  bucket_count=self.settings.buckets,
                                   page_tuples=self.settings.page_tuples or self._page_tuples())
         with publication:
             infos = write_buckets(read_table(spark, self.url, self.dimension), publication)
@@ -65,10 +85,13 @@ class Publish:
 
     def _page_tuples(self) -> int:
         with self.engine.connect() as connection:
-            low = connection.execute(select(func.min(self.dimension.table.c[self.dimension.schema.names[0]]))).scalar() or 0
+            low = connection.execute(
+                select(
+                    func.min(self.dimension.table.c[self.dimension.schema.names[0]]))).scalar() or 0
             found = list(read_dimension(connection, self.dimension, low, low + SAMPLE))
         rows = sum(batch.num_rows for batch in found)
-        return choose_page_tuples(self.dimension.rows, sum(batch.nbytes for batch in found) / max(rows, 1))
+        return choose_page_tuples(self.dimension.rows,
+                                  sum(batch.nbytes for batch in found) / max(rows, 1))
 
 
 def read_table(spark: SparkSession, url: str, dimension: Dimension) -> DataFrame:
@@ -87,15 +110,18 @@ def read_table(spark: SparkSession, url: str, dimension: Dimension) -> DataFrame
         with source.connect() as connection:
             for batch in batches:
                 for i in batch.column(0).to_pylist():
-                    for rows in read_dimension(connection, dimension, low + i * step, low + (i + 1) * step):
+                    for rows in read_dimension(connection, dimension, low + i * step,
+                                               low + (i + 1) * step):
                         yield to_spark(rows)
         source.dispose()
 
-    return spark.range(0, tasks, 1, tasks).mapInArrow(read, from_arrow_schema(spark_schema(dimension.schema)))
+    return spark.range(0, tasks, 1,
+                       tasks).mapInArrow(read, from_arrow_schema(spark_schema(dimension.schema)))
 
 
 def write_buckets(rows: DataFrame, publication: Publication) -> list[BucketInfo]:
-    """Hash and sort the rows and write each bucket in one task, into a directory that driver and executors share."""
+    """Hash and sort the rows and write each bucket in one task, into a directory that driver and
+    executors share."""
     keys, count = publication.keys, publication.bucket_count
     ordered = (rows.withColumn(BUCKET, bucket_expression(keys.master, keys.types, count))
                .repartitionById(count, F.col(BUCKET))
@@ -105,7 +131,8 @@ def write_buckets(rows: DataFrame, publication: Publication) -> list[BucketInfo]
 
 
 def bucket_writer(directory: Path, schema: pa.Schema, keys: JoinKeys,
-                  page_tuples: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+                  page_tuples: int) -> Callable[[Iterator[pa.RecordBatch]],
+                                                Iterator[pa.RecordBatch]]:
     """What a task does with its rows, which come sorted by bucket and key code."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,14 +164,16 @@ def _written(writer: BucketWriter) -> pa.RecordBatch:
     info = asdict(writer.close())
     return pa.record_batch({"bucket": pa.array([info["bucket"]], pa.int32())}
                            | {n: pa.array([info[n]], pa.int64()) for n in ("rows", "bytes")}
-                           | {"unique": pa.array([info["unique"]]), "null_keys": pa.array([info["null_keys"]], pa.int64())})
+                           | {"unique": pa.array([info["unique"]]),
+                              "null_keys": pa.array([info["null_keys"]], pa.int64())})
 
 
 # ---- columns on their way through Spark: times of day as microseconds
 
 
 def spark_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, pa.int64()) if pa.types.is_time(f.type) else pa.field(f.name, f.type) for f in schema])
+    return pa.schema([pa.field(f.name, pa.int64()) if pa.types.is_time(f.type)
+                      else pa.field(f.name, f.type) for f in schema])
 
 
 def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:

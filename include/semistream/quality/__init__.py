@@ -1,4 +1,5 @@
-"""Proof that everything arrived: Great Expectations over the warehouse, and a report that a person can read.
+"""Proof that everything arrived: Great Expectations over the warehouse, and a report that a person
+can read.
 
 Great Expectations takes seconds to import: it is, only when ``verify`` runs.
 """

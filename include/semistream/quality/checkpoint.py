@@ -1,6 +1,8 @@
-"""One Great Expectations checkpoint run over the warehouse's own connection, and its page of the Data Docs.
+"""One Great Expectations checkpoint run over the warehouse's own connection, and its page of the
+Data Docs.
 
-The context lives in memory: only validation results and the HTML pages go to disk, and none of them has the connection string.
+The context lives in memory: only validation results and the HTML pages go to disk, and none of them
+has the connection string.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ DOCS = "semistream.quality.docs"
 PAGES, RESULTS = "validations", "results"  # a page without a result is taken out of the index
 
 
-def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], summary: dict[str, Any], reports: Path,
+def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
+                   summary: dict[str, Any], reports: Path,
                    kept: int) -> tuple[bool, list[dict[str, Any]], Path]:
-    """Whether all checks hold; per check {name, title, success, count, rows, error}; the report's page.
+    """Whether all checks hold; per check {name, title, success, count, rows, error}; the report's
+    page.
 
-    asset: the table that the validation is filed under; name: of the suite; summary: shown above the checks in the report; kept:
-    so many reports of the suite stay, this one among them.
+    asset: the table that the validation is filed under; name: of the suite; summary: shown above
+    the checks in the report; kept: so many reports of the suite stay, this one among them.
     """
     _prune(reports, name, kept - 1)
     context = _context(reports)
@@ -42,26 +46,34 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check], sum
     from semistream.quality.expectations import ExpectQueryToFindNoRows
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # there is no MySQL kind of this, so that SQLite's would be a second path
+        # there is no MySQL kind of this, so that SQLite's would be a second path
+        warnings.simplefilter("ignore")
         datasource = context.data_sources.add_sql("warehouse", connection_string=url)
     engine = datasource.get_engine()
-    batch = datasource.add_table_asset(asset, table_name=asset).add_batch_definition_whole_table("whole")
+    batch = datasource.add_table_asset(asset,
+                                       table_name=asset).add_batch_definition_whole_table("whole")
     suite = context.suites.add(gx.ExpectationSuite(name=name))
     suite.expectations = [
-        ExpectQueryToFindNoRows(query=c.sql(engine.dialect), description=c.title, notes=c.explanation,
-                                meta={"check": c.name} | ({"run": summary} if i == 0 else {})) for i, c in enumerate(checks)]
+        ExpectQueryToFindNoRows(query=c.sql(engine.dialect), description=c.title,
+                                notes=c.explanation,
+                                meta={"check": c.name} | ({"run": summary} if i == 0 else {}))
+        for i, c in enumerate(checks)]
     suite.save()
-    validation = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
+    validation = context.validation_definitions.add(
+        gx.ValidationDefinition(name=name, data=batch, suite=suite))
     checkpoint = context.checkpoints.add(gx.Checkpoint(
-        name=name, validation_definitions=[validation], actions=[UpdateDataDocsAction(name="docs")], result_format="COMPLETE"))
+        name=name, validation_definitions=[validation], actions=[UpdateDataDocsAction(name="docs")],
+        result_format="COMPLETE"))
     try:
-        done = checkpoint.run(run_id=RunIdentifier(run_name=summary["run"], run_time=datetime.now(UTC)))
+        done = checkpoint.run(
+            run_id=RunIdentifier(run_name=summary["run"], run_time=datetime.now(UTC)))
     finally:
         engine.dispose()
     identifier, result = next(iter(done.run_results.items()))
     page = _page(context, identifier)
     if page is None or not page.is_file():  # GX logs what a renderer raises, and goes on
-        raise SemistreamError(f"The report of {name} was not written below {reports}; see the log of great_expectations.")
+        raise SemistreamError(f"The report of {name} was not written below {reports}; see the log "
+                              f"of great_expectations.")
     return bool(result.success), [read_result(r) for r in result.results], page
 
 
@@ -70,14 +82,16 @@ def discard(page: Path, reports: Path) -> None:
     result = reports / RESULTS / page.relative_to(reports / PAGES).with_suffix(".json")
     for file in (page, result):
         file.unlink(missing_ok=True)
-        for directory in file.parents[:2]:  # of its time, and of the batches, when it was their last one
+        # of its time, and of the batches, when it was their last one
+        for directory in file.parents[:2]:
             with suppress(OSError):
                 directory.rmdir()
 
 
 def _prune(reports: Path, suite: str, kept: int) -> None:
     """Remove all but the latest reports of a suite."""
-    pages = sorted((reports / PAGES / Path(*suite.split("."))).glob("*/*/*.html"), key=lambda page: page.parent.name)
+    pages = sorted((reports / PAGES / Path(*suite.split("."))).glob("*/*/*.html"),
+                   key=lambda page: page.parent.name)
     for page in pages[:max(0, len(pages) - kept)]:
         discard(page, reports)
 
@@ -85,11 +99,15 @@ def _prune(reports: Path, suite: str, kept: int) -> None:
 def read_result(result: Any) -> dict[str, Any]:
     """What a report says of one expectation."""
     config, found = result.expectation_config, result.result or {}
-    details = found.get("details", {})  # columns and rows apart: the store sorts the keys of mappings
+    # columns and rows apart: the store sorts the keys of mappings
+    details = found.get("details", {})
     errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
-    return {"name": (config.meta or {}).get("check", config.type), "title": config.description, "explanation": config.notes,
-            "success": bool(result.success), "count": found.get("observed_value", 0), "query": config.kwargs.get("query", ""),
-            "rows": [dict(zip(details.get("columns", []), r, strict=True)) for r in details.get("unexpected_rows", [])],
+    return {"name": (config.meta or {}).get("check", config.type), "title": config.description,
+            "explanation": config.notes,
+            "success": bool(result.success), "count": found.get("observed_value", 0),
+            "query": config.kwargs.get("query", ""),
+            "rows": [dict(zip(details.get("columns", []), r, strict=True))
+                     for r in details.get("unexpected_rows", [])],
             "error": errors[0] if errors else None}
 
 
@@ -111,16 +129,20 @@ def _context(reports: Path) -> EphemeralDataContext:
             ProgressBarsConfig,
         )
     defaults = InMemoryStoreBackendDefaults()
-    defaults.stores[defaults.validation_results_store_name]["store_backend"] = _files(reports / RESULTS)
+    defaults.stores[
+        defaults.validation_results_store_name]["store_backend"] = _files(reports / RESULTS)
     index = {"class_name": "DefaultSiteIndexBuilder", "validation_results_limit": RUNS_KEPT,
              "renderer": _ours("RunsRenderer"), "view": _ours("RunsView")}
-    section = {"class_name": "DefaultSiteSectionBuilder", "source_store_name": defaults.validation_results_store_name,
+    section = {"class_name": "DefaultSiteSectionBuilder",
+               "source_store_name": defaults.validation_results_store_name,
                "renderer": _ours("ReportRenderer"), "view": _ours("ReportView")}
     sections = {"validations": section, "expectations": "None", "profiling": "None"}
-    site = {**_ours("Site"), "show_how_to_buttons": False, "store_backend": _files(reports), "site_index_builder": index,
-            "site_section_builders": sections}
-    config = DataContextConfig(store_backend_defaults=defaults, data_docs_sites={SITE: site}, analytics_enabled=False,
-                               progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False))
+    site = {**_ours("Site"), "show_how_to_buttons": False, "store_backend": _files(reports),
+            "site_index_builder": index, "site_section_builders": sections}
+    config = DataContextConfig(store_backend_defaults=defaults, data_docs_sites={SITE: site},
+                               analytics_enabled=False,
+                               progress_bars=ProgressBarsConfig(globally=False,
+                                                                metric_calculations=False))
     return gx.get_context(mode="ephemeral", project_config=config)
 
 
@@ -129,11 +151,13 @@ def _ours(class_name: str) -> dict[str, str]:
 
 
 def _files(directory: Path) -> dict[str, Any]:
-    return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(directory.absolute())}
+    return {"class_name": "TupleFilesystemStoreBackend",
+            "base_directory": str(directory.absolute())}
 
 
 def _page(context: EphemeralDataContext, identifier: Any) -> Path | None:
     from urllib.parse import unquote, urlparse
 
     sites = context.get_docs_sites_urls(resource_identifier=identifier, site_names=[SITE])
-    return Path(unquote(urlparse(sites[0]["site_url"]).path)) if sites and sites[0]["site_url"] else None
+    return Path(
+        unquote(urlparse(sites[0]["site_url"]).path)) if sites and sites[0]["site_url"] else None

@@ -1,6 +1,7 @@
 """Data Docs that a person reads, without a network: GX builds the site, these render its pages.
 
-GX's own pages need a dozen scripts and stylesheets from the network. Ours have one stylesheet, inline, and no script.
+GX's own pages need a dozen scripts and stylesheets from the network. Ours have one stylesheet,
+inline, and no script.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ class ReportRenderer:
         checks = [read_result(r) for r in result.results]
         metas = [r.expectation_config.meta or {} for r in result.results]
         run: dict[str, Any] = next((m["run"] for m in metas if "run" in m), {})
-        return {"run": run, "success": bool(result.success), "checks": sorted(checks, key=lambda c: c["success"]),
+        return {"run": run, "success": bool(result.success),
+                "checks": sorted(checks, key=lambda c: c["success"]),
                 "failed": sum(not c["success"] for c in checks), "asset": result.asset_name,
-                "time": _time(result.meta["validation_time"]), "home": "../" * 4 + "index.html", "rows_shown": ROWS_SHOWN}
+                "time": _time(result.meta["validation_time"]), "home": "../" * 4 + "index.html",
+                "rows_shown": ROWS_SHOWN}
 
 
 class RunsRenderer:
@@ -47,9 +50,12 @@ class RunsRenderer:
         pass
 
     def render(self, links: dict[str, Any]) -> dict[str, Any]:
-        runs = sorted(links.get("validations_links", []), key=lambda r: str(r["run_time"]), reverse=True)
-        return {"runs": [{"name": r["run_name"], "suite": r["expectation_suite_name"], "asset": r["asset_name"],
-                          "success": r["validation_success"], "time": _time(r["run_time"]), "path": r["filepath"]} for r in runs]}
+        runs = sorted(links.get("validations_links", []), key=lambda r: str(r["run_time"]),
+                      reverse=True)
+        return {"runs": [{"name": r["run_name"], "suite": r["expectation_suite_name"],
+                          "asset": r["asset_name"],
+                          "success": r["validation_success"], "time": _time(r["run_time"]),
+                          "path": r["filepath"]} for r in runs]}
 
 
 class _View:
@@ -72,9 +78,11 @@ class RunsView(_View):
 
 @cache
 def _templates() -> Environment:
-    environment = Environment(loader=PackageLoader("semistream.quality"), autoescape=select_autoescape(["html"]),
+    environment = Environment(loader=PackageLoader("semistream.quality"),
+                              autoescape=select_autoescape(["html"]),
                               trim_blocks=True, lstrip_blocks=True)
-    environment.filters["number"] = lambda v: f"{v:,}" if isinstance(v, (int, float)) and not isinstance(v, bool) else v
+    environment.filters["number"] = lambda v: f"{v:,}" if isinstance(
+        v, (int, float)) and not isinstance(v, bool) else v
     environment.filters["cell"] = lambda v: "NULL" if v is None else v
     environment.filters["words"] = lambda v: str(v).replace("-", " ")
     environment.filters["label"] = lambda v: str(v).replace("_", " ")

@@ -1,7 +1,9 @@
-"""What Great Expectations needs to run our checks: an expectation that a query finds no rows, and the metric that runs it.
+"""What Great Expectations needs to run our checks: an expectation that a query finds no rows, and
+the metric that runs it.
 
-GX's own UnexpectedRowsExpectation runs its query twice, keeps at most 200 rows without saying so, and takes braces in the SQL for
-placeholders. This one runs the query once, counts all its rows and keeps the first ROWS_SHOWN for the report.
+GX's own UnexpectedRowsExpectation runs its query twice, keeps at most 200 rows without saying so,
+and takes braces in the SQL for placeholders. This one runs the query once, counts all its rows and
+keeps the first ROWS_SHOWN for the report.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from semistream.quality.checks import ROWS_SHOWN
 
 
 class FoundRows(QueryMetricProvider):
-    """{"count": all rows that the query gives, "columns": their names, "rows": the first ROWS_SHOWN as lists}."""
+    """{"count": all rows that the query gives, "columns": their names, "rows": the first ROWS_SHOWN
+    as lists}."""
 
     metric_name = "semistream.found_rows"
     value_keys = ("query",)
 
     @metric_value(engine=SqlAlchemyExecutionEngine)
-    def _sqlalchemy(cls, execution_engine: SqlAlchemyExecutionEngine, metric_domain_kwargs: dict[str, Any],
+    def _sqlalchemy(cls, execution_engine: SqlAlchemyExecutionEngine,
+                    metric_domain_kwargs: dict[str, Any],
                     metric_value_kwargs: dict[str, Any], metrics: dict[str, Any],
                     runtime_configuration: dict[str, Any]) -> dict[str, Any]:
         found = execution_engine.execute_query(sa.text(metric_value_kwargs["query"]))
@@ -45,14 +49,18 @@ class ExpectQueryToFindNoRows(BatchExpectation):
     success_keys: ClassVar[tuple[str, ...]] = ("query",)
     domain_keys: ClassVar[tuple[str, ...]] = ("batch_id", "row_condition", "condition_parser")
 
-    def _validate(self, metrics: dict[str, Any], runtime_configuration: dict[str, Any] | None = None,
-                  execution_engine: ExecutionEngine | None = None) -> ExpectationValidationResult | dict[str, Any]:
+    def _validate(self, metrics: dict[str, Any],
+                  runtime_configuration: dict[str, Any] | None = None,
+                  execution_engine: ExecutionEngine
+                  | None = None) -> ExpectationValidationResult | dict[str, Any]:
         found = metrics[FoundRows.metric_name]
         details = {"columns": found["columns"], "unexpected_rows": found["rows"]}
-        return {"success": found["count"] == 0, "result": {"observed_value": found["count"], "details": details}}
+        return {"success": found["count"] == 0,
+                "result": {"observed_value": found["count"], "details": details}}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal) and value == value.to_integral_value():  # MySQL's sums of integers
+    # MySQL's sums of integers
+    if isinstance(value, Decimal) and value == value.to_integral_value():
         return int(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,4 +1,5 @@
-"""What one verification looks at: which batches of which app, and which tables and columns of the warehouse."""
+"""What one verification looks at: which batches of which app, and which tables and columns of the
+warehouse."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ class Scope:
     number: int  # of the app, in its load_ids
     first: Position | None
     last: Position
-    source_first: Position | None  # the last drained position at or before `first`: from there on nothing waited
+    # the last drained position at or before `first`: from there on nothing waited
+    source_first: Position | None
     commits: int
     sink: str
     fact_name: str
     fact: sa.Table  # the fact table itself, or what was staged of a Delta table
-    by_id: sa.Table  # what finds its rows by their ids: itself, or what was staged of it where no index has them
+    # what finds its rows by their ids: itself, or what was staged of it where no index has them
+    by_id: sa.Table
     dimension: sa.Table
     surrogate: str
     ids: tuple[str, ...]
@@ -50,13 +53,16 @@ class Scope:
     def until(self, table: FromClause) -> ColumnElement[bool]:
         """Rows of this app up to `last`; the table has load_id, or app, batch and drain."""
         if "load_id" in table.c:
-            return table.c.load_id.between(first_load(self.number, START), last_load(self.number, self.last))
-        return and_(table.c.app == self.app, table.c.batch <= self.last[0], _at(table) <= _number(self.last))
+            return table.c.load_id.between(first_load(self.number, START),
+                                           last_load(self.number, self.last))
+        return and_(table.c.app == self.app, table.c.batch <= self.last[0],
+                    _at(table) <= _number(self.last))
 
     def until_by_id(self, table: FromClause) -> ColumnElement[bool]:
-        """The same of rows that are looked up by their stream ids: SQLite, without statistics, would rather go through the
-        primary key, were load_id a bare column here."""
-        return (table.c.load_id + 0).between(first_load(self.number, START), last_load(self.number, self.last))
+        """The same of rows that are looked up by their stream ids: SQLite, without statistics,
+        would rather go through the primary key, were load_id a bare column here."""
+        return (table.c.load_id + 0).between(first_load(self.number, START),
+                                             last_load(self.number, self.last))
 
     def after(self, table: FromClause) -> ColumnElement[bool]:
         if self.first is None:
@@ -68,7 +74,8 @@ class Scope:
     def holds(self, table: FromClause) -> ColumnElement[bool]:
         """Rows of the batches verified."""
         if "load_id" in table.c and self.first is not None:
-            return table.c.load_id.between(last_load(self.number, self.first) + 1, last_load(self.number, self.last))
+            return table.c.load_id.between(last_load(self.number, self.first) + 1,
+                                           last_load(self.number, self.last))
         return and_(self.until(table), self.after(table))
 
     def is_current(self, table: FromClause) -> ColumnElement[bool]:
@@ -95,7 +102,8 @@ def _number(position: Position) -> int:
 def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
     """The app's commits in order. Raises ConfigError when it has none."""
     c = load_commits.c
-    commits = list(connection.execute(select(load_commits).where(c.app == app).order_by(c.batch, c.drain)))
+    commits = list(
+        connection.execute(select(load_commits).where(c.app == app).order_by(c.batch, c.drain)))
     if not commits:
         known = list(connection.scalars(select(c.app).distinct().order_by(c.app)))
         raise ConfigError("app", "must have committed batches in the warehouse", app,
@@ -108,14 +116,16 @@ def drained_until(connection: sa.Connection, app: str, at: Position | None) -> P
     if at is None:
         return None
     b = load_batches.c
-    found = connection.execute(select(b.batch, b.drain).where(b.app == app, b.batch * 2 + b.drain <= _number(at))
+    found = connection.execute(select(b.batch, b.drain)
+                               .where(b.app == app, b.batch * 2 + b.drain <= _number(at))
                                .group_by(b.batch, b.drain).having(func.sum(b.waiting) == 0)
                                .order_by(b.batch.desc(), b.drain.desc()).limit(1)).first()
     return None if found is None else (found.batch, found.drain)
 
 
 def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, str]:
-    """Fact column -> dimension column of what the join added. A name that the stream has too was added as MASTER_name."""
+    """Fact column -> dimension column of what the join added. A name that the stream has too was
+    added as MASTER_name."""
     names = job.columns or [c.name for c in dimension.columns if c.name not in job.on.values()]
     out = {}
     for m in names:
@@ -126,17 +136,19 @@ def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, st
     return out
 
 
-def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str], business_key: tuple[str, ...]) -> bool:
+def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str],
+              business_key: tuple[str, ...]) -> bool:
     """Whether no two dimension rows have the same join columns."""
     if business_key and set(business_key) <= set(columns):
         return True
     key = [dimension.c[m] for m in columns]
-    many = select(*key).where(*(k.is_not(None) for k in key)).group_by(*key).having(func.count() > 1).limit(1)
+    many = select(*key).where(
+        *(k.is_not(None) for k in key)).group_by(*key).having(func.count() > 1).limit(1)
     return connection.execute(many).first() is None
 
 
-def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.Row], first: Position | None, fact: sa.Table,
-               version: str | None) -> Scope:
+def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.Row],
+               first: Position | None, fact: sa.Table, version: str | None) -> Scope:
     """The scope over `commits` (in order, those verified), with the job's tables looked up."""
     last = (commits[-1].batch, commits[-1].drain)
     dimension = existing_table(connection, dimension_name(job.master.name))
@@ -148,17 +160,25 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
     waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
         b.app == app, b.batch == last[0], b.drain == last[1]))
     unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
-        u.load_id.between(*app_loads(number)), u.fact_table == commits[-1].fact_table, u.reason == "unparsable"))
+        u.load_id.between(*app_loads(number)), u.fact_table == commits[-1].fact_table,
+        u.reason == "unparsable"))
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == app)).one()
-    # Of an inner join with unique keys there are as many facts as matched tuples, and no need to look at them all.
-    without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(number)), fact.c[surrogate].is_(None))
-    left = output > matched and kept > 0 and connection.execute(without.limit(1)).first() is not None
+    # Of an inner join with unique keys there are as many facts as matched tuples, and no need to
+    # look at them all.
+    without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(number)),
+                                                fact.c[surrogate].is_(None))
+    left = output > matched and kept > 0 and connection.execute(
+        without.limit(1)).first() is not None
     unique = is_unique(connection, dimension, list(job.on.values()), business_key)
     return Scope(
-        app=app, number=number, first=first, last=last, source_first=drained_until(connection, app, first), commits=len(commits),
-        sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact, dimension=dimension, surrogate=surrogate,
-        ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on), added=added_columns(fact, dimension, job),
-        business_key=business_key, unique=unique,
-        left=left, version=versions.get(last, "") if version is None else version, versions=versions,
-        waiting=int(waiting or 0), unidentified=int(unidentified or 0), max_unparsable=job.stream.max_unparsable)
+        app=app, number=number, first=first, last=last,
+        source_first=drained_until(connection, app, first), commits=len(commits),
+        sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact,
+        dimension=dimension, surrogate=surrogate,
+        ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on),
+        added=added_columns(fact, dimension, job), business_key=business_key, unique=unique,
+        left=left, version=versions.get(last, "") if version is None else version,
+        versions=versions,
+        waiting=int(waiting or 0), unidentified=int(unidentified or 0),
+        max_unparsable=job.stream.max_unparsable)

@@ -24,8 +24,8 @@ AT_ONCE = 10_000  # rows of the ledger
 
 
 def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec) -> sa.Table | None:
-    """Files of the source that are not as they should be: batch, file, finding. None where there are no files, or, with a note,
-    where they cannot be looked at."""
+    """Files of the source that are not as they should be: batch, file, finding. None where there
+    are no files, or, with a note, where they cannot be looked at."""
     if stream.format not in FILE_FORMATS or not stream.path:
         return None
     c, path = load_commits.c, os.path.abspath(stream.path)
@@ -37,18 +37,21 @@ def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec) -> sa
             names, findings = _changed(connection, scope)
             findings += _passed_over(path, stream, names, listed)
         except OSError as e:
-            staging.notes.append(f"Nobody looked for files of the source {stream.path} that no batch has, or that were written "
-                                 f"since: {e}.")
+            staging.notes.append(f"Nobody looked for files of the source {stream.path} that no "
+                                 f"batch has, or that were written since: {e}.")
             return None
     if listed is None:
-        staging.notes.append("It is not known yet which files the source had when it was read last, so that none can be missed: "
-                             "the ledger notes that when all that was there has been loaded.")
-    table = staging.table("files", Column("batch", BigInteger), Column("file", LongString()), Column("finding", LongString()))
+        staging.notes.append("It is not known yet which files the source had when it was read "
+                             "last, so that none can be missed: the ledger notes that when all "
+                             "that was there has been loaded.")
+    table = staging.table("files", Column("batch", BigInteger), Column("file", LongString()),
+                          Column("finding", LongString()))
     staging.insert(table, findings)
     return table
 
 
-def _changed(connection: sa.Connection, scope: Scope) -> tuple[set[str], list[tuple[int | None, str, str]]]:
+def _changed(connection: sa.Connection,
+             scope: Scope) -> tuple[set[str], list[tuple[int | None, str, str]]]:
     """(the files that the ledger names, those of them that were written since)."""
     f, names, findings = load_files.c, set(), []
     rows = connection.execution_options(yield_per=AT_ONCE).execute(
@@ -59,22 +62,26 @@ def _changed(connection: sa.Connection, scope: Scope) -> tuple[set[str], list[tu
         now = file.now()
         if file.known and now is not None and now != file:
             before, after = (f"{x.size:,} bytes of {_time(x.modified)}" for x in (file, now))
-            findings.append((batch, file.path, f"written since it was loaded: {before} then, {after} now"))
+            findings.append(
+                (batch, file.path, f"written since it was loaded: {before} then, {after} now"))
     c = load_commits.c  # of an earlier version, which named them in source_offsets
-    for offsets in connection.scalars(select(c.source_offsets).where(c.app == scope.app, c.source_offsets.like('%"files": [%'))):
+    for offsets in connection.scalars(
+        select(c.source_offsets).where(c.app == scope.app, c.source_offsets.like('%"files": [%'))):
         names.update(json.loads(offsets)["files"])
     return names, findings
 
 
 def _passed_over(path: str, stream: StreamSpec, names: set[str],
                  listed: float | None) -> Iterator[tuple[int | None, str, str]]:
-    """Files that came before the source was listed, and that no batch has. When a file came is told by its time of change,
-    whatever time of modification it was given, or by that of a directory that was moved into the stream with it."""
+    """Files that came before the source was listed, and that no batch has. When a file came is told
+    by its time of change, whatever time of modification it was given, or by that of a directory
+    that was moved into the stream with it."""
     for entry in list_files(path, stream.options):
         if listed is None or entry.path in names:
             continue
         status = entry.stat()
-        between = (d for d in Path(entry.path).parents if d.is_relative_to(_fixed(path)) and d != _fixed(path))
+        between = (d for d in Path(entry.path).parents if d.is_relative_to(_fixed(path))
+                   and d != _fixed(path))
         came = max(status.st_ctime_ns, *(d.stat().st_ctime_ns for d in between), 0)
         if came < listed * 1e9:
             yield None, entry.path, f"in no batch, and there since {_time(came)}: {status.st_size:,} bytes"

@@ -1,4 +1,5 @@
-"""The source counted again, without Spark: how many rows each batch should have read, and which stream ids.
+"""The source counted again, without Spark: how many rows each batch should have read, and which
+stream ids.
 
 ``load_commits.source_offsets`` says which part of the source a batch is (see ``warehouse.ledger``).
 """
@@ -31,25 +32,31 @@ from semistream.warehouse.types import KeyString
 
 ROWS = 100_000
 SIGNED = re.compile(r'("(?:[^"\\]|\\.)*")|([+-]INF|\+Infinity)\b')  # a string, or such a number
-# Ids of a text column are as they are written. A number that is a text is one to the warehouse's column of numbers.
+# Ids of a text column are as they are written. A number that is a text is one to the warehouse's
+# column of numbers.
 AS_SPARK = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 FIELD = 1 << 28  # bytes: an unclosed quote makes one field of the rest of its file
 
 
-def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row]) -> Sources | None:
+def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec,
+                  commits: list[sa.Row]) -> Sources | None:
     """The rows and ids of each batch's source. None, and a note, where they cannot be had."""
     try:
-        parts = [(c.batch, _part(_source(staging.engine, c), stream, staging.engine)) for c in commits if c.drain == 0]
+        parts = [(c.batch, _part(_source(staging.engine, c), stream, staging.engine))
+                 for c in commits if c.drain == 0]
         return _stage(staging, scope, parts)
     except CannotRecount as e:
-        staging.notes.append(f"The source was not counted again: {e}. Rows read are checked against the ledger only, and "
+        staging.notes.append(f"The source was not counted again: {e}. Rows read are checked "
+                             f"against the ledger only, and "
                              "stream ids for duplicates only.")
         return None
 
 
 def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> Sources:
-    counts = staging.table("sources", Column("batch", BigInteger), Column("source", Text), Column("rows_in_source", BigInteger))
-    ids = staging.table("ids", Column("batch", BigInteger), *(Column(i, scope.fact.c[i].type) for i in scope.ids),
+    counts = staging.table("sources", Column("batch", BigInteger), Column("source", Text),
+                           Column("rows_in_source", BigInteger))
+    ids = staging.table("ids", Column("batch", BigInteger),
+                        *(Column(i, scope.fact.c[i].type) for i in scope.ids),
                         Column("stream_id", KeyString())) if scope.ids else None
     counted = []
     for batch, part in parts:
@@ -74,39 +81,51 @@ def _source(engine: sa.Engine, commit: sa.Row) -> dict[str, Any]:
         return offsets
     f = load_files.c
     with engine.connect() as connection:
-        paths = list(connection.scalars(select(f.path).where(f.app == commit.app, f.batch == commit.batch).order_by(f.number)))
+        paths = list(
+            connection.scalars(select(f.path).where(f.app == commit.app, f.batch == commit.batch)
+                               .order_by(f.number)))
     if len(paths) < count:
-        raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, and their names forgotten")
+        raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, "
+                            f"and their names forgotten")
     return offsets | {"files": paths}
 
 
 def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
-    """Out of ``load_commits.source_offsets``. Raises CannotRecount when that part of the source cannot be read again."""
+    """Out of ``load_commits.source_offsets``. Raises CannotRecount when that part of the source
+    cannot be read again."""
     kind, options = offsets.get("format"), {k.lower(): v for k, v in stream.all_options().items()}
     if "files" in offsets:
         files = [_local(f) for f in offsets["files"]]
         names = [f.name for f in files]
         label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return Part(label, lambda ids: (piece for f in files for piece in _readable_file(f, kind, stream, options, ids)))
-    from semistream.streaming.sources.registry import find_source  # imports Spark, which files do without
+        return Part(
+            label, lambda ids: (piece for f in files
+                                for piece in _readable_file(f, kind, stream, options, ids)))
+    # imports Spark, which files do without
+    from semistream.streaming.sources.registry import find_source
 
-    return find_source(stream.model_copy(update={"format": kind or stream.format})).recount(offsets, engine)
+    return find_source(
+        stream.model_copy(update={"format": kind or stream.format})).recount(offsets, engine)
 
 
 def _with_stream_id(batch: int, found: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     found = _readable(found.drop_null(), schema)
     columns = [*map(shorten, found.columns), stream_ids(found, found.schema.names)]
-    return pa.table([pa.repeat(pa.scalar(batch, pa.int64()), len(found)), *columns], names=schema.names)
+    return pa.table([pa.repeat(pa.scalar(batch, pa.int64()), len(found)), *columns],
+                    names=schema.names)
 
 
 def _readable(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows whose ids are there and of the types that the warehouse has them in, in these types."""
+    """The rows whose ids are there and of the types that the warehouse has them in, in these
+    types."""
     kinds = [schema.field(n).type for n in found.schema.names]
     try:
-        return pa.record_batch([c.cast(k) for c, k in zip(found.columns, kinds, strict=True)], names=found.schema.names)
+        return pa.record_batch([c.cast(k) for c, k in zip(found.columns, kinds, strict=True)],
+                               names=found.schema.names)
     except pa.ArrowInvalid:
         good = [i for i in range(len(found)) if _castable(found.slice(i, 1), kinds)]
-        return _readable(found.take(pa.array(good, pa.int64())), schema) if len(good) < len(found) else found
+        return _readable(found.take(pa.array(good, pa.int64())),
+                         schema) if len(good) < len(found) else found
 
 
 def _castable(row: pa.RecordBatch, kinds: list[pa.DataType]) -> bool:
@@ -151,7 +170,8 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
         raise CannotRecount(f"no way is known to read {kind} again")
 
 
-def _pieces(rows: Iterator[tuple[Any, ...] | None], ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _pieces(rows: Iterator[tuple[Any, ...] | None],
+            ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
     count, found = 0, []
     for row in rows:
         count += 1
@@ -165,13 +185,17 @@ def _pieces(rows: Iterator[tuple[Any, ...] | None], ids: tuple[str, ...]) -> Ite
 
 def _strings(rows: list[tuple[str, ...]], ids: tuple[str, ...]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(ids)
-    return pa.record_batch([pa.array(c, pa.string()) for c in columns], schema=pa.schema([(i, pa.string()) for i in ids]))
+    return pa.record_batch([pa.array(c, pa.string()) for c in columns],
+                           schema=pa.schema([(i, pa.string()) for i in ids]))
 
 
-def _csv_rows(file: Path, stream: StreamSpec, options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
+def _csv_rows(file: Path, stream: StreamSpec,
+              options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
     """Spark's options by their names. A row of the wrong width has no ids."""
     with _text(file, options.get("encoding", "utf-8-sig")) as f:
-        separator, quote = options.get("sep", options.get("delimiter", ",")), options.get("quote", '"') or None
+        separator, quote = options.get("sep",
+                                       options.get("delimiter", ",")), options.get(
+                                           "quote", '"') or None
         csv.field_size_limit(FIELD)
         reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []
@@ -190,18 +214,21 @@ def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | Non
             if not line.strip():
                 continue
             try:
-                value, _ = AS_SPARK.raw_decode(_quoted(line.strip()))  # Spark passes over what follows
+                # Spark passes over what follows
+                value, _ = AS_SPARK.raw_decode(_quoted(line.strip()))
             except (ValueError, RecursionError):
                 yield None
                 continue
-            objects = value if isinstance(value, list) else [value]  # and takes an array of objects for so many tuples
+            # and takes an array of objects for so many tuples
+            objects = value if isinstance(value, list) else [value]
             for row in objects if all(isinstance(o, dict) for o in objects) else [{}]:
                 yield tuple(row.get(i) for i in stream.id)
 
 
 def _quoted(line: str) -> str:
     """Numbers that JSON does not have, but Spark reads, as texts."""
-    return SIGNED.sub(lambda m: m[1] or f'"{m[2]}"', line) if "INF" in line or "+I" in line else line
+    return SIGNED.sub(lambda m: m[1] or f'"{m[2]}"',
+                      line) if "INF" in line or "+I" in line else line
 
 
 def _text(file: Path, encoding: str) -> TextIO:

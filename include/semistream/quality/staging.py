@@ -1,7 +1,9 @@
-"""Short-lived tables in the warehouse that the expectations compare with: what the source has, a sample and its master rows.
+"""Short-lived tables in the warehouse that the expectations compare with: what the source has, a
+sample and its master rows.
 
-GX opens its own connections, so these cannot be temporary tables. They are named quality_<epoch>_<pid>_…, dropped after the run,
-and a run that was killed has its own dropped by a later one.
+GX opens its own connections, so these cannot be temporary tables. They are named
+quality_<epoch>_<pid>_…, dropped after the run, and a run that was killed has its own dropped by a
+later one.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ FACTS_AT_ONCE = 1_000_000  # copied in one transaction, about
 
 @dataclass(frozen=True)
 class Sources:
-    """counts: batch, source, rows_in_source; ids: batch, the id columns, stream_id (None: the job names no id columns)."""
+    """counts: batch, source, rows_in_source; ids: batch, the id columns, stream_id (None: the job
+    names no id columns)."""
 
     counts: sa.Table
     ids: sa.Table | None
@@ -49,7 +52,8 @@ class Sources:
 
 @dataclass(frozen=True)
 class Sample:
-    """facts: load_id, load_row, version; unmatched: stream_id, load_id, version, key_0 …; master: version, dimension columns."""
+    """facts: load_id, load_row, version; unmatched: stream_id, load_id, version, key_0 …; master:
+    version, dimension columns."""
 
     facts: sa.Table
     unmatched: sa.Table
@@ -61,7 +65,8 @@ class Sample:
 
 @dataclass
 class Staging:
-    """Makes and drops the staging tables of one run. notes: what a reader of the report should know."""
+    """Makes and drops the staging tables of one run. notes: what a reader of the report should
+    know."""
 
     engine: sa.Engine
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
@@ -76,7 +81,8 @@ class Staging:
         self.metadata.drop_all(self.engine)
 
     def table(self, name: str, *columns: Column) -> sa.Table:
-        table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, mysql_engine="InnoDB", mysql_charset="utf8mb4")
+        table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, mysql_engine="InnoDB",
+                         mysql_charset="utf8mb4")
         table.create(self.engine)
         return table
 
@@ -86,12 +92,14 @@ class Staging:
         rows = iter(rows)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             with self.engine.begin() as connection:
-                connection.execute(insert(table), [dict(zip(names, row, strict=True)) for row in chunk])
+                connection.execute(insert(table),
+                                   [dict(zip(names, row, strict=True)) for row in chunk])
             count += len(chunk)
         return count
 
     def index(self, table: sa.Table, *columns: str) -> None:
-        Index(f"ix_{table.name}_{columns[0]}"[:64], *(table.c[c] for c in columns)).create(self.engine)
+        Index(f"ix_{table.name}_{columns[0]}"[:64],
+              *(table.c[c] for c in columns)).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:
         """Tell SQLite how few rows it has; MySQL finds out by itself."""
@@ -116,24 +124,28 @@ def stage_rejected(staging: Staging, scope: Scope) -> sa.Table:
     with staging.engine.connect() as connection:
         ledger = connection.execute(select(load_batches.c.load_id, load_batches.c.rejected)
                                     .where(scope.holds(load_batches))).all()
-    staging.insert(table, [(row.load_id, reason, n) for row in ledger for reason, n in json.loads(row.rejected).items() if n])
+    staging.insert(table, [(row.load_id, reason, n) for row in ledger for reason,
+                           n in json.loads(row.rejected).items() if n])
     staging.index(table, "load_id")
     return table
 
 
 def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
-    """Where facts are found by their ids: the fact table itself where it has an index on them, else a copy of ids, load_id and
-    surrogate key, with such an index. The copy has those loads only in which tuples of the source that is counted again can be.
+    """Where facts are found by their ids: the fact table itself where it has an index on them, else
+    a copy of ids, load_id and surrogate key, with such an index. The copy has those loads only in
+    which tuples of the source that is counted again can be.
     """
     f, ids = scope.fact, list(scope.ids)
-    if not ids or any(i["column_names"][:len(ids)] == ids for i in sa.inspect(staging.engine).get_indexes(f.name)):
+    if not ids or any(i["column_names"][:len(ids)] == ids
+                      for i in sa.inspect(staging.engine).get_indexes(f.name)):
         return f
     names = [*ids, "load_id", scope.surrogate]
     table = staging.table("by_id", *(Column(n, f.c[n].type) for n in names))
     after = last_load(scope.number, scope.source_first or START)
     with staging.engine.connect() as connection:
         b = load_batches.c
-        loads = connection.execute(select(b.load_id, b.output_rows).where(scope.until(load_batches), b.load_id > after)
+        loads = connection.execute(select(b.load_id, b.output_rows)
+                                   .where(scope.until(load_batches), b.load_id > after)
                                    .order_by(b.load_id)).all()
     rows, ends = 0, list[int]()
     for load in loads:
@@ -150,14 +162,17 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
     return table
 
 
-def stage_sample(staging: Staging, scope: Scope, size: int, seed: int, snapshots: Path) -> Sample | None:
-    """A seeded random sample of facts and of unmatched tuples, and the master rows with their keys."""
+def stage_sample(staging: Staging, scope: Scope, size: int, seed: int,
+                 snapshots: Path) -> Sample | None:
+    """A seeded random sample of facts and of unmatched tuples, and the master rows with their
+    keys."""
     if not size or not scope.ids:
         return None
     rng = np.random.default_rng(seed)
     facts, fact_count = _sample_facts(staging, scope, size, rng)
     others, unmatched_count = _sample_unmatched(staging, scope, size, rng)
-    master = staging.table("master", Column("version", NAME), *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
+    master = staging.table("master", Column("version", NAME),
+                           *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
     sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
     _stage_dimension(staging, scope, sample)
     for version in sorted({v for v in scope.versions.values() if v != scope.version}):
@@ -170,51 +185,73 @@ def _compared(scope: Scope) -> list[str]:
     return list(dict.fromkeys([scope.surrogate, *scope.on.values(), *scope.added.values()]))
 
 
-def _sample_facts(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> tuple[sa.Table, int]:
-    """Drawn in two stages, so that its cost does not grow with the table: loads, of the ledger, then rows of these."""
+def _sample_facts(staging: Staging, scope: Scope, size: int,
+                  rng: np.random.Generator) -> tuple[sa.Table, int]:
+    """Drawn in two stages, so that its cost does not grow with the table: loads, of the ledger,
+    then rows of these."""
     b = load_batches.c
-    table = staging.table("sample", Column("load_id", BigInteger), Column("load_row", Integer), Column("version", NAME),
+    table = staging.table("sample", Column("load_id", BigInteger), Column("load_row", Integer),
+                          Column("version", NAME),
                           *(Column(i, scope.fact.c[i].type) for i in scope.ids))
     with staging.engine.connect() as connection:
         parts = connection.execute(select(b.load_id, b.output_rows.label("n"), b.master_version)
-                                   .where(scope.holds(load_batches), b.output_rows > 0).order_by(b.load_id)).all()
+                                   .where(scope.holds(load_batches), b.output_rows > 0)
+                                   .order_by(b.load_id)).all()
         if len(parts) > PARTITIONS_SAMPLED:
             weights = np.array([p.n for p in parts], float)
-            parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum()))]
+            parts = [parts[i]
+                     for i in sorted(
+                         rng.choice(len(parts), PARTITIONS_SAMPLED, False,
+                                    weights / weights.sum()))]
         count = staging.insert(table, _draw(connection, scope, parts, size, rng))
     staging.index(table, "version")
     staging.analyze(table)
     return table, count
 
 
-def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size: int, rng: np.random.Generator) -> list[tuple]:
-    """(load_id, load_row, version, *ids) of rows whose numbers are drawn; one that is gone is told by other checks."""
+def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size: int,
+          rng: np.random.Generator) -> list[tuple]:
+    """(load_id, load_row, version, *ids) of rows whose numbers are drawn; one that is gone is told
+    by other checks."""
     f, total, start = scope.fact, sum(p.n for p in parts), 0
-    wanted = np.sort(rng.choice(total, min(size, total), replace=False)) if total else np.zeros(0, np.int64)
+    wanted = np.sort(
+        rng.choice(total, min(size, total), replace=False)) if total else np.zeros(0, np.int64)
     out: list[tuple] = []
     for part in parts:
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
         rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(f.c.load_id == part.load_id,
-                                                                        f.c.load_row.in_(chosen.tolist()))
-        out += [(part.load_id, row[0], part.master_version, *row[1:]) for row in connection.execute(rows.order_by(f.c.load_row))]
+                                                                        f.c.load_row.in_(
+                                                                            chosen.tolist()))
+        out += [(part.load_id, row[0], part.master_version, *row[1:])
+                for row in connection.execute(rows.order_by(f.c.load_row))]
         start += part.n
     return out
 
 
-def _sample_unmatched(staging: Staging, scope: Scope, size: int, rng: np.random.Generator) -> tuple[sa.Table, int]:
+def _sample_unmatched(staging: Staging, scope: Scope, size: int,
+                      rng: np.random.Generator) -> tuple[sa.Table, int]:
     u, masters = unmatched.c, list(scope.on.values())
-    table = staging.table("unmatched", Column("stream_id", KeyString()), Column("load_id", BigInteger), Column("version", NAME),
-                          *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type)) for i, m in enumerate(masters)))
+    table = staging.table("unmatched", Column("stream_id", KeyString()),
+                          Column("load_id", BigInteger), Column("version", NAME),
+                          *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type)) for i,
+                            m in enumerate(masters)))
     mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == NO_MATCH)
     with staging.engine.connect() as connection:
-        keys = connection.execute(select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row)).tuples().all()
-        chosen = [keys[i] for i in sorted(rng.choice(len(keys), min(size, len(keys)), replace=False).tolist())] if keys else []
+        keys = connection.execute(select(u.load_id, u.load_row).where(mine)
+                                  .order_by(u.load_id, u.load_row)).tuples().all()
+        chosen = [keys[i] for i
+                  in sorted(rng.choice(len(keys), min(size, len(keys)), replace=False)
+                            .tolist())] if keys else []
         these = sa.tuple_(u.load_id, u.load_row).in_(chosen)
-        rows = connection.execute(select(u.stream_id, u.load_id, load_batches.c.master_version, u.tuple).select_from(
-            unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id)).where(these)).all()
+        rows = connection.execute(
+            select(u.stream_id, u.load_id, load_batches.c.master_version, u.tuple).select_from(
+            unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id))
+            .where(these)).all()
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
-    keyed = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()] for t in tuples)
-    return table, staging.insert(table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)])
+    keyed = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()]
+             for t in tuples)
+    return table, staging.insert(
+        table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)])
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
@@ -229,40 +266,50 @@ def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:
     names = _compared(scope)
     same_key = and_(*(f.c[a] == d.c[b] for a, b in scope.on.items()))
     same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(scope.on.values())))
-    for table, joined in ((s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)), (u, u.join(d, same_other))):
+    for table, joined in ((s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)),
+                          (u, u.join(d, same_other))):
         rows = select(table.c.version, *(d.c[n] for n in names)).distinct().select_from(joined) \
             .where(table.c.version == scope.version)
         with staging.engine.begin() as connection:
             connection.execute(sample.master.insert().from_select(["version", *names], rows))
 
 
-def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str, directory: Path) -> Sample:
-    """Master rows with the sample's keys, of an older version: from its snapshot. Sampled rows of a lost one are taken out."""
+def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str,
+                    directory: Path) -> Sample:
+    """Master rows with the sample's keys, of an older version: from its snapshot. Sampled rows of a
+    lost one are taken out."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
     stream_key, master_key = next(iter(scope.on.items()))
     with staging.engine.connect() as connection:
-        keys = set(connection.scalars(select(f.c[stream_key]).select_from(s.join(f, drawn_facts(scope, sample)))
+        keys = set(connection.scalars(select(f.c[stream_key])
+                                      .select_from(s.join(f, drawn_facts(scope, sample)))
                                       .where(s.c.version == version).distinct()))
         keys |= set(connection.scalars(select(u.c.key_0).where(u.c.version == version).distinct()))
     if not keys:
         return sample
     if not directory.is_dir():
         with staging.engine.begin() as connection:
-            lost = [connection.execute(t.delete().where(t.c.version == version)).rowcount for t in (s, u)]
-        staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the master data, which is no "
+            lost = [connection.execute(t.delete().where(t.c.version == version)).rowcount
+                    for t in (s, u)]
+        staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
+                             f"master data, which is no "
                              "longer kept: they are not joined again.")
-        return replace(sample, fact_count=sample.fact_count - lost[0], unmatched_count=sample.unmatched_count - lost[1])
+        return replace(sample, fact_count=sample.fact_count - lost[0],
+                       unmatched_count=sample.unmatched_count - lost[1])
     files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")
     wanted = pa.array([k for k in keys if k is not None]).cast(files.schema.field(master_key).type)
-    for batch in files.to_batches(columns=_compared(scope), filter=pc.field(master_key).isin(wanted)):
-        rows = pa.table([pa.repeat(version, len(batch)), *batch.columns], names=["version", *batch.schema.names])
+    for batch in files.to_batches(columns=_compared(scope),
+                                  filter=pc.field(master_key).isin(wanted)):
+        rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
+                        names=["version", *batch.schema.names])
         with staging.engine.begin() as connection:
             bulk_insert(connection, sample.master, rows)
     return sample
 
 
 def _any_length(kind: Any) -> Any:
-    """The type of a key in the stream: no master has a longer one than it indexes, but a tuple without a match may."""
+    """The type of a key in the stream: no master has a longer one than it indexes, but a tuple
+    without a match may."""
     return LongString() if isinstance(kind, String) else kind
 
 

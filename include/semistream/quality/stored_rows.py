@@ -1,4 +1,5 @@
-"""The rows of a sink outside the warehouse as a staging table, so that the same queries can prove it."""
+"""The rows of a sink outside the warehouse as a staging table, so that the same queries can prove
+it."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ from semistream.warehouse.types import LongString, sql_type, stored_schema
 
 
 def stage(staging: Staging, stored: StoredRows, job: Job) -> tuple[sa.Table, Sums, sa.Table]:
-    """What a sink outside the warehouse has of an app, its rows' checksums by load, and the damaged ones of its files: file,
-    finding."""
+    """What a sink outside the warehouse has of an app, its rows' checksums by load, and the damaged
+    ones of its files: file, finding."""
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
-    facts = staging.table("facts", *(Column(f.name, sql_type(f, f.name in job.stream.id)) for f in kept), *row_key())
+    facts = staging.table("facts",
+                          *(Column(f.name, sql_type(f, f.name in job.stream.id)) for f in kept),
+                          *row_key())
     rows: Counter[int] = Counter()
     sums: Sums = Counter()
     findings = []
@@ -37,7 +40,8 @@ def stage(staging: Staging, stored: StoredRows, job: Job) -> tuple[sa.Table, Sum
                     bulk_insert(connection, facts, batch.append_column("load_row", numbers))
         except (OSError, pa.ArrowException) as e:
             findings.append((name, str(e)))
-    damaged = staging.table("files_of_sink", Column("file", LongString()), Column("finding", LongString()))
+    damaged = staging.table("files_of_sink", Column("file", LongString()),
+                            Column("finding", LongString()))
     staging.insert(damaged, findings)
     if job.stream.id:
         staging.index(facts, *job.stream.id)
@@ -45,7 +49,8 @@ def stage(staging: Staging, stored: StoredRows, job: Job) -> tuple[sa.Table, Sum
 
 
 def _numbers(loads: pa.Array, rows: Counter[int]) -> pa.Array:
-    """load_row of each row: within a load from 0 on, as they come; rows: how many of each load there were, counted on."""
+    """load_row of each row: within a load from 0 on, as they come; rows: how many of each load
+    there were, counted on."""
     found, of, counts = np.unique(loads.to_numpy(), return_inverse=True, return_counts=True)
     order, starts = np.argsort(of, kind="stable"), np.cumsum(counts) - counts
     numbers = np.empty(len(of), np.int64)

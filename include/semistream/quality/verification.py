@@ -1,4 +1,5 @@
-"""Verification of what an app loaded: one Great Expectations checkpoint, a page of Data Docs, a row in quality_runs."""
+"""Verification of what an app loaded: one Great Expectations checkpoint, a page of Data Docs, a row
+in quality_runs."""
 
 from __future__ import annotations
 
@@ -33,12 +34,14 @@ from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
 SAMPLE = 1000  # facts, and unmatched tuples, that are joined again
-NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]  # of a batch, in the report
+# of a batch, in the report
+NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One expectation. rows: the first offending rows; count: all of them; error: why it could not be checked."""
+    """One expectation. rows: the first offending rows; count: all of them; error: why it could not
+    be checked."""
 
     name: str
     title: str
@@ -50,8 +53,8 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """report: the page of this run, None when nothing had been committed since the last one; index: the page of all runs; proof:
-    what all runs together have proven."""
+    """report: the page of this run, None when nothing had been committed since the last one; index:
+    the page of all runs; proof: what all runs together have proven."""
 
     success: bool
     app: str
@@ -79,7 +82,8 @@ class VerificationResult:
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
-            lines += ["    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:rows]]
+            lines += ["    " + ", ".join(f"{k}={v}" for k, v in row.items())
+                      for row in r.rows[:rows]]
         return "\n".join([*lines, f"Report: {self.report}"])
 
 
@@ -91,16 +95,18 @@ class VerificationFailed(SemistreamError):
         super().__init__(result.describe())
 
 
-def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = False, reports_dir: Path | None = None,
+def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = False,
+           reports_dir: Path | None = None,
            reports_kept: int | None = None, sample: int = SAMPLE, seed: int | None = None,
            snapshots: Path | None = None) -> VerificationResult:
     """Check everything that `app` has committed.
 
-    since_last: only what comes behind that which is proven already, by verifications that no failure has followed.
-    job: what the app loads; default: what the ledger says, else the shipped job of the app's name. reports_dir: where Data Docs
-    are kept, so many of the latest ones, snapshots: where the master data's snapshots are; by default as the environment says.
-    sample: how many facts, and how many unmatched tuples, are joined again, drawn anew each time unless a seed is given.
-    Raises ConfigError for an app that has loaded nothing; a failed check does not.
+    since_last: only what comes behind that which is proven already, by verifications that no
+    failure has followed. job: what the app loads; default: what the ledger says, else the shipped
+    job of the app's name. reports_dir: where Data Docs are kept, so many of the latest ones,
+    snapshots: where the master data's snapshots are; by default as the environment says. sample:
+    how many facts, and how many unmatched tuples, are joined again, drawn anew each time unless a
+    seed is given. Raises ConfigError for an app that has loaded nothing; a failed check does not.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
     places = Places.from_environment()
@@ -113,15 +119,19 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
             proof = read_proof(connection, app)
             first = proof.until if since_last and proof is not None and proof.until != START else None
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
-            return VerificationResult(True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof))
+            return VerificationResult(True, app, commits[-1].fact_table,
+                                      index=reports / "index.html", proof=str(proof))
         while True:
             changes = _changes(engine, job.master.name)
             with Staging(engine) as staging:
-                result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports, snapshots / job.master.name,
+                result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
+                                        snapshots / job.master.name,
                                         changes, reports_kept or places.reports_kept)
-            if result.success or result.report is None or _changes(engine, job.master.name) == changes:
+            if result.success or result.report is None or _changes(engine,
+                                                                   job.master.name) == changes:
                 break
-            discard(result.report, reports)  # the master data were changed meanwhile, and what was found may be no more than that
+            # the master data were changed meanwhile, and what was found may be no more than that
+            discard(result.report, reports)
         _write_run(engine, result, scope, started, time.monotonic() - clock)
         with engine.connect() as connection:
             return replace(result, proof=str(read_proof(connection, app)))
@@ -137,13 +147,15 @@ def _job(commit: sa.Row, app: str, places: Places) -> Job:
 
 
 def _changes(engine: sa.Engine, master: str) -> int | None:
-    """The state that the dimension table is in, as provisioning numbers them; None where it did not make the table."""
+    """The state that the dimension table is in, as provisioning numbers them; None where it did not
+    make the table."""
     with engine.connect() as connection:
         return connection.scalar(select(masters.c.changes).where(masters.c.name == master))
 
 
 def _version(snapshots: Path, changes: int | None) -> str | None:
-    """The version of the master data that the dimension table has: UNPUBLISHED after a change, until that is published."""
+    """The version of the master data that the dimension table has: UNPUBLISHED after a change,
+    until that is published."""
     manifest = read_manifest(snapshots)
     if manifest is None:
         return None
@@ -151,9 +163,12 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
     return manifest["version"] if None in (changes, known) or changes == known else UNPUBLISHED
 
 
-def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None, sampling: tuple[int, int],
-            reports: Path, snapshots: Path, changes: int | None, kept: int) -> tuple[VerificationResult, Scope]:
-    engine, app, sink, name = staging.engine, commits[-1].app, commits[-1].sink, commits[-1].fact_table
+def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None,
+            sampling: tuple[int, int],
+            reports: Path, snapshots: Path, changes: int | None,
+            kept: int) -> tuple[VerificationResult, Scope]:
+    engine, app, sink, name = staging.engine, commits[
+        -1].app, commits[-1].sink, commits[-1].fact_table
     sums: Sums | None = None
     damaged: sa.Table | None = None
     stored = open_sink(sink, open_warehouse(url, job), Path()).stored(app)
@@ -165,7 +180,8 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
         scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
     scope = replace(scope, by_id=stage_by_id(staging, scope))
     rejected = stage_rejected(staging, scope)
-    sources = stage_sources(staging, scope, job.stream, [c for c in commits if _later(c, scope.source_first)])
+    sources = stage_sources(staging, scope, job.stream,
+                            [c for c in commits if _later(c, scope.source_first)])
     files = stage_source_files(staging, scope, job.stream)
     checksums = stage_checksums(staging, scope, sums)
     sample = stage_sample(staging, scope, *sampling, snapshots)
@@ -174,18 +190,26 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
         old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
         without = connection.scalar(select(func.count()).where(old))
     if without:
-        staging.notes.append(f"{without:,} of the ledger's rows are of a version that kept no checksums: what they loaded is "
+        staging.notes.append(f"{without:,} of the ledger's rows are of a version that kept no "
+                             f"checksums: what they loaded is "
                              "counted and joined again, but not compared value by value.")
     if not scope.comparable:
-        staging.notes.append(f"All of these were loaded with an older version of the master data than {scope.dimension.name} has "
-                             f"({scope.version}): enriched columns are compared in the sample only.")
+        staging.notes.append(f"All of these were loaded with an older version of the master data "
+                             f"than {scope.dimension.name} has ({scope.version}): enriched columns "
+                             f"are compared in the sample only.")
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
-               "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS, "commits": len(batches),
-               "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]], "notes": staging.notes}
+               "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS,
+               "commits": len(batches),
+               "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
+               "notes": staging.notes}
     checks = list(all_checks(scope, rejected, checksums, damaged, files, sources, sample))
-    success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports, kept)
-    results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")}) for c in checked]
-    return VerificationResult(success, app, name, results, figures, staging.notes, page, reports / "index.html"), scope
+    success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports,
+                                            kept)
+    results = [
+        CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")})
+        for c in checked]
+    return VerificationResult(success, app, name, results, figures, staging.notes, page,
+                              reports / "index.html"), scope
 
 
 def _later(commit: sa.Row, position: Position | None) -> bool:
@@ -202,13 +226,16 @@ def _position(position: Position) -> str:
     return f"{position[0]}{'-drained' if position[1] else ''}"
 
 
-def _figures(connection: sa.Connection, scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
+def _figures(connection: sa.Connection,
+             scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """The completeness summary: totals of the batches verified, and these one by one."""
     b = load_batches.c
     rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in NUMBERS))
-                              .where(scope.holds(load_batches)).group_by(b.batch, b.drain).order_by(b.batch, b.drain)).all()
+                              .where(scope.holds(load_batches)).group_by(b.batch, b.drain)
+                              .order_by(b.batch, b.drain)).all()
     batches = [{"batch": _position((r.batch, r.drain)), **{n: int(r._mapping[n]) for n in NUMBERS},
-                "ok": r.waiting_before + r.rows_read == r.matched + r.unmatched + r.waiting} for r in rows]
+                "ok": r.waiting_before + r.rows_read == r.matched + r.unmatched + r.waiting}
+               for r in rows]
     figures = {label: sum(x[n] for x in batches) for label, n in (
         ("rows read", "rows_read"), ("matched", "matched"), ("unmatched", "unmatched"))}
     reasons: dict[str, int] = {}
@@ -216,16 +243,20 @@ def _figures(connection: sa.Connection, scope: Scope) -> tuple[dict[str, int], l
         for reason, n in json.loads(text).items():
             reasons[reason] = reasons.get(reason, 0) + n
     figures |= {f"unmatched: {reason}": n for reason, n in sorted(reasons.items()) if n}
-    figures |= {"waiting": batches[-1]["waiting"] if batches else 0, "output rows": sum(x["output_rows"] for x in batches),
+    figures |= {"waiting": batches[-1]["waiting"] if batches else 0,
+                "output rows": sum(x["output_rows"] for x in batches),
                 "batches": len({r.batch for r in rows})}
     return figures, batches
 
 
-def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float) -> None:
+def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime,
+               seconds: float) -> None:
     failed: Sequence[str] = [r.name for r in result.failed]
     first = scope.first
     with engine.begin() as connection:
         connection.execute(quality_runs.insert().values(
             app=result.app, fact_table=result.fact_table, started_at=started, seconds=seconds,
-            from_batch=first and first[0], from_drain=first and first[1], to_batch=scope.last[0], to_drain=scope.last[1],
-            success=int(result.success), expectations=len(result.results), failed=json.dumps(failed), report=str(result.report)))
+            from_batch=first and first[0], from_drain=first and first[1], to_batch=scope.last[0],
+            to_drain=scope.last[1],
+            success=int(result.success), expectations=len(result.results),
+            failed=json.dumps(failed), report=str(result.report)))

@@ -1,4 +1,5 @@
-"""Which algorithm, and which sizes: the one place where what a user left open is decided, by the cost models.
+"""Which algorithm, and which sizes: the one place where what a user left open is decided, by the
+cost models.
 
 What is listed here is imported when it is asked for.
 """
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
     from semistream.sizing.search import predict, tune, tune_all
     from semistream.sizing.workload import describe, observe
 
-MODULES = {"Choice": "choice", "choose": "choice", "known_costs": "choice", "open_join": "opening", "Plan": "plan",
-           "predict": "search", "tune": "search", "tune_all": "search", "describe": "workload", "observe": "workload"}
-__all__ = ["Choice", "Plan", "choose", "describe", "known_costs", "observe", "open_join", "predict", "tune", "tune_all"]
+MODULES = {"Choice": "choice", "choose": "choice", "known_costs": "choice", "open_join": "opening",
+           "Plan": "plan",
+           "predict": "search", "tune": "search", "tune_all": "search", "describe": "workload",
+           "observe": "workload"}
+__all__ = ["Choice", "Plan", "choose", "describe", "known_costs", "observe", "open_join", "predict",
+           "tune", "tune_all"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,8 @@ from semistream.sizing.workload import describe
 
 @dataclass(frozen=True)
 class Case:
-    """job: its stream may be anywhere, the sample is what counts; snapshot: directory of the master's version."""
+    """job: its stream may be anywhere, the sample is what counts; snapshot: directory of the
+    master's version."""
 
     job: Job
     sample: pa.RecordBatch
@@ -28,8 +29,8 @@ class Case:
 
     def plan(self, memory: int) -> Plan:
         """How a load with M bytes in all would be joined; the algorithm is open."""
-        return Plan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(self.job.on.items()), self.job.columns or None,
-                    self.partitions, str(self.snapshot), auto=True)
+        return Plan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(self.job.on.items()),
+                    self.job.columns or None, self.partitions, str(self.snapshot), auto=True)
 
     @cached_property
     def _balanced(self) -> Plan:

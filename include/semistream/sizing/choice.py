@@ -1,5 +1,5 @@
-"""``algorithm: auto``: what to join with, from a sample of the stream, the master relation and M alone; by the models, in a
-moment."""
+"""``algorithm: auto``: what to join with, from a sample of the stream, the master relation and M
+alone; by the models, in a moment."""
 
 from __future__ import annotations
 
@@ -32,23 +32,27 @@ class Choice:
 
 
 def known_costs(home: str | Path | None = None) -> Costs:
-    """This machine's costs as `calibrate` stored them under `home`, or, before it did, typical ones."""
+    """This machine's costs as `calibrate` stored them under `home`, or, before it did, typical
+    ones."""
     path = Path(home) / COSTS_FILE if home is not None else None
     return Costs.load(path) if path is not None and path.exists() else TYPICAL
 
 
-def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequence[tuple[str, str]],
+def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
+           on: Sequence[tuple[str, str]],
            columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL) -> Choice:
-    """The algorithm and parameters of the highest predicted service rate, and why; of those that are even, the soonest there.
+    """The algorithm and parameters of the highest predicted service rate, and why; of those that
+    are even, the soonest there.
 
-    sample: stream tuples, the more the better (some 100,000 of the first micro-batches). Where M is too small for what the models
-    think worth while, the one that needs the least. Raises NotEnoughMemory when it is too small for that one too.
+    sample: stream tuples, the more the better (some 100,000 of the first micro-batches). Where M is
+    too small for what the models think worth while, the one that needs the least. Raises
+    NotEnoughMemory when it is too small for that one too.
     """
     work = describe(join_spec("", memory, sample.schema, master, on, columns), sample)
 
     def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
-        return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on, columns=columns,
-                         parameters=parameters, costs=costs, sample=sample)
+        return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on,
+                         columns=columns, parameters=parameters, costs=costs, sample=sample)
 
     ranking = tuple(tune_all(work, memory, costs))
     while ranking:
@@ -65,13 +69,15 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int, on: Sequ
             raise NotEnoughMemory(e.least, int(memory), f"any of {', '.join(MODELS)}") from None
         reason = f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to choose"
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
-    return Choice(best.algorithm, best.parameters, _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
+    return Choice(best.algorithm, best.parameters,
+                  _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
 
 
-def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation, frequencies: Frequencies,
-            costs: Costs) -> str:
+def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,
+            frequencies: Frequencies, costs: Costs) -> str:
     share = best.w_n / max(best.w, 1e-12)
-    others = ", ".join(f"{p.algorithm} {p.mu:,.0f}" for p in [p for p in ranking if p is not best][:3])
+    others = ", ".join(f"{p.algorithm} {p.mu:,.0f}"
+                       for p in [p for p in ranking if p is not best][:3])
     return (f"{best.algorithm}: {best.mu:,.0f} tuples/s expected with M = {memory:,} bytes over "
             f"{master.tuple_count:,} master tuples, "
             f"{share:.0%} of the stream through the cache; keys {frequencies.name}"

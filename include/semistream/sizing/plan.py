@@ -1,4 +1,5 @@
-"""How P operators join a stream: the algorithm, its sizes, and who has which part of R; chosen by a sample where it is open."""
+"""How P operators join a stream: the algorithm, its sizes, and who has which part of R; chosen by a
+sample where it is open."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ EVEN = 1.05  # times the tuples of the best sharing out: not worth another one
 
 @dataclass(frozen=True)
 class Plan:
-    """What all partitions of a batch have in common; a batch begun with a plan is finished with it."""
+    """What all partitions of a batch have in common; a batch begun with a plan is finished with
+    it."""
 
     algorithm: str
     memory: int  # bytes of one partition, M/P
@@ -39,39 +41,46 @@ class Plan:
     surrogate_key: bool = True  # add it to the columns, where the master has one
     reason: str = ""  # why this algorithm
     auto: bool = False  # algorithm and parameters are, or are to be, the cost models' choice
-    owners: tuple[int, ...] = ()  # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
+    # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
+    owners: tuple[int, ...] = ()
     chosen: tuple[str, ...] = ()  # which of the parameters the cost models chose
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
         on = tuple((s, m) for s, m in values["on"])
         columns = None if values["columns"] is None else tuple(values["columns"])
-        return cls(**{**values, "on": on, "columns": columns, "owners": tuple(values.get("owners", ())),
-                      "chosen": tuple(values.get("chosen", ()))})
+        return cls(
+            **{**values, "on": on, "columns": columns, "owners": tuple(values.get("owners", ())),
+               "chosen": tuple(values.get("chosen", ()))})
 
     def relation(self, partition: int) -> SnapshotRelation:
         """The buckets of R that a partition's operator needs."""
         owners = self._owners(Manifest.read(Path(self.snapshot)))
-        return SnapshotRelation(self.snapshot, buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
+        return SnapshotRelation(
+            self.snapshot,
+            buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
 
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
-        """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of the M of all partitions."""
+        """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of
+        the M of all partitions."""
         return self._open(stream, partition)
 
     def _open(self, stream: pa.Schema, partition: int, costs: Costs = TYPICAL,
               sample: pa.RecordBatch | None = None) -> SemiStreamJoin:
         relation = self.relation(partition)
         try:
-            return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation, on=self.on,
-                             columns=self.added(relation), join_type=self.join_type, parameters=self.parameters, costs=costs,
-                             sample=sample)
+            return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation,
+                             on=self.on,
+                             columns=self.added(relation), join_type=self.join_type,
+                             parameters=self.parameters, costs=costs, sample=sample)
         except NotEnoughMemory as e:
             each = f"{self.algorithm}, {e.least:,} for each of {self.partitions} partitions"
             raise NotEnoughMemory(self.partitions * e.least, self.partitions * self.memory,
                                   each if self.partitions > 1 else self.algorithm) from None
 
     def added(self, relation: SnapshotRelation) -> tuple[str, ...] | None:
-        """The master columns to add, its surrogate key among them; None: all but the join columns."""
+        """The master columns to add, its surrogate key among them; None: all but the join
+        columns."""
         columns, sk = self.columns, surrogate_key(relation.name)
         if self.surrogate_key and columns is not None and sk in relation.schema.names and sk not in columns:
             columns = (sk, *columns)
@@ -79,8 +88,10 @@ class Plan:
 
     @property
     def open_questions(self) -> bool:
-        """Whether a sample of the stream is to decide anything; algorithm and sizes, where they are open, in each run anew."""
-        return self.auto or bool(self.chosen or self._open_sizes) or (self.partitions > 1 and not self.owners)
+        """Whether a sample of the stream is to decide anything; algorithm and sizes, where they are
+        open, in each run anew."""
+        return self.auto or bool(self.chosen
+                                 or self._open_sizes) or (self.partitions > 1 and not self.owners)
 
     @property
     def _open_sizes(self) -> list[str]:
@@ -96,16 +107,18 @@ class Plan:
         return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
     def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None) -> Plan:
-        """With the buckets of R shared out, and what was left open, the algorithm or its sizes, as the models find it best for a
-        sample of the stream.
+        """With the buckets of R shared out, and what was left open, the algorithm or its sizes, as
+        the models find it best for a sample of the stream.
 
-        They are those of the slowest partition, on which the others wait. What M is too small for in some partition gives way:
-        the models' sizes, their algorithm, the sharing out. Raises NotEnoughMemory when it is too small for every algorithm.
+        They are those of the slowest partition, on which the others wait. What M is too small for
+        in some partition gives way: the models' sizes, their algorithm, the sharing out. Raises
+        NotEnoughMemory when it is too small for every algorithm.
         """
         balanced = self.balance(sample, former)
         plans = [balanced, replace(balanced, owners=self.owners)]
         if self.auto:
-            small = replace(self, algorithm=SMALLEST, parameters={}, reason=f"{SMALLEST}: what needs the least memory")
+            small = replace(self, algorithm=SMALLEST, parameters={},
+                            reason=f"{SMALLEST}: what needs the least memory")
             plans = [replace(small, owners=balanced.owners), small]
             with suppress(NotEnoughMemory):
                 plans = [balanced._by_the_models(sample, costs), *plans]
@@ -117,8 +130,9 @@ class Plan:
         raise refusal
 
     def _sized(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
-        """With the sizes that are open as they are best in the slowest partition. Where M is too small for these in another one,
-        each finds its own. Raises ConfigError for whatever cannot work."""
+        """With the sizes that are open as they are best in the slowest partition. Where M is too
+        small for these in another one, each finds its own. Raises ConfigError for whatever cannot
+        work."""
         if still_open := self._open_sizes:
             with suppress(NotEnoughMemory):
                 slowest, tuples = self.slowest(sample)
@@ -132,7 +146,8 @@ class Plan:
         return self
 
     def check(self, stream: pa.Schema) -> None:
-        """Open the operators of all partitions, one after another. Raises ConfigError for whatever cannot work."""
+        """Open the operators of all partitions, one after another. Raises ConfigError for whatever
+        cannot work."""
         refusals = []
         for partition in range(self.partitions):
             try:
@@ -146,24 +161,28 @@ class Plan:
         mine, tuples = self.slowest(sample)
         relation = self.relation(mine)
         try:
-            choice = choose(tuples, relation, self.memory, self.on, self.added(relation), costs=costs)
+            choice = choose(tuples, relation, self.memory, self.on, self.added(relation),
+                            costs=costs)
         finally:
             relation.close()
-        reason = (f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in partition {mine} of "
-                  f"{self.partitions}. {choice.reason}")
-        return replace(self, algorithm=choice.algorithm, parameters=choice.parameters, reason=reason)
+        reason = (f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in "
+                  f"partition {mine} of {self.partitions}. {choice.reason}")
+        return replace(self, algorithm=choice.algorithm, parameters=choice.parameters,
+                       reason=reason)
 
     def balance(self, sample: pa.RecordBatch, former: Plan | None = None) -> Plan:
-        """With the buckets of R shared out so that all partitions have as many of a sample's tuples, as far as that can be.
+        """With the buckets of R shared out so that all partitions have as many of a sample's
+        tuples, as far as that can be.
 
-        As a former plan had it, if that is about as even: what its operators know of their buckets is worth more. Not at all
-        without a sample.
+        As a former plan had it, if that is about as even: what its operators know of their buckets
+        is worth more. Not at all without a sample.
         """
         if self.partitions == 1 or not sample.num_rows:
             return self
         placement = self.placement(sample.schema)
         of = placement.buckets(sample)
-        tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))  # 1: R takes its time too
+        # 1: R takes its time too
+        tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))
         owners = share_out(tuples, self.partitions)
         if former is not None and former.partitions == self.partitions and len(former.owners) == len(owners):
             before = loads(np.array(former.owners), tuples, self.partitions)
@@ -172,8 +191,9 @@ class Plan:
         return replace(self, owners=tuple(owners.tolist()))
 
     def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """The partition with most different keys in a sample, and its tuples. Those of a frequent key come through the cache: the
-        operator that has it, and for that less of R, waits for the others."""
+        """The partition with most different keys in a sample, and its tuples. Those of a frequent
+        key come through the cache: the operator that has it, and for that less of R, waits for the
+        others."""
         placement = self.placement(sample.schema)
         codes, valid = placement.keys.stream_codes(sample)
         of = placement.partitions(sample)
@@ -184,8 +204,10 @@ class Plan:
     def placement(self, stream: pa.Schema) -> Placement:
         manifest = Manifest.read(Path(self.snapshot))
         of_master = {m: s for s, m in self.on}
-        keys = resolve_keys(stream, manifest.schema, [(of_master[m], m) for m in manifest.key_columns])
+        keys = resolve_keys(stream, manifest.schema,
+                            [(of_master[m], m) for m in manifest.key_columns])
         return Placement(stream, keys, self._owners(manifest), self.partitions)
 
     def _owners(self, manifest: Manifest) -> np.ndarray:
-        return np.array(self.owners) if self.owners else np.arange(manifest.bucket_count) % self.partitions
+        return np.array(self.owners) if self.owners else np.arange(
+            manifest.bucket_count) % self.partitions

@@ -1,7 +1,8 @@
 """What more operators would bring, by the cost models.
 
-Each of P has the P-th part of M and, of R and of the stream, what belongs to its buckets, which are shared out so that all have
-about as many tuples; those of a bucket that has more are dealt out to all. All wait for the slowest.
+Each of P has the P-th part of M and, of R and of the stream, what belongs to its buckets, which are
+shared out so that all have about as many tuples; those of a bucket that has more are dealt out to
+all. All wait for the slowest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from semistream.sizing.search import fastest, spelled, tune_all
 
 @dataclass(frozen=True)
 class Scaled:
-    """P operators. rate: stream tuples/s of all of them, without Spark's own time; sizes in bytes."""
+    """P operators. rate: stream tuples/s of all of them, without Spark's own time; sizes in
+    bytes."""
 
     memory: int  # M, in all
     operators: int  # P
@@ -30,26 +32,31 @@ class Scaled:
     share: float  # of the stream that the slowest operator has
     memory_each: int
     master_each: int  # of R, on disk, of that operator
-    shuffled: float  # of a stream tuple, from the executor that reads it to another; none where each machine's tasks read Parquet
+    # of a stream tuple, from the executor that reads it to another; none where each machine's tasks
+    # read Parquet
+    shuffled: float
 
 
-def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int], algorithms: Sequence[str],
-              costs: Costs) -> list[Scaled]:
-    """A plan for each M and number of operators that some algorithm has room with. Raises ConfigError for more of them than R has
-    buckets."""
+def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int],
+              algorithms: Sequence[str], costs: Costs) -> list[Scaled]:
+    """A plan for each M and number of operators that some algorithm has room with. Raises
+    ConfigError for more of them than R has buckets."""
     found, budgets, most = [], list(budgets), case.relation.manifest.bucket_count
     for count in sorted(set(operators)):
         if not 1 <= count <= most:
-            raise ConfigError("scale_out", f"must be between 1 and {most}, the buckets of the snapshot", count,
+            raise ConfigError("scale_out",
+                              f"must be between 1 and {most}, the buckets of the snapshot", count,
                               "Ask for fewer, or publish the snapshot with more buckets.")
         each = replace(case, partitions=count)
         size, shuffled = each.relation.tuple_count * each.relation.tuple_bytes, each.sample.nbytes / each.sample.num_rows
         try:
             for memory in map(int, budgets):
-                ranking = tune_all(each.workload, memory // count, costs, each.algorithms(tuple(algorithms)))
+                ranking = tune_all(each.workload, memory // count, costs,
+                                   each.algorithms(tuple(algorithms)))
                 if ranking:
                     best = fastest(ranking, lambda p: p.mu)
-                    found.append(Scaled(memory, count, best.algorithm, best.parameters, best.mu / each.share, each.share,
+                    found.append(Scaled(memory, count, best.algorithm, best.parameters,
+                                        best.mu / each.share, each.share,
                                         memory // count, round(size), shuffled * (1 - 1 / count)))
         finally:
             each.relation.close()
@@ -60,12 +67,15 @@ def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
     """One a budget: what each number of operators brings, beside the fewest."""
     for memory in dict.fromkeys(p.memory for p in plans):
         mine = [p for p in plans if p.memory == memory]
-        table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left", box=None, pad_edge=False)
-        for name in ("operators", "tuples/s", "times", "slowest has", "M each, bytes", "R each, bytes", "shuffled,\nbytes/tuple"):
+        table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left",
+                      box=None, pad_edge=False)
+        for name in ("operators", "tuples/s", "times", "slowest has", "M each, bytes",
+                     "R each, bytes", "shuffled,\nbytes/tuple"):
             table.add_column(name, justify="right")
         table.add_column("best")
         for p in mine:
-            table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}", f"{p.share:.1%}",
+            table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}",
+                          f"{p.share:.1%}",
                           f"{p.memory_each:,}", f"{p.master_each:,}", f"{p.shuffled:.1f}",
                           f"{p.algorithm}, {spelled(p.parameters)}")
         table.caption = "Shuffled: where Spark brings the tuples; Parquet files are read by the tasks, once on each machine."

@@ -19,7 +19,8 @@ from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.x_hybridjoin import resident_bytes
 from semistream.master import MasterRelation
 
-LOOKED_UP = 256  # values of a sample that are looked for in R: how many are absent, how many tuples others have
+# values of a sample that are looked for in R: how many are absent, how many tuples others have
+LOOKED_UP = 256
 
 
 def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,

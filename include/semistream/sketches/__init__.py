@@ -1,5 +1,5 @@
-"""Join sizes from sketches: summaries of streams of keys in a given memory, that take insertions and deletions, and can be
-merged, kept and sent."""
+"""Join sizes from sketches: summaries of streams of keys in a given memory, that take insertions
+and deletions, and can be merged, kept and sent."""
 
 from semistream.errors import StateError
 from semistream.sketches.agms import AgmsSketch
@@ -10,10 +10,12 @@ METHODS: dict[str, type[Sketch]] = {s.name: s for s in (SkimmedSketch, AgmsSketc
 
 
 def read_sketch(blob: bytes) -> Sketch:
-    """The sketch that ``Sketch.to_bytes`` wrote. Raises StateError for a damaged blob, or one of another version."""
+    """The sketch that ``Sketch.to_bytes`` wrote. Raises StateError for a damaged blob, or one of
+    another version."""
     values, words = unpack(blob)
     if values["name"] not in METHODS:
-        raise StateError(f"the sketch is of a kind that is not known: {values['name']}. Make it anew from its stream.")
+        raise StateError(f"the sketch is of a kind that is not known: {values['name']}. Make it "
+                         f"anew from its stream.")
     parameters = {k: v for k, v in values.items() if k not in ("name", "inserted", "deleted")}
     sketch = METHODS[values["name"]](**parameters)
     sketch._restore(words, values)

@@ -1,6 +1,7 @@
 """Basic AGMS sketches.
 
-N. Alon, P. B. Gibbons, Y. Matias, M. Szegedy: Tracking Join and Self-Join Sizes in Limited Storage (1999).
+N. Alon, P. B. Gibbons, Y. Matias, M. Szegedy: Tracking Join and Self-Join Sizes in Limited Storage
+(1999).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ ROWS = 5  # s2 for a given memory: the least s2 / q, and with it the least bound
 
 
 class AgmsSketch(Sketch):
-    """s2 rows of s1 atomic sketches X = sum of f(v) xi(v); J is the median over the rows of the mean over each of X_F X_G.
+    """s2 rows of s1 atomic sketches X = sum of f(v) xi(v); J is the median over the rows of the
+    mean over each of X_F X_G.
 
-    The signs xi of neighbouring atomic sketches are the bits of one four-wise independent value. That is enough: the covariance
-    of two of their products has signs of at most four keys, so that the mean has the variance of independent ones. Rows are
-    independent.
+    The signs xi of neighbouring atomic sketches are the bits of one four-wise independent value.
+    That is enough: the covariance of two of their products has signs of at most four keys, so that
+    the mean has the variance of independent ones. Rows are independent.
     """
 
     name = "agms"
@@ -31,7 +33,9 @@ class AgmsSketch(Sketch):
     def __init__(self, s1: int, s2: int, seed: int = 0):
         super().__init__(s1, s2, seed)
         values = -(-s1 // SIGNS)
-        self._signs = random_field_elements(seed, "agms", s2 * values * COEFFICIENTS).reshape(s2, values, COEFFICIENTS)
+        self._signs = random_field_elements(seed, "agms",
+                                            s2 * values * COEFFICIENTS).reshape(
+                                                s2, values, COEFFICIENTS)
 
     @classmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
@@ -40,7 +44,8 @@ class AgmsSketch(Sketch):
         full, rest = divmod(row, 8 * SIGNS + hashes)
         s1 = full * SIGNS + max(rest - hashes, 0) // 8
         if s1 < 1:
-            raise ConfigError("memory", f"must be at least {ROWS * (8 + hashes)} bytes for a sketch", memory,
+            raise ConfigError("memory",
+                              f"must be at least {ROWS * (8 + hashes)} bytes for a sketch", memory,
                               "Some kilobytes are usual.")
         return cls(s1, ROWS, seed)
 
@@ -53,12 +58,16 @@ class AgmsSketch(Sketch):
         x, y = self.counters.astype(float), other.counters.astype(float)
         value = float(np.median((x * y).mean(axis=1)))
         f2_left, f2_right = (
-            self_join_size(float(np.median((c * c).mean(axis=1))), float(s.inserted + s.deleted) ** 2, s.s1, s.s2, failure / 3)
-            for c, s in ((x, self), (y, other)))  # three parts: two self-join sizes, and the join size
-        return Estimate(value, estimated_join_error(f2_left, f2_right, value, self.s1, self.s2, failure / 3))
+            self_join_size(float(np.median((c * c).mean(axis=1))),
+                           float(s.inserted + s.deleted) ** 2, s.s1, s.s2, failure / 3)
+            # three parts: two self-join sizes, and the join size
+            for c, s in ((x, self), (y, other)))
+        return Estimate(
+            value, estimated_join_error(f2_left, f2_right, value, self.s1, self.s2, failure / 3))
 
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None:
-        codes, places = np.unique(codes, return_inverse=True)  # an update costs more than sorting does
+        # an update costs more than sorting does
+        codes, places = np.unique(codes, return_inverse=True)
         totals = np.zeros(len(codes), np.int64)
         np.add.at(totals, places, weights)
         _add(self._points(codes), totals, self._signs, self.counters)
@@ -66,7 +75,8 @@ class AgmsSketch(Sketch):
 
 @njit(cache=True)
 def _add(points, weights, signs, counters):
-    """points: uint64[n]; weights: int64[n]; signs: uint64[s2, values a row, COEFFICIENTS]; counters: int64[s2, s1], written."""
+    """points: uint64[n]; weights: int64[n]; signs: uint64[s2, values a row, COEFFICIENTS];
+    counters: int64[s2, s1], written."""
     s2, s1 = counters.shape
     negative = np.empty(SIGNS, np.int64)  # weight of the keys with sign -1, by bit
     total = weights.sum()

@@ -1,7 +1,8 @@
 """The most frequent key codes of a stream.
 
-D. Anderson, P. Bevan, K. Lang, E. Liberty, L. Rhodes, J. Thaler: A High-Performance Algorithm for Identifying Frequent Items in
-Data Streams (2017): Misra and Gries' counters in a hash table; when it is full, the median is subtracted from all of them.
+D. Anderson, P. Bevan, K. Lang, E. Liberty, L. Rhodes, J. Thaler: A High-Performance Algorithm for
+Identifying Frequent Items in Data Streams (2017): Misra and Gries' counters in a hash table; when
+it is full, the median is subtracted from all of them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ SLOT_BYTES = 16
 
 
 class FrequentItems:
-    """At most K = 3/4 ``slots`` counters. A code that came with total weight f has a counter in [f - error, f], or f <= error and
-    it may have none; error <= 2 N / K for a total weight of N."""
+    """At most K = 3/4 ``slots`` counters. A code that came with total weight f has a counter in [f
+    - error, f], or f <= error and it may have none; error <= 2 N / K for a total weight of N."""
 
     def __init__(self, slots: int):
         self.slots, self.capacity = slots, max(int(LOAD * slots), 1)
         self.error = 0  # weight subtracted so far
-        self._codes, self._counts = np.zeros(slots, np.int64), np.zeros(slots, np.int64)  # count 0: an empty slot
+        # count 0: an empty slot
+        self._codes, self._counts = np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         self._used = 0
 
     @property
@@ -30,8 +32,10 @@ class FrequentItems:
         return SLOT_BYTES * self.slots
 
     def update(self, codes: np.ndarray, weights: np.ndarray) -> None:
-        """Add weights, int64[n], to codes, int64[n]; those that are not positive are passed over."""
-        self._used, subtracted = _count(codes, weights, self._codes, self._counts, self._used, self.capacity)
+        """Add weights, int64[n], to codes, int64[n]; those that are not positive are passed
+        over."""
+        self._used, subtracted = _count(codes, weights, self._codes, self._counts, self._used,
+                                        self.capacity)
         self.error += int(subtracted)
 
     def merge(self, other: FrequentItems) -> None:
@@ -61,7 +65,8 @@ def _slot(code, codes, counts):
 
 @njit(cache=True)
 def _count(new_codes, weights, codes, counts, used, capacity):
-    """codes, counts: int64[slots], the table, written. Gives (counters used, weight subtracted from all)."""
+    """codes, counts: int64[slots], the table, written. Gives (counters used, weight subtracted from
+    all)."""
     subtracted = 0
     for i in range(len(new_codes)):
         weight = int(weights[i])
@@ -84,7 +89,8 @@ def _count(new_codes, weights, codes, counts, used, capacity):
 
 @njit(cache=True)
 def _purge(codes, counts):
-    """Subtract the median from all counters and drop those that are used up. Gives (median, counters left)."""
+    """Subtract the median from all counters and drop those that are used up. Gives (median,
+    counters left)."""
     kept = np.flatnonzero(counts)
     old_codes, old_counts = codes[kept], counts[kept]
     median = np.partition(old_counts, len(kept) // 2)[len(kept) // 2]

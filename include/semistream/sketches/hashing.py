@@ -1,12 +1,14 @@
-"""Four-wise independent hash values of key codes: random polynomials of degree 3 over GF(2**61 - 1).
+"""Four-wise independent hash values of key codes: random polynomials of degree 3 over GF(2**61 -
+1).
 
-M. N. Wegman, J. L. Carter: New hash functions and their use in authentication and set equality (1981). The values of a random
-polynomial of degree 3 at any four points are independent and uniform. A key code of 64 bits is first brought into the field by
-a random linear function of its halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two codes become
-one point with probability 2**-61, and are else four-wise independent with any others.
+M. N. Wegman, J. L. Carter: New hash functions and their use in authentication and set equality
+(1981). The values of a random polynomial of degree 3 at any four points are independent and
+uniform. A key code of 64 bits is first brought into the field by a random linear function of its
+halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two codes become one
+point with probability 2**-61, and are else four-wise independent with any others.
 
-One value serves for several signs, or for a sign and a bucket, as its bits are independent of each other: a bit is 1 with
-probability 1/2 - 2**-62.
+One value serves for several signs, or for a sign and a bucket, as its bits are independent of each
+other: a bit is 1 with probability 1/2 - 2**-62.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SIGNS = 60  # that one value gives
 
 
 def random_field_elements(seed: int, purpose: str, count: int) -> np.ndarray:
-    """uint64[count], uniform in the field, from SHAKE-256: the same on every machine and with every version of NumPy."""
+    """uint64[count], uniform in the field, from SHAKE-256: the same on every machine and with every
+    version of NumPy."""
     words = np.frombuffer(hashlib.shake_256(f"{purpose} {seed}".encode()).digest(8 * count), "<u8")
     return (words & PRIME) % PRIME
 
@@ -37,7 +40,8 @@ def _product(typingctx, a, b):
     def codegen(context, builder, signature, args):
         wide, word = ir.IntType(128), ir.IntType(64)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
-        low, high = builder.trunc(product, word), builder.trunc(builder.lshr(product, wide(64)), word)
+        low, high = builder.trunc(product,
+                                  word), builder.trunc(builder.lshr(product, wide(64)), word)
         return context.make_tuple(builder, signature.return_type, (low, high))
 
     return types.UniTuple(types.uint64, 2)(types.uint64, types.uint64), codegen
@@ -55,12 +59,14 @@ def multiply(a, b, bits):
     """a * b mod 2**bits - 1, of uint64 below that."""
     prime = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     low, high = _product(a, b)
-    return _reduced((low & prime) + ((low >> np.uint64(bits)) | (high << np.uint64(64 - bits))), bits)
+    return _reduced((low & prime) + ((low >> np.uint64(bits)) | (high << np.uint64(64 - bits))),
+                    bits)
 
 
 @njit(inline="always")
 def polynomial(x, a, b, c, d, bits):
-    """a x**3 + b x**2 + c x + d mod 2**bits - 1, of uint64 below that. bits: an exponent of a Mersenne prime."""
+    """a x**3 + b x**2 + c x + d mod 2**bits - 1, of uint64 below that. bits: an exponent of a
+    Mersenne prime."""
     y = _reduced(multiply(a, x, bits) + b, bits)
     y = _reduced(multiply(y, x, bits) + c, bits)
     return _reduced(multiply(y, x, bits) + d, bits)
@@ -68,7 +74,8 @@ def polynomial(x, a, b, c, d, bits):
 
 @njit(cache=True)
 def field_elements(codes, linear):
-    """Points of the field, uint64[n], of key codes, int64[n]. linear: uint64[3], the random linear function."""
+    """Points of the field, uint64[n], of key codes, int64[n]. linear: uint64[3], the random linear
+    function."""
     out = np.empty(len(codes), np.uint64)
     for i in range(len(codes)):
         code = np.uint64(codes[i])

@@ -24,11 +24,13 @@ class Estimate(NamedTuple):
 
 
 class Sketch(ABC):
-    """A summary of a stream of keys, in s2 rows of s1 counters, that is a linear function of the keys' frequencies.
+    """A summary of a stream of keys, in s2 rows of s1 counters, that is a linear function of the
+    keys' frequencies.
 
-    Keys are given by their codes (``keys``). Two sketches can be joined or merged if they have the same sizes and seed, that is
-    the same hash functions. counters: int64[s2, s1]. inserted, deleted: total weights. Memory is of counters, candidates and hash
-    functions; an update takes some ten bytes a code besides.
+    Keys are given by their codes (``keys``). Two sketches can be joined or merged if they have the
+    same sizes and seed, that is the same hash functions. counters: int64[s2, s1]. inserted,
+    deleted: total weights. Memory is of counters, candidates and hash functions; an update takes
+    some ten bytes a code besides.
     """
 
     name: ClassVar[str]
@@ -56,15 +58,18 @@ class Sketch(ABC):
         """Bytes of counters, candidates and hash functions."""
 
     def update(self, codes: np.ndarray, weights: np.ndarray | int = 1) -> None:
-        """Insert keys, int64[n]; of a negative weight, delete them. weights: int64[n], or one for all."""
-        weights = np.full(len(codes), weights, np.int64) if np.isscalar(weights) else np.asarray(weights, np.int64)
+        """Insert keys, int64[n]; of a negative weight, delete them. weights: int64[n], or one for
+        all."""
+        weights = np.full(len(codes), weights,
+                          np.int64) if np.isscalar(weights) else np.asarray(weights, np.int64)
         inserted = int(weights[weights > 0].sum())
         self.inserted += inserted
         self.deleted += inserted - int(weights.sum())
         self._update(codes, weights)
 
     def merge(self, other: Self) -> None:
-        """Add another stream's sketch: the sketch of both streams. Raises StateError for one of other hash functions."""
+        """Add another stream's sketch: the sketch of both streams. Raises StateError for one of
+        other hash functions."""
         self._check(other)
         self.counters += other.counters
         self.inserted += other.inserted
@@ -76,8 +81,10 @@ class Sketch(ABC):
 
     def to_bytes(self) -> bytes:
         """One blob, compressed, with a checksum."""
-        values = {"name": self.name, "inserted": self.inserted, "deleted": self.deleted, **self._parameters()}
-        body = json.dumps(values).encode() + b"\n" + b"".join(a.astype("<i8").tobytes() for a in self._arrays())
+        values = {"name": self.name, "inserted": self.inserted, "deleted": self.deleted,
+                  **self._parameters()}
+        body = json.dumps(values).encode() + b"\n" + b"".join(a.astype("<i8").tobytes()
+                                                              for a in self._arrays())
         packed = zlib.compress(body, 1)
         return MAGIC + zlib.crc32(packed).to_bytes(4, "little") + packed
 
@@ -102,14 +109,20 @@ class Sketch(ABC):
     def _check(self, other: Sketch) -> None:
         mine, theirs = ({"name": s.name, **s._parameters()} for s in (self, other))
         if mine != theirs:
-            wrong = ", ".join(f"{k} {mine.get(k)} and {theirs.get(k)}" for k in mine if mine.get(k) != theirs.get(k))
-            raise StateError(f"the sketches have different hash functions: {wrong}. Make both with the same settings.")
+            wrong = ", ".join(f"{k} {mine.get(k)} and {theirs.get(k)}" for k in mine
+                              if mine.get(k) != theirs.get(k))
+            raise StateError(f"the sketches have different hash functions: {wrong}. Make both with "
+                             f"the same settings.")
 
 
 def unpack(blob: bytes) -> tuple[dict[str, Any], np.ndarray]:
-    """(values, words int64[n]) of a sketch's blob. Raises StateError for one that is damaged, or of another version."""
+    """(values, words int64[n]) of a sketch's blob. Raises StateError for one that is damaged, or of
+    another version."""
     packed = blob[len(MAGIC) + 4:]
-    if blob[:len(MAGIC)] != MAGIC or zlib.crc32(packed).to_bytes(4, "little") != blob[len(MAGIC):len(MAGIC) + 4]:
-        raise StateError("the sketch is damaged, of another version, or not one. Make it anew from its stream.")
+    if blob[:len(MAGIC)] != MAGIC or zlib.crc32(packed).to_bytes(4,
+                                                                 "little") != blob[
+                                                                     len(MAGIC):len(MAGIC) + 4]:
+        raise StateError(
+            "the sketch is damaged, of another version, or not one. Make it anew from its stream.")
     head, _, body = zlib.decompress(packed).partition(b"\n")
     return json.loads(head), np.frombuffer(body, "<i8")

@@ -1,13 +1,16 @@
 """Skimmed sketches.
 
-S. Ganguly, M. Garofalakis, R. Rastogi: Processing Data-Stream Join Aggregates Using Skimmed Sketches (2004). The hash sketch is
-that of M. Charikar, K. Chen, M. Farach-Colton: Finding Frequent Items in Data Streams (2002).
+S. Ganguly, M. Garofalakis, R. Rastogi: Processing Data-Stream Join Aggregates Using Skimmed
+Sketches (2004). The hash sketch is that of M. Charikar, K. Chen, M. Farach-Colton: Finding Frequent
+Items in Data Streams (2002).
 
-Two deviations. The paper finds dense values by dyadic intervals: a further sketch for each level of the domain, 61 levels for
-codes of 64 bits, and as many updates. Here a few counters (``frequent``) nominate them, at 16 bytes a candidate and one update;
-whether a candidate is dense, the sketch decides. Every value that was inserted often enough is nominated, whatever is deleted
-later. And the paper's threshold is of the order of N / sqrt(s1), as sqrt(F2) <= N is what a row's estimate of a frequency is
-off by: here F2 is that of what is left, estimated from the sketch itself, and values are skimmed until no candidate is dense.
+Two deviations. The paper finds dense values by dyadic intervals: a further sketch for each level of
+the domain, 61 levels for codes of 64 bits, and as many updates. Here a few counters (``frequent``)
+nominate them, at 16 bytes a candidate and one update; whether a candidate is dense, the sketch
+decides. Every value that was inserted often enough is nominated, whatever is deleted later. And the
+paper's threshold is of the order of N / sqrt(s1), as sqrt(F2) <= N is what a row's estimate of a
+frequency is off by: here F2 is that of what is left, estimated from the sketch itself, and values
+are skimmed until no candidate is dense.
 """
 
 from __future__ import annotations
@@ -27,13 +30,16 @@ from semistream.sketches.sketch import Estimate, Sketch
 ROWS = 5  # s2 for a given memory
 CANDIDATES = 0.25  # share of the memory
 LEAST = 300  # bytes
-DENSE = 1.0  # a frequency is dense from so many times what a single row is off by; the median of the rows is off by less
+# a frequency is dense from so many times what a single row is off by; the median of the rows is off
+# by less
+DENSE = 1.0
 ROUNDS = 20  # of skimming, at most
 
 
 class Dense(NamedTuple):
-    """codes, frequencies: int64[k], in ascending order of the codes; table: int64[s2, s1], their sketch; rest: int64[s2, s1],
-    the sketch without them; weight: what the sum of the absolute frequencies in the rest is at most."""
+    """codes, frequencies: int64[k], in ascending order of the codes; table: int64[s2, s1], their
+    sketch; rest: int64[s2, s1], the sketch without them; weight: what the sum of the absolute
+    frequencies in the rest is at most."""
 
     codes: np.ndarray
     frequencies: np.ndarray
@@ -48,7 +54,8 @@ class Dense(NamedTuple):
 
 
 class SkimmedSketch(Sketch):
-    """A hash sketch: s2 rows of s1 buckets, C[q][h_q(v)] += f(v) xi_q(v); and the most frequent keys.
+    """A hash sketch: s2 rows of s1 buckets, C[q][h_q(v)] += f(v) xi_q(v); and the most frequent
+    keys.
 
     h_q(v) and xi_q(v) are bits of one four-wise independent value.
     """
@@ -58,16 +65,19 @@ class SkimmedSketch(Sketch):
     def __init__(self, s1: int, s2: int, slots: int, seed: int = 0):
         super().__init__(s1, s2, seed)
         if s2 < 3 or s2 % 2 == 0:
-            raise ConfigError("s2", "must be an odd number from 3 on, as a frequency is the median of so many", s2, "Give 5.")
+            raise ConfigError("s2", "must be an odd number from 3 on, as a frequency is the median "
+                                    "of so many", s2, "Give 5.")
         if slots < 2:
             raise ConfigError("slots", "must be at least 2", slots, "Give the sketch more memory.")
         self.candidates = FrequentItems(slots)
-        self._hashes = random_field_elements(seed, "skimmed", s2 * COEFFICIENTS).reshape(s2, COEFFICIENTS)
+        self._hashes = random_field_elements(seed, "skimmed",
+                                             s2 * COEFFICIENTS).reshape(s2, COEFFICIENTS)
 
     @classmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
         if memory < LEAST:
-            raise ConfigError("memory", f"must be at least {LEAST} bytes for a sketch", memory, "Some kilobytes are usual.")
+            raise ConfigError("memory", f"must be at least {LEAST} bytes for a sketch", memory,
+                              "Some kilobytes are usual.")
         slots = int(CANDIDATES * memory) // SLOT_BYTES
         s1 = (memory - SLOT_BYTES * slots - 8 * COEFFICIENTS * ROWS) // (8 * ROWS)
         return cls(s1, ROWS, slots, seed)
@@ -85,10 +95,12 @@ class SkimmedSketch(Sketch):
         codes, counts = self.candidates.items()
         certain = self.candidates.error + self.deleted  # what a candidate's count is off by at most
         least, most = counts - self.deleted, counts + self.candidates.error
-        points, frequencies, rest = self._points(codes), np.zeros(len(codes), np.int64), self.counters.copy()
+        points, frequencies, rest = self._points(codes), np.zeros(len(codes),
+                                                                  np.int64), self.counters.copy()
         for _ in range(ROUNDS):
             off = min(math.sqrt(_self_join_size(rest) / self.s1), certain)
-            found = frequencies + np.rint(np.median(_estimates(points, self._hashes, rest), axis=0)).astype(np.int64)
+            found = frequencies + np.rint(
+                np.median(_estimates(points, self._hashes, rest), axis=0)).astype(np.int64)
             found = np.clip(found, least, most)
             dense = (frequencies == 0) & (found >= max(DENSE * off, 1))
             if not dense.any():
@@ -96,20 +108,23 @@ class SkimmedSketch(Sketch):
             _add(points[dense], -found[dense], self._hashes, rest)
             frequencies[dense] = found[dense]
         dense = frequencies > 0
-        weight = self.inserted - int(counts.sum()) + self.deleted + int(np.abs(counts - frequencies).sum())
+        weight = self.inserted - int(counts.sum()) + self.deleted + int(
+            np.abs(counts - frequencies).sum())
         return Dense(codes[dense], frequencies[dense], self.counters - rest, rest, weight)
 
     def join_size(self, other: Self, failure: float = FAILURE) -> Estimate:
-        """J = J_dd + J_ds + J_sd + J_ss (ESTSKIMJOINSIZE). The bound takes the dense frequencies as if they had been known
-        before the hash functions were drawn."""
+        """J = J_dd + J_ds + J_sd + J_ss (ESTSKIMJOINSIZE). The bound takes the dense frequencies as
+        if they had been known before the hash functions were drawn."""
         self._check(other)
         f, g = self.skim(), other.skim()
         _, i, j = np.intersect1d(f.codes, g.codes, assume_unique=True, return_indices=True)
         value = float(f.frequencies[i].astype(float) @ g.frequencies[j].astype(float))
         bound, part = 0.0, failure / 5  # three sketched terms, and two self-join sizes
         sparse_f, sparse_g = (
-            self_join_size(_self_join_size(x.rest), float(x.weight) ** 2, self.s1, self.s2, part) for x in (f, g))
-        for left, right, f2 in ((f.table, g.rest, (f.self_join_size, sparse_g)), (f.rest, g.table, (sparse_f, g.self_join_size)),
+            self_join_size(_self_join_size(x.rest), float(x.weight) ** 2, self.s1, self.s2, part)
+            for x in (f, g))
+        for left, right, f2 in ((f.table, g.rest, (f.self_join_size, sparse_g)),
+                                (f.rest, g.table, (sparse_f, g.self_join_size)),
                                 (f.rest, g.rest, (sparse_f, sparse_g))):
             term = float(np.median((left.astype(float) * right).sum(axis=1)))
             value += term
@@ -146,7 +161,8 @@ def _bucket(value, s1):
 
 @njit(cache=True)
 def _add(points, weights, hashes, counters):
-    """points: uint64[n]; weights: int64[n]; hashes: uint64[s2, COEFFICIENTS]; counters: int64[s2, s1], written."""
+    """points: uint64[n]; weights: int64[n]; hashes: uint64[s2, COEFFICIENTS]; counters: int64[s2,
+    s1], written."""
     s2, s1 = counters.shape
     for q in range(s2):
         a, b, c, d = hashes[q, 0], hashes[q, 1], hashes[q, 2], hashes[q, 3]

@@ -221,7 +221,7 @@ def chain(codes, heads, following):
 def _probed(history, dts, other_ats, other_dts):
     """Whether a disk portion's probe, of its tuples that departed until history[k, 0], met the other tuple in memory at
     history[k, 1]."""
-    for k in range(len(history)):  # noqa: SIM110 - Numba
+    for k in range(len(history)):
         if dts <= history[k, 0] and other_ats < history[k, 1] and history[k, 1] < other_dts:
             return True
     return False

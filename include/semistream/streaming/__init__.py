@@ -6,9 +6,16 @@
 from typing import Any
 
 from semistream.streaming.settings import LoadSettings
-from semistream.streaming.status import Status, clear_stop, read_status, request_stop, stop_requested
+from semistream.streaming.status import (
+    Status,
+    clear_stop,
+    read_status,
+    request_stop,
+    stop_requested,
+)
 
-__all__ = ["LoadSettings", "Status", "clear_stop", "join_dataframe", "read_status", "request_stop", "stop_requested"]
+__all__ = ["LoadSettings", "Status", "clear_stop", "join_dataframe", "read_status", "request_stop",
+           "stop_requested"]
 
 
 def __getattr__(name: str) -> Any:

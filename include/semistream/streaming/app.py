@@ -1,11 +1,12 @@
 """The streaming app: reads micro-batches, joins and loads each exactly once, drains, stops.
 
-A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose key lies in the buckets of R
-that operator p owns; ``mapInArrow`` joins and loads it and returns one summary row. Rows cross into Python once, never back.
-Parquet files the tasks read themselves (``workers.parquet``): their job has partitions and no rows.
+A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose
+key lies in the buckets of R that operator p owns; ``mapInArrow`` joins and loads it and returns one
+summary row. Rows cross into Python once, never back. Parquet files the tasks read themselves
+(``workers.parquet``): their job has partitions and no rows.
 
-``Load`` is the query's life. What makes a batch count is ``commit``, which plan it is joined with ``planning``, and what the run
-has done ``summary``.
+``Load`` is the query's life. What makes a batch count is ``commit``, which plan it is joined with
+``planning``, and what the run has done ``summary``.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ SAMPLE = 100_000  # stream tuples that auto looks at
 WORKERS_READY = 30  # s
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.adaptive.enabled": "false",  # partitions keep their numbers, also when they are empty
+    # partitions keep their numbers, also when they are empty
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.dataFrameQueryContext.enabled": "false",  # no stack trace for every column expression
+    # no stack trace for every column expression
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     # Its rename is as atomic, and the default's starts two processes for each.
     "spark.sql.streaming.checkpointFileManagerClass":
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
@@ -64,14 +67,16 @@ SESSION = {
 
 
 class Load:
-    """One app on one checkpoint. Only one at a time may exist for it (``status.checkpoint_lock``)."""
+    """One app on one checkpoint. Only one at a time may exist for it
+    (``status.checkpoint_lock``)."""
 
     def __init__(self, settings: LoadSettings, job: Job, places: Places, status: StatusFile):
         self.settings, self.job, self.status = settings, settings.with_source(job), status
         self.app, self.checkpoint = settings.name(), settings.directory(places)
         warehouse = open_warehouse(places.warehouse_url, job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
-        self.planner = Planner(settings, self.job, self.app, places.snapshots / job.master.name, known_costs(places.home))
+        self.planner = Planner(settings, self.job, self.app, places.snapshots / job.master.name,
+                               known_costs(places.home))
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
         self._border = threading.Lock()  # held while a batch or a drain is worked on
@@ -96,28 +101,34 @@ class Load:
     # ---- the query's life
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
-        """Until the source is empty (availableNow), or a stop request or SIGTERM; drained. Gives the summary."""
+        """Until the source is empty (availableNow), or a stop request or SIGTERM; drained. Gives
+        the summary."""
         try:
             with self.commits:
                 return self._run_to_end(spark)
         finally:
-            if self._starting is not None:  # a refusal may come before the workers are ready, which Spark then calls crashed
+            # a refusal may come before the workers are ready, which Spark then calls crashed
+            if self._starting is not None:
                 self._starting.join(WORKERS_READY)
 
     def _run_to_end(self, spark: SparkSession) -> dict[str, Any]:
         self.spark = spark.newSession()
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
-        self.partitions = self.settings.partitions or min(spark.sparkContext.defaultParallelism, self.planner.bucket_count)
+        self.partitions = self.settings.partitions or min(spark.sparkContext.defaultParallelism,
+                                                          self.planner.bucket_count)
         if self._takes_signals:
             self._drain_first = DrainFirst(spark.sparkContext, self._signalled.set)
-        self._starting = threading.Thread(target=_start_workers, args=(spark.sparkContext, self.partitions), daemon=True)
+        self._starting = threading.Thread(target=_start_workers,
+                                          args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
-        stream = read_stream(self.spark, self.job.stream, self.settings.max_files, self.settings.max_rows)
+        stream = read_stream(self.spark, self.job.stream, self.settings.max_files,
+                             self.settings.max_rows)
         self.stream = stream_schema(stream)
         self.log = SourceLog(self.checkpoint / "query", self.job.stream.format)
         self._take_up()
-        self.status.update(state="running", master_version=self._master_version, waiting=self.commits.waiting)
+        self.status.update(state="running", master_version=self._master_version,
+                           waiting=self.commits.waiting)
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
         self._consume(stream)
@@ -133,9 +144,11 @@ class Load:
         return summary
 
     def _take_up(self) -> None:
-        """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch when Spark gives it again."""
+        """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch
+        when Spark gives it again."""
         progress = self.commits.take_up()
-        self._open(progress.plan if progress else self.planner.without_sample(self.stream, self.partitions))
+        self._open(progress.plan if progress
+                   else self.planner.without_sample(self.stream, self.partitions))
         self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)
         if progress is not None and progress.drain and self.commits.pending is not None:
             self._finish(None)
@@ -144,13 +157,16 @@ class Load:
         """Check the plan against stream, master and sink, and take it up. Raises ConfigError."""
         joined = list(self.planner.open(plan, self.stream))
         n, sink = len(self.stream), self.commits.sink
-        self.commits.sink = retrying(lambda: sink.prepare(pa.schema(joined[:n]), pa.schema(joined[n:]), self.job.stream.id),
+        self.commits.sink = retrying(
+            lambda: sink.prepare(pa.schema(joined[:n]), pa.schema(joined[n:]), self.job.stream.id),
                                      self.settings.retry)
 
     def _consume(self, stream: DataFrame) -> None:
         forget_unbegun(self.checkpoint / "query")
-        writer = stream.writeStream.foreachBatch(self._on_batch).option("checkpointLocation", str(self.checkpoint / "query"))
-        trigger = {"availableNow": True} if self.settings.trigger == AVAILABLE_NOW else {"processingTime": self.settings.trigger}
+        writer = stream.writeStream.foreachBatch(self._on_batch).option(
+            "checkpointLocation", str(self.checkpoint / "query"))
+        trigger = {
+            "availableNow": True} if self.settings.trigger == AVAILABLE_NOW else {"processingTime": self.settings.trigger}
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         try:
             while not query.awaitTermination(POLL):
@@ -164,13 +180,15 @@ class Load:
         except PySparkException:
             if self.failure is not None:
                 raise self.failure from None
-            if not self._stopping and not self._signalled.is_set():  # a signal to all processes ends Spark's helpers, too
+            # a signal to all processes ends Spark's helpers, too
+            if not self._stopping and not self._signalled.is_set():
                 raise
         finally:
             query.stop()
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
-        """Called by Spark with each micro-batch, and with one again that it does not know to be finished."""
+        """Called by Spark with each micro-batch, and with one again that it does not know to be
+        finished."""
         with self._border:
             if self._stopping:
                 raise Stopped
@@ -191,7 +209,8 @@ class Load:
         commits = self.commits
         if commits.pending == (batch.number, 0):
             self._finish_begun(batch)
-        elif commits.last is not None and batch.number <= commits.last[0]:  # committed, but Spark had no time to note it
+        # committed, but Spark had no time to note it
+        elif commits.last is not None and batch.number <= commits.last[0]:
             commits.check_same_source(batch.number, batch.offsets, batch.paths)
         else:
             commits.check_follows(batch.number)
@@ -209,21 +228,24 @@ class Load:
         if batch.has_changed(begun):
             self.commits.take_back()
             source = self._source(batch, begun.plan.partitions)
-            self.commits.begin(Progress(begun.batch, begun.drain, begun.plan, begun.states, **source))
+            self.commits.begin(
+                Progress(begun.batch, begun.drain, begun.plan, begun.states, **source))
         self._finish(batch.tuples())
 
     def _source(self, batch: MicroBatch, partitions: int) -> dict[str, Any]:
         return batch.part_of_source(partitions, self.settings.min_age, self._stop_asked)
 
     def _change_plan(self, batch: MicroBatch, own: bool) -> None:
-        """Take up a new master version, or changed settings, once nothing waits under the old plan."""
+        """Take up a new master version, or changed settings, once nothing waits under the old
+        plan."""
         plan = self.planner.change(lambda: batch.sample(SAMPLE, own), self.partitions)
         if plan is None:
             return
         self._drain()
         self._open(plan)
         self.commits.start_anew()
-        log.info("master version %s, %s with %d partitions", self._master_version, plan.algorithm, plan.partitions)
+        log.info("master version %s, %s with %d partitions", self._master_version, plan.algorithm,
+                 plan.partitions)
         self.status.update(master_version=self._master_version)
 
     def _drain(self) -> None:
@@ -231,14 +253,15 @@ class Load:
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
-        self.commits.begin(Progress(self.commits.last[0], 1, self.planner.plan, self.commits.states))
+        self.commits.begin(
+            Progress(self.commits.last[0], 1, self.planner.plan, self.commits.states))
         self._finish(None)
 
     def _finish(self, df: DataFrame | None) -> None:
         """Join, load and commit what was begun; a drain (df None) has no input."""
         at = self.commits.progress
-        work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint), self.stream, self.job.stream.id,
-                    self.commits.sink, at.files, at.sources)
+        work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
+                    self.stream, self.job.stream.id, self.commits.sink, at.files, at.sources)
         entries = self._join(work, df)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)
@@ -248,12 +271,14 @@ class Load:
 
     def _committed(self, entries: list[dict[str, Any]]) -> None:
         self.totals.add(entries)
-        self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting, **self.totals.status())
+        self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
+                           **self.totals.status())
 
     def _listed(self, at: Progress) -> float | None:
-        """The time before which all files came that batches up to this one have; None where it is not known, as when Spark is to
-        give further batches of what it has listed."""
-        more = at.drain or self.settings.trigger == AVAILABLE_NOW or len(at.sources) == self.settings.max_files
+        """The time before which all files came that batches up to this one have; None where it is
+        not known, as when Spark is to give further batches of what it has listed."""
+        more = at.drain or self.settings.trigger == AVAILABLE_NOW or len(
+            at.sources) == self.settings.max_files
         return None if more or not at.sources else self._called
 
     # ---- stop
@@ -264,7 +289,8 @@ class Load:
         return over or self._signalled.is_set() or stop_requested(self.checkpoint)
 
     def _stop_at_border(self) -> bool:
-        """Let no further micro-batch begin, unless one is half-way since a crash: that one first."""
+        """Let no further micro-batch begin, unless one is half-way since a crash: that one
+        first."""
         if not self._border.acquire(timeout=POLL):
             return False
         try:
@@ -281,7 +307,8 @@ class Load:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too, which waits for the end of the block."""
+        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too, which waits for
+        the end of the block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -313,6 +340,7 @@ def _start_workers(context: SparkContext, count: int) -> None:
 
 
 def forget_unbegun(query: Path) -> None:
-    """Clear a query's checkpoint without a batch: from what a crash before the first one leaves there, Spark refuses to start."""
+    """Clear a query's checkpoint without a batch: from what a crash before the first one leaves
+    there, Spark refuses to start."""
     if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):
         shutil.rmtree(query)

@@ -1,7 +1,9 @@
-"""``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that it starts sooner.
+"""``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that it
+starts sooner.
 
-The JVM's own class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` it maps what it would else read, verify and link
-at each start. It leaves an archive of another JVM, or of other jars, alone.
+The JVM's own class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` it maps what it
+would else read, verify and link at each start. It leaves an archive of another JVM, or of other
+jars, alone.
 """
 
 from __future__ import annotations
@@ -21,14 +23,19 @@ LOAD = "load"  # the second argument of the process whose classes are archived
 
 
 def write_archive(path: Path) -> None:
-    """Raises subprocess.CalledProcessError where Spark fails, and OSError where the JVM has written none."""
+    """Raises subprocess.CalledProcessError where Spark fails, and OSError where the JVM has written
+    none."""
     (new := path.with_name(f"{path.name}.new")).unlink(missing_ok=True)
-    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1", "spark.sql.warehouse.dir": tempfile.gettempdir()}
+    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.sql.warehouse.dir": tempfile.gettempdir()}
     arguments = " ".join(f"--conf {k}={v}" for k, v in settings.items())
-    environment = {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell", "SPARK_LOCAL_IP": "127.0.0.1",
+    environment = {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+                   "SPARK_LOCAL_IP": "127.0.0.1",
                    "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit='{new}'"}
-    subprocess.run([sys.executable, "-m", "semistream.streaming.archive", str(path), LOAD], env=os.environ | environment,
+    subprocess.run([sys.executable, "-m", "semistream.streaming.archive", str(path), LOAD],
+                   env=os.environ | environment,
                    check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     new.replace(path)
 
@@ -56,8 +63,10 @@ def load_classes() -> None:
             pq.write_table(table, files / f"{number}.parquet")
         for kind in ("csv", "json"):
             spark.createDataFrame(table).write.format(kind).save(f"{home}/{kind}")
-            spark.read.schema("key BIGINT, name STRING").format(kind).load(f"{home}/{kind}").collect()
-        stream = spark.readStream.schema("key BIGINT, name STRING").option("maxFilesPerTrigger", "1").parquet(str(files))
+            spark.read.schema("key BIGINT, name STRING").format(kind).load(
+                f"{home}/{kind}").collect()
+        stream = spark.readStream.schema(
+            "key BIGINT, name STRING").option("maxFilesPerTrigger", "1").parquet(str(files))
         query = stream.writeStream.foreachBatch(run).option("checkpointLocation", f"{home}/query")
         query.trigger(availableNow=True).start().awaitTermination()
         spark.stop()

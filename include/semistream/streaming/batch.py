@@ -1,4 +1,5 @@
-"""The same join as a function from a batch DataFrame to a joined one, for people who go on in Spark SQL."""
+"""The same join as a function from a batch DataFrame to a joined one, for people who go on in Spark
+SQL."""
 
 from __future__ import annotations
 
@@ -20,34 +21,47 @@ from semistream.sizing.plan import Plan
 from semistream.streaming.sources.schema import stream_schema
 
 
-def join_dataframe(df: DataFrame, snapshot: str | Path, on: Sequence[tuple[str, str]] | Sequence[str] | str, *,
-                   columns: Sequence[str] | None = None, algorithm: str = "elevatorjoin", memory: int | str = "64MB",
-                   join_type: str = "inner", parameters: dict[str, Any] | None = None, partitions: int = 0) -> DataFrame:
-    """``df`` with the master's columns, joined in at most ``memory`` bytes in all, of which each partition has its share.
+def join_dataframe(df: DataFrame, snapshot: str | Path,
+                   on: Sequence[tuple[str, str]] | Sequence[str] | str, *,
+                   columns: Sequence[str] | None = None, algorithm: str = "elevatorjoin",
+                   memory: int | str = "64MB",
+                   join_type: str = "inner", parameters: dict[str, Any] | None = None,
+                   partitions: int = 0) -> DataFrame:
+    """``df`` with the master's columns, joined in at most ``memory`` bytes in all, of which each
+    partition has its share.
 
-    snapshot: snapshots/<master>, whose current version is taken, or one version's directory; every executor reads it. on: a
-    column name, several, or (stream column, master column) pairs. columns: master columns to add (None: all but the join
-    columns); one that df has too is named <master>_<column>. join_type: inner, or left (tuples without a match have nulls).
-    partitions: 0 is Spark's default parallelism. Timestamps are UTC. Lazy, like every DataFrame; wide rows go back to the JVM,
-    which the streaming app avoids. Raises ConfigError.
+    snapshot: snapshots/<master>, whose current version is taken, or one version's directory; every
+    executor reads it. on: a column name, several, or (stream column, master column) pairs. columns:
+    master columns to add (None: all but the join columns); one that df has too is named
+    <master>_<column>. join_type: inner, or left (tuples without a match have nulls). partitions: 0
+    is Spark's default parallelism. Timestamps are UTC. Lazy, like every DataFrame; wide rows go
+    back to the JVM, which the streaming app avoids. Raises ConfigError.
     """
-    pairs = [(on, on)] if isinstance(on, str) else [(c, c) if isinstance(c, str) else (c[0], c[1]) for c in on]
+    pairs = [(on, on)] if isinstance(on,
+                                     str) else [(c, c) if isinstance(c, str) else (c[0], c[1])
+                                                for c in on]
     version = current_version(snapshot)
     directory = Path(snapshot) / version if version else Path(snapshot)
-    count = partitions or min(df.sparkSession.sparkContext.defaultParallelism, Manifest.read(directory).bucket_count)
+    count = partitions or min(df.sparkSession.sparkContext.defaultParallelism,
+                              Manifest.read(directory).bucket_count)
     if not 1 <= count <= Manifest.read(directory).bucket_count:
-        raise ConfigError("partitions", "must be between 1 and the snapshot's number of buckets", count, "Ask for fewer.")
-    plan = Plan(algorithm.lower(), parse_bytes(memory) // count, join_type, dict(parameters or {}), tuple(pairs),
-                None if columns is None else tuple(columns), count, str(directory.absolute()), False)
+        raise ConfigError("partitions", "must be between 1 and the snapshot's number of buckets",
+                          count, "Ask for fewer.")
+    plan = Plan(algorithm.lower(), parse_bytes(memory) // count, join_type, dict(parameters or {}),
+                tuple(pairs),
+                None if columns is None else tuple(columns), count, str(directory.absolute()),
+                False)
     stream = stream_schema(df)
-    plan = plan.choose(pa.RecordBatch.from_pylist([], stream), known_costs(Places.from_environment().home))
+    plan = plan.choose(pa.RecordBatch.from_pylist([], stream),
+                       known_costs(Places.from_environment().home))
     join = plan.open(stream, 0)
     join.master.close()
     placed = df.repartitionById(count, partition_expression(plan.placement(stream)))
     return placed.mapInArrow(_task(plan, stream), from_arrow_schema(join.output_schema))
 
 
-def _task(plan: Plan, stream: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(plan: Plan, stream: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]],
+                                                     Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 

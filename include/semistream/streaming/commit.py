@@ -7,8 +7,9 @@ A micro-batch, or a drain, passes these steps::
     finish    the sink commits in one step; or the commit is noted in intent.json, and made while Spark plans the next batch
     settle    the next step waits until that commit is made
 
-A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was noted, and tells what was begun and not
-committed: it is finished with the same plan, from the same states, before anything else begins.
+A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was noted, and
+tells what was begun and not committed: it is finished with the same plan, from the same states,
+before anything else begins.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ Position = tuple[int, int]  # (batch, drain)
 
 
 class Commits:
-    """last: the newest commit; entries: its ledger rows, none under a new plan; pending: what was begun and is not committed.
+    """last: the newest commit; entries: its ledger rows, none under a new plan; pending: what was
+    begun and is not committed.
 
-    Times are of ``time.monotonic``: committed_at, of the newest commit; waiting_since, before which no tuple came that waits.
+    Times are of ``time.monotonic``: committed_at, of the newest commit; waiting_since, before which
+    no tuple came that waits.
     """
 
     def __init__(self, app: str, job: Job, checkpoint: Path, sink: str, warehouse: SqlSink):
@@ -84,7 +87,8 @@ class Commits:
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
     def finish(self, entries: list[dict[str, Any]], listed: float | None) -> None:
-        """Commit what was begun. entries: of all partitions; listed: see ``load_commits.source_listed``, s since 1970."""
+        """Commit what was begun. entries: of all partitions; listed: see
+        ``load_commits.source_listed``, s since 1970."""
         row = self._row(entries, listed)
         if self.sink.two_phase:
             self.promise(row, entries)
@@ -94,7 +98,8 @@ class Commits:
         self._committed(entries)
 
     def finish_without_tuples(self, listed: float | None) -> list[dict[str, Any]]:
-        """Commit a batch that brings nothing: states and ledger rows go on as they are, and no task is needed."""
+        """Commit a batch that brings nothing: states and ledger rows go on as they are, and no task
+        is needed."""
         entries = [without_tuples(e, self.progress.batch) for e in self.entries]
         self.ledger.commit(self._row(entries, listed), entries)
         self._committed(entries)
@@ -125,38 +130,44 @@ class Commits:
     def check_nothing_pending(self) -> None:
         """Raises StateError."""
         if self.pending is not None:
-            raise StateError(f"Batch {self.pending[0]} was begun, and Spark takes it for done, but it is not committed: "
-                             f"{self.checkpoint} lacks {INTENT}, or its directory query is not of the same time. {RESTORE}")
+            raise StateError(f"Batch {self.pending[0]} was begun, and Spark takes it for done, but "
+                             f"it is not committed: {self.checkpoint} lacks {INTENT}, or its "
+                             f"directory query is not of the same time. {RESTORE}")
 
     def check_same_source(self, batch: int, given: dict[str, Any], paths: list[str]) -> None:
-        """A batch that is passed over, as its number is in the ledger, must be the very one. Raises StateError.
+        """A batch that is passed over, as its number is in the ledger, must be the very one. Raises
+        StateError.
 
         given: what ``SourceLog.offsets`` says of it; paths: its files.
         """
         said, known = self.ledger.source(batch)
         same = all(said[name] == given[name] for name in ("format", "offsets", "start"))
-        complete = not paths or len(paths) == (len(known) if isinstance(said["files"], list) else said["files"])
+        complete = not paths or len(paths) == (len(known) if isinstance(said["files"], list)
+                                               else said["files"])
         if same and complete and set(known) <= set(paths):
             return
-        raise StateError(f"Batch {batch} of {self.checkpoint / 'query'} is another part of the source than batch {batch} of "
-                         f"{self.app} in the ledger. Passing it over would lose tuples, loading it would double some. Restore "
-                         f"that directory as it was after batch {self.last[0] if self.last else batch}, or load the source "
-                         f"anew: semistream reset {self.app}.")
+        raise StateError(f"Batch {batch} of {self.checkpoint / 'query'} is another part of the "
+                         f"source than batch {batch} of {self.app} in the ledger. Passing it over "
+                         f"would lose tuples, loading it would double some. Restore that directory "
+                         f"as it was after batch {self.last[0] if self.last else batch}, or load "
+                         f"the source anew: semistream reset {self.app}.")
 
     def check_follows(self, batch: int) -> None:
         """Raises StateError for a batch that is not the next one."""
         last = self.last[0] if self.last else -1
         if batch > last + 1:
-            raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of {self.app} ends with {last}. "
-                             f"Restore the warehouse or the checkpoint, or begin again: semistream reset {self.app}.")
+            raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of "
+                             f"{self.app} ends with {last}. Restore the warehouse or the "
+                             f"checkpoint, or begin again: semistream reset {self.app}.")
 
     def _row(self, entries: list[dict[str, Any]], listed: float | None) -> dict[str, Any]:
         """The commit as the ledger has it."""
         at = self.progress
         return {"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
-                "fact_table": self.job.fact_table, "sink": self._setting, "partitions": at.plan.partitions,
-                "source_offsets": json.dumps(at.source), "files": at.sources, "source_listed": listed,
-                "rows_read": sum(e["rows_read"] for e in entries)}
+                "fact_table": self.job.fact_table, "sink": self._setting,
+                "partitions": at.plan.partitions,
+                "source_offsets": json.dumps(at.source), "files": at.sources,
+                "source_listed": listed, "rows_read": sum(e["rows_read"] for e in entries)}
 
     def _committed(self, entries: list[dict[str, Any]]) -> None:
         """Go on from what is committed, or is sure to be."""
@@ -166,14 +177,17 @@ class Commits:
         states = self.checkpoint / "state"
         used = {name for state in self.states.values() for name in JoinState.files(states / state)}
         old = [file for file in states.iterdir() if file.name not in used]
-        threading.Thread(target=_remove, args=(old,)).start()  # giving large files' pages back takes its time
+        # giving large files' pages back takes its time
+        threading.Thread(target=_remove, args=(old,)).start()
 
     # ---- recovery
 
     def take_up(self) -> Progress | None:
-        """What was worked on last, None on a new checkpoint; ``pending`` says whether it is still to be finished.
+        """What was worked on last, None on a new checkpoint; ``pending`` says whether it is still
+        to be finished.
 
-        Raises ConfigError where checkpoint and warehouse do not belong together, StateError where one of them is damaged.
+        Raises ConfigError where checkpoint and warehouse do not belong together, StateError where
+        one of them is damaged.
         """
         (self.checkpoint / "state").mkdir(exist_ok=True)
         _sweep(self.checkpoint)
@@ -202,7 +216,8 @@ class Commits:
         intent = read_checked(self.checkpoint / INTENT, RESTORE)
         if intent is not None:
             row = intent["commit"]
-            self._keep_promise(open_sink(row["sink"], self.warehouse, self.checkpoint), row, intent["entries"])
+            self._keep_promise(open_sink(row["sink"], self.warehouse, self.checkpoint), row,
+                               intent["entries"])
 
     def _keep_promise(self, sink: Sink, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         sink.commit(row, entries)
@@ -212,23 +227,30 @@ class Commits:
     def _warn_of_others(self) -> None:
         """Two apps on one fact table are proven apart; whoever reads it sees the rows of both."""
         if others := self.ledger.others(self.job.fact_table):
-            log.warning("%s also has rows of %s: facts are counted and verified for each app by itself", self.job.fact_table,
+            log.warning("%s also has rows of %s: facts are counted and verified for each app by "
+                        "itself", self.job.fact_table,
                         ", ".join(others))
 
     def _check_entries(self, progress: Progress) -> None:
-        """The newest commit must have its row of each partition, and what goes on from it the same states. Raises StateError."""
+        """The newest commit must have its row of each partition, and what goes on from it the same
+        states. Raises StateError."""
         assert self.last is not None
-        found, count = [e["partition"] for e in self.entries], self.ledger.partition_count(*self.last)
+        found, count = [e["partition"]
+                        for e in self.entries], self.ledger.partition_count(*self.last)
         if found != list(range(count)):
-            raise StateError(f"load_batches has partitions {found} of batch {self.last[0]} (drain {self.last[1]}) of {self.app}, "
-                             f"but load_commits says that there are {count}. What waits in the others would be lost: restore the "
+            raise StateError(f"load_batches has partitions {found} of batch {self.last[0]} (drain "
+                             f"{self.last[1]}) of {self.app}, but load_commits says that there are "
+                             f"{count}. What waits in the others would be lost: restore the "
                              f"warehouse, or load the source anew: semistream reset {self.app}.")
-        if progress.states and (progress.batch, progress.drain) != self.last and progress.states != self.states:
-            raise StateError(f"{self.checkpoint / 'progress.json'} goes on from other states than those that load_batches has of "
-                             f"batch {self.last[0]} of {self.app}. {RESTORE}")
+        if progress.states and (progress.batch,
+                                progress.drain) != self.last and progress.states != self.states:
+            raise StateError(f"{self.checkpoint / 'progress.json'} goes on from other states than "
+                             f"those that load_batches has of batch {self.last[0]} of {self.app}. "
+                             f"{RESTORE}")
 
     def _check_same_history(self, progress: Progress | None) -> None:
-        """An app's ledger and its checkpoint must tell of the same batches; else tuples would be skipped. Raises ConfigError."""
+        """An app's ledger and its checkpoint must tell of the same batches; else tuples would be
+        skipped. Raises ConfigError."""
         last, newest = self.last, self.sink.newest(self.app)
         if progress is None and last is None and newest is None:
             return
@@ -238,14 +260,16 @@ class Commits:
             ahead = newest is not None and newest > at
             if (before == at or (before < at and at[0] - before[0] <= 1)) and not ahead:
                 return
-        raise ConfigError("checkpoint", f"must be the one that {self.app} has gone on with so far, to "
-                          f"{f'batch {last[0]}' if last else 'no batch'} in this warehouse", str(self.checkpoint),
-                          f"Give the former --checkpoint and WAREHOUSE_URL, or load the source anew: semistream reset "
-                          f"{self.app}.")
+        raise ConfigError("checkpoint", f"must be the one that {self.app} has gone on with so far, "
+                                        f"to {f'batch {last[0]}' if last else 'no batch'} in this "
+                                        f"warehouse", str(self.checkpoint),
+                          f"Give the former --checkpoint and WAREHOUSE_URL, or load the source "
+                          f"anew: semistream reset {self.app}.")
 
 
 def _sweep(checkpoint: Path) -> None:
-    """Remove what a killed process has left half-written; the status is written all the time, also now."""
+    """Remove what a killed process has left half-written; the status is written all the time, also
+    now."""
     for place in (checkpoint, checkpoint / "state"):
         for file in place.glob(".*.*"):
             if not file.name.startswith(".status.json"):

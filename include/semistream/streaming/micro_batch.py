@@ -1,4 +1,5 @@
-"""One micro-batch as Spark gives it: which part of the source it is, its tuples, and the Spark job that joins them."""
+"""One micro-batch as Spark gives it: which part of the source it is, its tuples, and the Spark job
+that joins them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from semistream.streaming.workers.parquet import can_read, first_tuples, tuple_c
 log = logging.getLogger(__name__)
 POLL = 0.25  # s between looks for a stop request
 ATTEMPTS = 3  # at a job whose Python worker was killed, where Spark itself does not try again
-WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL", "EOFException")
+WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL",
+               "EOFException")
 
 
 class Stopped(Exception):
@@ -35,7 +37,8 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """df: as Spark gives it; number: Spark's; stream: the schema of the tuples; log: Spark's notes of the source."""
+    """df: as Spark gives it; number: Spark's; stream: the schema of the tuples; log: Spark's notes
+    of the source."""
 
     df: DataFrame
     number: int
@@ -53,11 +56,13 @@ class MicroBatch:
         """What the ledger says of it."""
         return self.log.offsets(self.number)
 
-    def part_of_source(self, partitions: int, min_age: float, stop_asked: Callable[[], bool]) -> dict[str, Any]:
+    def part_of_source(self, partitions: int, min_age: float,
+                       stop_asked: Callable[[], bool]) -> dict[str, Any]:
         """Its part of the source as ``Progress`` notes it: source, sources, own.
 
-        Raises ConfigError for a file with other columns than the stream, StateError for one that is gone, and Stopped where a
-        stop is asked for while its files have not rested for ``min_age`` seconds.
+        Raises ConfigError for a file with other columns than the stream, StateError for one that is
+        gone, and Stopped where a stop is asked for while its files have not rested for ``min_age``
+        seconds.
         """
         self.log.flush(self.number)
         rested = self._rested(min_age, stop_asked)
@@ -66,7 +71,8 @@ class MicroBatch:
         return {"source": self.offsets, "sources": rested, "own": own}
 
     def has_changed(self, begun: Progress) -> bool:
-        """Whether it is no longer the part of the source that was begun: a file has changed since, or Spark's note was lost."""
+        """Whether it is no longer the part of the source that was begun: a file has changed since,
+        or Spark's note was lost."""
         return begun.source != self.offsets or [s.path for s in begun.sources] != self.paths \
             or any(s.known and s.now() != s for s in begun.sources)
 
@@ -75,13 +81,15 @@ class MicroBatch:
         return read_files(self.df, self.spec, self.paths) if self.paths else self.df
 
     def sample(self, most: int, own: bool) -> pa.RecordBatch:
-        """Some of its tuples, from as few of its files as have them. own: whether they are read without Spark."""
+        """Some of its tuples, from as few of its files as have them. own: whether they are read
+        without Spark."""
         if own:
             return first_tuples(self.paths, self.stream, most)
         df = self.tuples()
         rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
         table = rows.limit(most).toArrow().cast(self.stream).combine_chunks()
-        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], self.stream)
+        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([],
+                                                                                       self.stream)
 
     def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
         """Its files as they are, when none has changed for ``min_age`` seconds."""
@@ -90,7 +98,8 @@ class MicroBatch:
             until = min(newest, time.time()) + min_age  # a file may be dated in the future
             if until <= time.time():
                 return files
-            log.info("waiting %.0f s for the newest of %d files to be complete (min_age)", until - time.time(), len(files))
+            log.info("waiting %.0f s for the newest of %d files to be complete (min_age)",
+                     until - time.time(), len(files))
             while time.time() < until:
                 if stop_asked():
                     raise Stopped
@@ -106,23 +115,28 @@ def has_tuples(progress: Progress) -> bool:
     return not progress.files or any(map(tuple_count, progress.files))
 
 
-def run_tasks(spark: SparkSession, work: Work, df: DataFrame | None, partition: Column) -> list[dict[str, Any]]:
-    """The Spark job of a micro-batch, or of a drain (df None): the ledger rows of all partitions, in order.
+def run_tasks(spark: SparkSession, work: Work, df: DataFrame | None,
+              partition: Column) -> list[dict[str, Any]]:
+    """The Spark job of a micro-batch, or of a drain (df None): the ledger rows of all partitions,
+    in order.
 
     partition: the number of the partition that a tuple of df belongs to.
     """
     count = work.plan.partitions
     job: RDD[tuple[str]] | DataFrame
-    if df is None or work.files:  # without a query to be planned: half the time of an empty micro-batch
+    # without a query to be planned: half the time of an empty micro-batch
+    if df is None or work.files:
         job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
     else:
         rows = df.repartitionById(count, partition)
-        plain = rows.toDF(*(f"column_{i}" for i in range(len(df.columns))))  # mapInArrow takes no backticks in names
+        # mapInArrow takes no backticks in names
+        plain = rows.toDF(*(f"column_{i}" for i in range(len(df.columns))))
         job = plain.mapInArrow(work.of_batches, SUMMARY)
     entries = _collect(job, work.batch)
     entries.sort(key=lambda e: e["partition"])
     if [e["partition"] for e in entries] != list(range(count)):
-        raise StateError(f"batch {work.batch} ran partitions {[e['partition'] for e in entries]}, not 0 to {count - 1}")
+        raise StateError(f"batch {work.batch} ran partitions {[e['partition'] for e in entries]}, "
+                         f"not 0 to {count - 1}")
     return entries
 
 

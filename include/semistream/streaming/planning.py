@@ -23,10 +23,11 @@ log = logging.getLogger(__name__)
 
 
 class Planner:
-    """plan: the one in use; partition: the number of the partition that a stream tuple belongs to under it.
+    """plan: the one in use; partition: the number of the partition that a stream tuple belongs to
+    under it.
 
-    chosen: whether a sample of the stream has decided what the settings leave open, in this run or in the one that left
-    tuples waiting.
+    chosen: whether a sample of the stream has decided what the settings leave open, in this run or
+    in the one that left tuples waiting.
     """
 
     def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs):
@@ -48,21 +49,27 @@ class Planner:
             raise ConfigError("snapshot", "must have been published", str(self.snapshots),
                               "Run `semistream snapshot`, or the DAG provision_master_data, first.")
         if partitions > (buckets := self.bucket_count):
-            raise ConfigError("partitions", f"must be at most {buckets}, the buckets of the master snapshot", partitions,
+            raise ConfigError("partitions",
+                              f"must be at most {buckets}, the buckets of the master snapshot",
+                              partitions,
                               "Ask for fewer, or publish the snapshot with more buckets.")
         s = self.settings
-        return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type, dict(s.parameters), tuple(self.job.on.items()),
-                    self.job.columns or None, partitions, str(self.snapshots / version), reason=s.reason, auto=s.auto)
+        return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type,
+                    dict(s.parameters), tuple(self.job.on.items()),
+                    self.job.columns or None, partitions, str(self.snapshots / version),
+                    reason=s.reason, auto=s.auto)
 
     def without_sample(self, stream: pa.Schema, partitions: int) -> Plan:
         """The same, with what is open decided without a look at the stream. Raises ConfigError."""
         return self.wanted(partitions).choose(pa.RecordBatch.from_pylist([], stream), self.costs)
 
     def change(self, sample: Callable[[], pa.RecordBatch], partitions: int) -> Plan | None:
-        """Another plan than the present one, to be opened once nothing waits; None to go on with the present one.
+        """Another plan than the present one, to be opened once nothing waits; None to go on with
+        the present one.
 
-        The plan changes with the master version and with the settings. What a sample of the stream is to decide is decided in
-        the first batch of a run that nothing waits before. sample: gives some of the batch's tuples.
+        The plan changes with the master version and with the settings. What a sample of the stream
+        is to decide is decided in the first batch of a run that nothing waits before. sample: gives
+        some of the batch's tuples.
         """
         wanted = self.wanted(partitions)
         if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):

@@ -16,13 +16,15 @@ RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
 @dataclass(frozen=True)
 class Progress:
-    """``<checkpoint>/progress.json``: the batch, or drain, being worked on, or the latest one that was.
+    """``<checkpoint>/progress.json``: the batch, or drain, being worked on, or the latest one that
+    was.
 
-    It is written before any task starts. Whatever is noted here is finished, with this plan and from these states, before
-    anything else is begun; so a task that outlives its driver does the same work as its successor, and the ledger keeps one.
-    states: join state files after the batch before, by partition; none where nothing is taken over. source: which part of the
-    source the micro-batch is, as ``load_commits.source_offsets`` says it; sources: its files, as they were when it began; own:
-    whether the tasks read these themselves, or Spark brings the tuples.
+    It is written before any task starts. Whatever is noted here is finished, with this plan and
+    from these states, before anything else is begun; so a task that outlives its driver does the
+    same work as its successor, and the ledger keeps one. states: join state files after the batch
+    before, by partition; none where nothing is taken over. source: which part of the source the
+    micro-batch is, as ``load_commits.source_offsets`` says it; sources: its files, as they were
+    when it began; own: whether the tasks read these themselves, or Spark brings the tuples.
     """
 
     batch: int

@@ -22,11 +22,15 @@ BEFORE_SPARK = 1000  # the priority of a shutdown hook; those of Spark are below
 LONGEST_DRAIN = 600  # s
 # Where the user's configuration says nothing else.
 DEFAULTS = {
-    "spark.master": "local[*,4]",  # a task whose Python worker died is tried four times, as on a cluster
-    "spark.python.unix.domain.socket.enabled": "true",  # over TCP each task waits 40 ms for a delayed acknowledgement
-    # Without Hadoop's native library the default, which keeps a checksum file beside each file, starts two processes for each.
+    # a task whose Python worker died is tried four times, as on a cluster
+    "spark.master": "local[*,4]",
+    # over TCP each task waits 40 ms for a delayed acknowledgement
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Without Hadoop's native library the default, which keeps a checksum file beside each file,
+    # starts two processes for each.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.redaction.regex": f"(?i)access[.]?key|{SECRET}",  # Spark's own does not know what a Kafka login is called
+    # Spark's own does not know what a Kafka login is called
+    "spark.redaction.regex": f"(?i)access[.]?key|{SECRET}",
 }
 
 
@@ -36,29 +40,34 @@ def is_local(master: str) -> bool:
 
 
 def local_environment(master: str) -> dict[str, str]:
-    """What spark-submit is to find in its environment: a local driver, its UI too, listens to this machine only."""
-    return {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) and "SPARK_LOCAL_IP" not in os.environ else {}
+    """What spark-submit is to find in its environment: a local driver, its UI too, listens to this
+    machine only."""
+    return {"SPARK_LOCAL_IP": LOOPBACK} if is_local(
+        master) and "SPARK_LOCAL_IP" not in os.environ else {}
 
 
 def local_defaults() -> dict[str, str]:
-    """The same for a driver whose JVM has begun already. The UI's address is the environment's alone; without, there is none.
+    """The same for a driver whose JVM has begun already. The UI's address is the environment's
+    alone; without, there is none.
 
     The secret is Spark's own, made up in the driver and in its memory only.
     """
     if "SPARK_LOCAL_IP" in os.environ:
         return {"spark.authenticate": "true"}
-    return {"spark.authenticate": "true", "spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK,
-            "spark.ui.enabled": "false"}
+    return {"spark.authenticate": "true", "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.host": LOOPBACK, "spark.ui.enabled": "false"}
 
 
 def open_session(app: str) -> SparkSession:
-    """On the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf name; on this machine where none does."""
+    """On the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf name; on this
+    machine where none does."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     SparkContext._ensure_initialized()  # a SparkConf knows what was given only once there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
     master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
     defaults = DEFAULTS | (local_defaults() if is_local(master) else {})
-    if is_local(master) and "SPARK_LOCAL_DIRS" not in os.environ and not given.contains("spark.local.dir"):
+    if is_local(
+        master) and "SPARK_LOCAL_DIRS" not in os.environ and not given.contains("spark.local.dir"):
         defaults["spark.local.dir"] = str(scratch_directory())
     for name, value in defaults.items():
         if not given.contains(name):
@@ -69,8 +78,8 @@ def open_session(app: str) -> SparkSession:
 
 
 class DrainFirst:
-    """Lets the JVM, when it is asked to end, wait until this process has drained: SIGTERM to spark-submit reaches the JVM only,
-    which would stop Spark at once.
+    """Lets the JVM, when it is asked to end, wait until this process has drained: SIGTERM to
+    spark-submit reaches the JVM only, which would stop Spark at once.
 
     A Java Runnable; ``ask`` is called from a thread of the JVM.
     """
@@ -82,7 +91,8 @@ class DrainFirst:
         jvm = gateway.jvm
         self._hook = jvm.java.util.concurrent.FutureTask(self, None)
         self._hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        self._hooks.addShutdownHook(self._hook, BEFORE_SPARK, LONGEST_DRAIN, jvm.java.util.concurrent.TimeUnit.SECONDS)
+        self._hooks.addShutdownHook(self._hook, BEFORE_SPARK, LONGEST_DRAIN,
+                                    jvm.java.util.concurrent.TimeUnit.SECONDS)
 
     def run(self) -> None:
         self._ask()
@@ -99,7 +109,8 @@ class DrainFirst:
 
 
 def start_session(app: str) -> Callable[[], SparkSession]:
-    """Open it in the background; the result waits for it, and raises what that raised. A process may end without waiting."""
+    """Open it in the background; the result waits for it, and raises what that raised. A process
+    may end without waiting."""
     opened: Future[SparkSession] = Future()
 
     def run() -> None:

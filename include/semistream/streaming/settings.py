@@ -18,14 +18,18 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
 
 
 def _trigger(value: str) -> str:
-    if value != AVAILABLE_NOW and not re.fullmatch(r"\d+(\.\d+)? *(ms|milliseconds?|s|seconds?|m|minutes?|hours?)", value):
-        raise ConfigError("trigger", "must be availableNow or an interval", value, "Give for instance '5 seconds'.")
-    return re.sub(r"(?<=\d) *(ms|s|m)$", lambda m: {"ms": " milliseconds", "s": " seconds", "m": " minutes"}[m[1]], value)
+    if value != AVAILABLE_NOW and not re.fullmatch(
+        r"\d+(\.\d+)? *(ms|milliseconds?|s|seconds?|m|minutes?|hours?)", value):
+        raise ConfigError("trigger", "must be availableNow or an interval", value,
+                          "Give for instance '5 seconds'.")
+    return re.sub(r"(?<=\d) *(ms|s|m)$",
+                  lambda m: {"ms": " milliseconds", "s": " seconds", "m": " minutes"}[m[1]], value)
 
 
 def _app(value: str) -> str:
     if value and not NAME.fullmatch(value):
-        raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-', and not begin with '.'", value,
+        raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-', and not "
+                                 "begin with '.'", value,
                           "Give a simple name.")
     return value
 
@@ -33,9 +37,10 @@ def _app(value: str) -> str:
 def _no_secret(options: dict[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if re.search(SECRET, name, re.IGNORECASE) or re.search(PASSWORD, value):
-            raise ConfigError("source_options", "must hold no secret, which command lines and Airflow's database show", name,
-                              "Write it into a YAML file that you alone may read (chmod 600), and give that as "
-                              "source_options_file.")
+            raise ConfigError("source_options", "must hold no secret, which command lines and "
+                                                "Airflow's database show", name,
+                              "Write it into a YAML file that you alone may read (chmod 600), and "
+                              "give that as source_options_file.")
     return options
 
 
@@ -62,39 +67,63 @@ class LoadSettings(JoinSettings):
 
     job: str = Field(description="What is loaded: tpch, nycflights13, or a job's YAML file")
     app: Annotated[str, AfterValidator(_app)] = Field(
-        "", description="Name of the load; its rows and its ledger are kept by it; default: the job's name")
-    checkpoint: Path | None = Field(None, description="Directory of progress, join state, status and lock; it must be shared by "
-                                                      "driver and executors; default: $SEMISTREAM_HOME/checkpoints/APP")
-    sink: Annotated[str, AfterValidator(_sink)] = Field("sql", description="Where joined tuples go: sql (the warehouse), or the "
-                                                                           "directory or URI of a Delta table")
+        "", description="Name of the load; its rows and its ledger are kept by it; default: the "
+                        "job's name")
+    checkpoint: Path | None = Field(None, description="Directory of progress, join state, status "
+                                                      "and lock; it must be shared by driver and "
+                                                      "executors; default: "
+                                                      "$SEMISTREAM_HOME/checkpoints/APP")
+    sink: Annotated[str, AfterValidator(_sink)] = Field("sql", description="Where joined tuples "
+                                                                           "go: sql (the "
+                                                                           "warehouse), or the "
+                                                                           "directory or URI of a "
+                                                                           "Delta table")
     trigger: Annotated[str, AfterValidator(_trigger)] = Field(
-        AVAILABLE_NOW, description="availableNow: load what there is, then stop; '5 seconds': go on until stopped")
-    partitions: int = Field(0, ge=0, le=4096, description="P, join operators side by side, each with M/P bytes; 0: one a core")
-    max_files: int = Field(0, ge=0, description="Most files that one micro-batch reads; 0: no limit")
-    max_rows: int = Field(0, ge=0, description="Most tuples that one micro-batch reads, of a source that can limit them "
-                                               "(kafka, zipf, outbox); 0: no limit")
-    min_age: float = Field(0, ge=0, description="Seconds for which a file must not have changed before it is loaded, where files "
-                                                "are not renamed into the stream's directory when they are complete")
+        AVAILABLE_NOW, description="availableNow: load what there is, then stop; '5 seconds': go "
+                                   "on until stopped")
+    partitions: int = Field(0, ge=0, le=4096, description="P, join operators side by side, each "
+                                                          "with M/P bytes; 0: one a core")
+    max_files: int = Field(0, ge=0, description="Most files that one micro-batch reads; 0: no "
+                                                "limit")
+    max_rows: int = Field(0, ge=0, description="Most tuples that one micro-batch reads, of a "
+                                               "source that can limit them (kafka, zipf, outbox); "
+                                               "0: no limit")
+    min_age: float = Field(0, ge=0, description="Seconds for which a file must not have changed "
+                                                "before it is loaded, where files are not renamed "
+                                                "into the stream's directory when they are "
+                                                "complete")
     source_format: str = Field(
-        "", description="Spark source format in place of the job's: parquet, csv, json, kafka, zipf, outbox …")
-    source_path: str = Field("", description="Directory of the stream's files in place of the job's")
+        "", description="Spark source format in place of the job's: parquet, csv, json, kafka, "
+                        "zipf, outbox …")
+    source_path: str = Field("", description="Directory of the stream's files in place of the "
+                                             "job's")
     source_options: Annotated[Pairs, AfterValidator(_no_secret)] = Field(
         {}, description="Source options besides the job's, NAME=VALUE as Spark takes them",
         json_schema_extra={"propertyNames": {"not": {"pattern": f"(?i){SECRET}"}},
-                           "additionalProperties": {"type": "string", "not": {"pattern": PASSWORD}}})
+                           "additionalProperties": {"type": "string",
+                                                    "not": {"pattern": PASSWORD}}})
     source_options_file: Annotated[str, AfterValidator(_absolute)] = Field(
-        "", description="YAML file with source options that hold a secret, such as a password; its owner alone may read it")
-    source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the job's")
-    stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops by itself; 0: never")
-    drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after which those that wait are "
-                                                     "finished; 0: they wait for more")
-    drain_every: float = Field(0, ge=0, description="Seconds after which the tuples that wait are finished also while new "
-                                                    "ones come, so that none waits much longer; 0: only as they fill M")
-    reason: str = Field("", max_length=1000, description="Why this algorithm, for the ledger; auto tells its own")
-    retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is tried again before the app fails")
+        "", description="YAML file with source options that hold a secret, such as a password; its "
+                        "owner alone may read it")
+    source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the "
+                                                "job's")
+    stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops "
+                                                   "by itself; 0: never")
+    drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after "
+                                                     "which those that wait are finished; 0: they "
+                                                     "wait for more")
+    drain_every: float = Field(0, ge=0, description="Seconds after which the tuples that wait are "
+                                                    "finished also while new ones come, so that "
+                                                    "none waits much longer; 0: only as they fill "
+                                                    "M")
+    reason: str = Field("", max_length=1000, description="Why this algorithm, for the ledger; auto "
+                                                         "tells its own")
+    retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is "
+                                               "tried again before the app fails")
 
     def name(self) -> str:
-        """Of the app: its own, or the job's. Raises ConfigError where the job's file cannot be read, or its name is no app's."""
+        """Of the app: its own, or the job's. Raises ConfigError where the job's file cannot be
+        read, or its name is no app's."""
         if self.app:
             return self.app
         if not Path(self.job).is_file():  # a shipped job, or one that will be refused
@@ -109,10 +138,13 @@ class LoadSettings(JoinSettings):
     def with_source(self, job: Job) -> Job:
         """The job with the source that these settings put in place of its own."""
         spec = job.stream
-        changed = {"format": self.source_format or spec.format, "path": self.source_path or spec.path,
-                   "columns": self.source_columns or spec.columns, "options": spec.options | self.source_options,
+        changed = {"format": self.source_format or spec.format,
+                   "path": self.source_path or spec.path,
+                   "columns": self.source_columns or spec.columns,
+                   "options": spec.options | self.source_options,
                    "options_file": self.source_options_file or spec.options_file}
         if self.source_format and self.source_format != spec.format:
-            changed |= {"options": self.source_options, "options_file": self.source_options_file or None,
+            changed |= {"options": self.source_options,
+                        "options_file": self.source_options_file or None,
                         "path": self.source_path or None, "columns": self.source_columns or None}
         return job.model_copy(update={"stream": spec.model_copy(update=changed)})

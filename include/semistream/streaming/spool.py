@@ -23,14 +23,17 @@ UNMATCHED = pa.schema([("reason", pa.string()), ("stream_id", pa.string()), ("tu
 
 
 class Spool:
-    """A task's output on local disk, until it is loaded in one short transaction that can be tried again.
+    """A task's output on local disk, until it is loaded in one short transaction that can be tried
+    again.
 
-    ``joined()`` and ``unmatched()`` are tables whose pages the system reads from the files when they are touched. data: where the
-    sink has joined rows written at once.
+    ``joined()`` and ``unmatched()`` are tables whose pages the system reads from the files when
+    they are touched. data: where the sink has joined rows written at once.
     """
 
-    def __init__(self, joined: pa.Schema, stream: pa.Schema, stream_id: tuple[str, ...], data: DataFile | None = None):
-        """joined: schema of the joined rows; stream: of the tuples; stream_id: names of the tuples' id columns."""
+    def __init__(self, joined: pa.Schema, stream: pa.Schema, stream_id: tuple[str, ...],
+                 data: DataFile | None = None):
+        """joined: schema of the joined rows; stream: of the tuples; stream_id: names of the tuples'
+        id columns."""
         self.output_schema, self.stream, self.stream_id, self.data = joined, stream, stream_id, data
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
         self._schemas = {"joined": joined, "unmatched": UNMATCHED}
@@ -64,8 +67,12 @@ class Spool:
         elif output.joined.num_rows:
             self._append("joined", output.joined)
         if output.unmatched.num_rows:
-            *columns, reasons = output.unmatched.columns  # the stream may have a column of that name, too
-            self.keep(pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(output.unmatched.schema)[:-1])), reasons)
+            # the stream may have a column of that name, too
+            *columns, reasons = output.unmatched.columns
+            self.keep(
+                pa.RecordBatch.from_arrays(columns,
+                                           schema=pa.schema(list(output.unmatched.schema)[:-1])),
+                reasons)
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array) -> None:
         """Keep tuples that are not loaded."""
@@ -73,7 +80,8 @@ class Spool:
 
     def reject(self, batch: pa.RecordBatch) -> None:
         """Keep tuples that could not be parsed: their text, and why."""
-        self._rejected.append(pa.record_batch([stream_ids(batch, self.stream_id), batch.column(RAW)], names=["id", RAW]))
+        self._rejected.append(pa.record_batch([stream_ids(batch, self.stream_id),
+                                               batch.column(RAW)], names=["id", RAW]))
         self._rejected_bytes += self._rejected[-1].nbytes
         if self._rejected_bytes > GATHERED_BYTES:
             self._explain()
@@ -82,11 +90,13 @@ class Spool:
         """Of many at once, as their lines are looked for in their files."""
         if not self._rejected:
             return
-        from semistream.streaming.unparsable import explain  # what imports pandas, for the few that need it
+        # what imports pandas, for the few that need it
+        from semistream.streaming.unparsable import explain
 
         rows = pa.Table.from_batches(self._rejected).combine_chunks().to_batches()[0]
         kept = explain(rows.column(RAW).to_pylist(), self.stream, self._explained)
-        columns = [pa.repeat(UNPARSABLE, len(kept)), rows.column("id"), pa.array([json.dumps(row) for row in kept])]
+        columns = [pa.repeat(UNPARSABLE, len(kept)), rows.column("id"),
+                   pa.array([json.dumps(row) for row in kept])]
         self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
         self._explained += len(kept)
         self._rejected, self._rejected_bytes = [], 0
@@ -114,10 +124,12 @@ class Spool:
             return pa.ipc.open_stream(file).read_all()
 
 
-def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...]) -> pa.RecordBatch:
+def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array,
+                   id_columns: tuple[str, ...]) -> pa.RecordBatch:
     """Tuples as rows of the table ``unmatched``."""
     texts = [json.dumps(row, default=_plain) for row in tuples.to_pylist()]
-    return pa.record_batch([reasons, stream_ids(tuples, id_columns), pa.array(texts, pa.string())], schema=UNMATCHED)
+    return pa.record_batch([reasons, stream_ids(tuples, id_columns), pa.array(texts, pa.string())],
+                           schema=UNMATCHED)
 
 
 def _plain(value: Any) -> str:

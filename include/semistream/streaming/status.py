@@ -1,4 +1,5 @@
-"""What an app and the outside tell each other through the checkpoint directory: status, stop request, lock. No Spark here."""
+"""What an app and the outside tell each other through the checkpoint directory: status, stop
+request, lock. No Spark here."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ State = Literal["starting", "running", "draining", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Status:
-    """``<checkpoint>/status.json``: how an app is doing. Counts are of this run; rates in tuples/s; heartbeat UTC, ISO 8601."""
+    """``<checkpoint>/status.json``: how an app is doing. Counts are of this run; rates in tuples/s;
+    heartbeat UTC, ISO 8601."""
 
     state: State
     pid: int
@@ -50,7 +52,8 @@ STATUS = TypeAdapter(Status)
 
 
 def read_status(checkpoint: str | Path) -> Status | None:
-    """The latest status; None when no app has ever run there, or when a crash of the machine left no whole file."""
+    """The latest status; None when no app has ever run there, or when a crash of the machine left
+    no whole file."""
     try:
         status = STATUS.validate_json((Path(checkpoint) / "status.json").read_bytes())
         datetime.fromisoformat(status.heartbeat)
@@ -88,7 +91,8 @@ class StatusFile:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 _: object) -> None:
         self._ended.set()
         self._thread.join()
         if error is not None:
@@ -101,10 +105,12 @@ class StatusFile:
     def update(self, **changes: Any) -> None:
         with self._mutex:
             self._status = replace(self._status, heartbeat=_now(), **changes)
-            write_json(self.path, asdict(self._status), flush=False)  # of use while this machine is up
+            # of use while this machine is up
+            write_json(self.path, asdict(self._status), flush=False)
 
     def _fail(self, error: str) -> None:
-        """Say so also where the disk is full: then over the former status, whose place is there. Never hides the error."""
+        """Say so also where the disk is full: then over the former status, whose place is there.
+        Never hides the error."""
         try:
             self.update(state="failed", error=error)
         except OSError:
@@ -119,11 +125,13 @@ class StatusFile:
 
 
 # The end of a Python traceback: behind the last frame and its code.
-RAISED = re.compile(r'^  File "[^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+\.)?(\S[^\n]*(?:\n\S[^\n]*)*)', re.MULTILINE)
+RAISED = re.compile(r'^  File "[^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+\.)?(\S[^\n]*(?:\n\S[^\n]*)*)',
+                    re.MULTILINE)
 
 
 def _why(error: BaseException) -> str:
-    """An error by its type and message. Of one in a Python worker, Spark's message is the traceback: what was raised there."""
+    """An error by its type and message. Of one in a Python worker, Spark's message is the
+    traceback: what was raised there."""
     raised = RAISED.findall(str(error))
     return raised[-1] if raised else f"{type(error).__name__}: {error}"
 
@@ -134,7 +142,8 @@ def _now() -> str:
 
 @contextmanager
 def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
-    """Hold the checkpoint for this process. Raises ConfigError, naming the holder, when another app has it.
+    """Hold the checkpoint for this process. Raises ConfigError, naming the holder, when another app
+    has it.
 
     The kernel lets go of the lock when the process ends, however it ends.
     """
@@ -149,8 +158,10 @@ def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     f.seek(0)
                     holder = f.read().strip() or "unknown"
-                    raise ConfigError("checkpoint", f"is in use by another app ({holder})", str(checkpoint),
-                                      f"Stop it first (touch {checkpoint / 'stop'}), or give another --checkpoint.") from None
+                    raise ConfigError("checkpoint", f"is in use by another app ({holder})",
+                                      str(checkpoint),
+                                      f"Stop it first (touch {checkpoint / 'stop'}), or give "
+                                      f"another --checkpoint.") from None
                 time.sleep(0.05)
         f.truncate(0)
         f.write(f"pid {os.getpid()} on {socket.gethostname()}")

@@ -1,4 +1,5 @@
-"""What one Spark task does: join one partition of a micro-batch and load the result, exactly once."""
+"""What one Spark task does: join one partition of a micro-batch and load the result, exactly
+once."""
 
 from __future__ import annotations
 
@@ -29,18 +30,20 @@ from semistream.streaming.workers.parquet import read_partition
 from semistream.warehouse.ids import LONG_ID, has_long_id
 
 SUMMARY = "summary STRING"  # what a task returns to mapInArrow
-SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read", "bytes_read", "seconds")
+SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
+          "bytes_read", "seconds")
 
-operators = OperatorCache()  # workers are reused, so that the next micro-batch need not read the state back
+# workers are reused, so that the next micro-batch need not read the state back
+operators = OperatorCache()
 
 
 @dataclass(frozen=True)
 class Work:
     """One micro-batch, or the drain after it, as every task of it is told.
 
-    checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples, ``_corrupt_record`` left out;
-    files: of the micro-batch, which the tasks read themselves; none where Spark brings the tuples. sources: its files, whoever
-    reads them.
+    checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples,
+    ``_corrupt_record`` left out; files: of the micro-batch, which the tasks read themselves; none
+    where Spark brings the tuples. sources: its files, whoever reads them.
     """
 
     app: str
@@ -76,7 +79,8 @@ class Work:
         return json.dumps(entry)
 
     def join_partition(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
-        """Join and load one partition, unless that has been done; gives the ledger row that counts."""
+        """Join and load one partition, unless that has been done; gives the ledger row that
+        counts."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
             for _ in batches:  # a worker that leaves input unread cannot be reused
@@ -85,7 +89,8 @@ class Work:
         join = self._operator(partition)
         stats = deepcopy(join.stats.as_dict())
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
-        with Spool(join.output_schema, self.stream, self.stream_id, self.sink.data_file(join.output_schema, load)) as spool:
+        with Spool(join.output_schema, self.stream, self.stream_id,
+                   self.sink.data_file(join.output_schema, load)) as spool:
             refused = self._run(join, self._tuples(partition, batches), spool)
             entry = self._entry(partition, join, stats, refused)
             name = entry["state_file"]
@@ -101,13 +106,15 @@ class Work:
             join.master.close()
         return entry
 
-    def _tuples(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _tuples(self, partition: int,
+                batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
         key = self.checkpoint, self.batch, self.files, self.plan
         yield from read_partition(self.files, self.plan, self.stream, partition, key)
 
     def _operator(self, partition: int) -> SemiStreamJoin:
-        """The operator as it stood after the batch before: the one at hand, or a new one that takes up the state."""
+        """The operator as it stood after the batch before: the one at hand, or a new one that takes
+        up the state."""
         before = self.states.get(partition, "")
         cached = operators.take((self.checkpoint, partition, before)) if before else None
         if cached is not None:
@@ -118,7 +125,8 @@ class Work:
             join.restore(*JoinState.read(Path(self.checkpoint) / "state" / before))
         return join
 
-    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], spool: Spool) -> Counter[str]:
+    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch],
+             spool: Spool) -> Counter[str]:
         """Feed the operator; gives the number of tuples that it was not given, by reason."""
         refused: Counter[str] = Counter()
         for batch in batches:
@@ -139,23 +147,30 @@ class Work:
 
     def _entry(self, partition: int, join: SemiStreamJoin, before: dict[str, Any],
                refused: Counter[str]) -> dict[str, Any]:
-        """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing is loaded."""
+        """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing
+        is loaded."""
         now = join.stats.as_dict()
         entry = {name: now[name] - before[name] for name in SUMMED}
-        rejected = {r: n for r in now["rejected"] if (n := now["rejected"][r] - before["rejected"].get(r, 0))}
+        rejected = {r: n for r in now["rejected"]
+                    if (n := now["rejected"][r] - before["rejected"].get(r, 0))}
         rejected |= refused
         entry["rows_read"] += refused.total()
         entry["unmatched"] += refused.total()
         finished = entry["matched"] + entry["unmatched"]
-        if before["waiting"] + entry["rows_read"] != finished + now["waiting"] or sum(rejected.values()) != entry["unmatched"]:
-            raise StateError(f"partition {partition} of batch {self.batch} does not add up: {before['waiting']} waited, {entry}, "
-                             f"{rejected}, {now['waiting']} wait; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
+        if before["waiting"] + entry["rows_read"] != finished + now[
+            "waiting"] or sum(rejected.values()) != entry["unmatched"]:
+            raise StateError(f"partition {partition} of batch {self.batch} does not add up: "
+                             f"{before['waiting']} waited, {entry}, {rejected}, {now['waiting']} "
+                             f"wait; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
         return entry | {
-            "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition, "algorithm": self.plan.algorithm,
-            "reason": self.plan.reason or None, "master": join.master.name, "master_version": join.master.version,
-            "waiting_before": before["waiting"],
-            "waiting": now["waiting"], "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
-            "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0, "memory_budget": self.plan.memory,
+            "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition,
+            "algorithm": self.plan.algorithm,
+            "reason": self.plan.reason or None, "master": join.master.name,
+            "master_version": join.master.version, "waiting_before": before["waiting"],
+            "waiting": now["waiting"],
+            "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
+            "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
+            "memory_budget": self.plan.memory,
             "memory_peak": now["memory_peak"], "memory": now["memory"], "rejected": rejected,
             "state_file": self._state_file(partition, entry["rows_read"])}
 
@@ -169,13 +184,14 @@ class Work:
 
 @cache
 def keep_modules() -> None:
-    """Once in a process, when all is imported and compiled: Spark's daemon collects garbage after every task, which takes a tenth
-    of a second if it looks at all of that."""
+    """Once in a process, when all is imported and compiled: Spark's daemon collects garbage after
+    every task, which takes a tenth of a second if it looks at all of that."""
     gc.freeze()
 
 
 def get_ready(_: Iterator[object]) -> None:
-    """A task after which its worker has imported what a micro-batch's needs; PyArrow and Numba do so at their first calls."""
+    """A task after which its worker has imported what a micro-batch's needs; PyArrow and Numba do
+    so at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
 
 
@@ -195,7 +211,9 @@ def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.Re
 
 
 def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
-    """A partition's ledger row for a batch that brings it nothing, from that of the commit before."""
+    """A partition's ledger row for a batch that brings it nothing, from that of the commit
+    before."""
     nothing = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
-    return ledger_row(entry) | nothing | {"batch": batch, "drain": 0, "waiting_before": entry["waiting"], "r_cycles": 0.0,
+    return ledger_row(entry) | nothing | {"batch": batch, "drain": 0,
+                                          "waiting_before": entry["waiting"], "r_cycles": 0.0,
                                           "service_rate": 0.0, "rejected": {}}

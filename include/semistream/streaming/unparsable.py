@@ -1,7 +1,8 @@
 """Why Spark could not parse a tuple, and on which line of its file it stands; Spark tells neither.
 
-Spark's side hands over ``_corrupt_record`` as a document in JSON (``sources.documents``): the tuple's whole text, and where it is
-from. The task that keeps the tuple looks for the rest, with the definitions that ``semistream join`` has.
+Spark's side hands over ``_corrupt_record`` as a document in JSON (``sources.documents``): the
+tuple's whole text, and where it is from. The task that keeps the tuple looks for the rest, with the
+definitions that ``semistream join`` has.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ NO_UTF8 = "not UTF-8"
 
 
 def explain(documents: Sequence[str], stream: pa.Schema, before: int = 0) -> list[dict[str, Any]]:
-    """What is kept of each document's tuple: ``_corrupt_record`` (its text), and file, where it is from one.
+    """What is kept of each document's tuple: ``_corrupt_record`` (its text), and file, where it is
+    from one.
 
-    Of the first EXPLAINED, with ``before`` before them, also why, and line (from 1, of the first one with this text, if found).
+    Of the first EXPLAINED, with ``before`` before them, also why, and line (from 1, of the first
+    one with this text, if found).
     """
     found = [json.loads(d) for d in documents]
     most = max(EXPLAINED - before, 0)
@@ -67,15 +70,19 @@ def _why_csv(d: Mapping[str, Any], stream: pa.Schema) -> str:
     delimiter = d.get("delimiter", ",")
     names = _header(plain_path(d["file"]), delimiter) or stream.names
     try:
-        cells = next(csv.reader(io.StringIO(d[RAW], newline=""), delimiter=delimiter, strict=True), [])
+        cells = next(csv.reader(io.StringIO(d[RAW], newline=""), delimiter=delimiter, strict=True),
+                     [])
     except csv.Error:
         return "quotes do not match"
     if len(cells) != len(names):
         return f"{len(cells)} fields in place of {len(names)}"
-    texts = pa.RecordBatch.from_arrays([pa.array([cell or None], pa.string()) for cell in cells], names=names)
+    texts = pa.RecordBatch.from_arrays([pa.array([cell or None], pa.string()) for cell in cells],
+                                       names=names)
     try:
         texts = texts.select(stream.names)
-        return cast_rows(texts, stream)[1].get(0) or cast_rows(texts, stream, stream.names)[1].get(0, UNKNOWN)
+        return cast_rows(texts,
+                         stream)[1].get(0) or cast_rows(texts, stream,
+                                                        stream.names)[1].get(0, UNKNOWN)
     except (KeyError, pa.ArrowException):
         return UNKNOWN
 
@@ -95,12 +102,14 @@ def _why_json(text: str, stream: pa.Schema) -> str:
         return f"not JSON: {e}"
     if not isinstance(tuple_, dict):
         return "not one JSON object"
-    wrong = (f for f in stream if tuple_.get(f.name) is not None and not _fits(tuple_[f.name], f.type))
+    wrong = (f for f in stream if tuple_.get(f.name) is not None
+             and not _fits(tuple_[f.name], f.type))
     return next((f"{f.name}: {tuple_[f.name]!r} is not {f.type}" for f in wrong), UNKNOWN)
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a JSON value is of a type, as Spark has it: strict but for texts, which any value is."""
+    """Whether a JSON value is of a type, as Spark has it: strict but for texts, which any value
+    is."""
     if pa.types.is_boolean(kind) or isinstance(value, bool):
         return isinstance(value, bool) and (pa.types.is_boolean(kind) or pa.types.is_string(kind))
     if pa.types.is_integer(kind) or pa.types.is_nested(kind):
@@ -119,14 +128,18 @@ def _origin(d: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _mark(d: Mapping[str, Any]) -> Any:
-    """What to know a tuple's first line by. Spark has put U+FFFD in the place of bytes that are not UTF-8, and may have written
-    the rest of the line anew: then it is known by the texts that have some."""
-    return _damaged(d[RAW], *_origin(d)[1:]) if d.get("unreadable") else d[RAW].split("\n")[0].rstrip("\r")
+    """What to know a tuple's first line by. Spark has put U+FFFD in the place of bytes that are not
+    UTF-8, and may have written the rest of the line anew: then it is known by the texts that have
+    some."""
+    return _damaged(d[RAW],
+                    *_origin(d)[1:]) if d.get("unreadable") else d[RAW].split("\n")[0].rstrip("\r")
 
 
 def _damaged(text: str, kind: str, delimiter: str) -> frozenset[str]:
     try:
-        cells: list[Any] = [json.loads(text)] if kind == "json" else next(csv.reader([text], delimiter=delimiter), [])
+        cells: list[Any] = [
+            json.loads(text)] if kind == "json" else next(csv.reader([text], delimiter=delimiter),
+                                                          [])
     except (ValueError, csv.Error):
         cells = [text]
     return frozenset(cell for cell in _texts(cells) if "\ufffd" in cell)
@@ -141,7 +154,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _find(file: str, kind: str, delimiter: str, wanted: dict[Any, int]) -> None:
-    """Put the number of its first line to each mark, where the file can be read here and still has it."""
+    """Put the number of its first line to each mark, where the file can be read here and still has
+    it."""
     texts = {mark.encode(): mark for mark in wanted if isinstance(mark, str)}
     damaged = len(texts) < len(wanted)
     left = len(wanted)
@@ -150,7 +164,8 @@ def _find(file: str, kind: str, delimiter: str, wanted: dict[Any, int]) -> None:
     try:
         with (gzip.open(file) if file.endswith(".gz") else open(file, "rb")) as lines:
             for number, raw in enumerate(lines, 1):
-                line = raw.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf") if number == 1 else raw.rstrip(b"\r\n")
+                line = raw.rstrip(b"\r\n").removeprefix(
+                    b"\xef\xbb\xbf") if number == 1 else raw.rstrip(b"\r\n")
                 mark: Any = texts.get(line)
                 if mark is None and damaged and not line.isascii() and (text := line.decode(errors="replace")) != line.decode(
                         errors="ignore"):

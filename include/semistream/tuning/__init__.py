@@ -1,1 +1,2 @@
-"""Measuring what sizes bring: calibration of the costs, sweeps, their pages. ``settings`` is light."""
+"""Measuring what sizes bring: calibration of the costs, sweeps, their pages. ``settings`` is
+light."""

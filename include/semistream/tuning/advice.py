@@ -1,4 +1,5 @@
-"""What ``semistream tune`` says: the best sizes of each algorithm and the best algorithm, for each memory budget."""
+"""What ``semistream tune`` says: the best sizes of each algorithm and the best algorithm, for each
+memory budget."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from semistream.tuning.settings import TuneSettings
 
 @dataclass(frozen=True)
 class Advice:
-    """points: of the whole grid where it was measured, else the best of each algorithm; best: by budget."""
+    """points: of the whole grid where it was measured, else the best of each algorithm; best: by
+    budget."""
 
     about: str
     points: list[Point]
@@ -33,12 +35,16 @@ class Advice:
     def tables(self) -> Iterator[Table]:
         """One a budget, the fastest first."""
         for memory in dict.fromkeys(p.memory for p in self.points):
-            mine = sorted((p for p in self.points if p.memory == memory), key=lambda p: -(p.rate or p.predicted_rate))
+            mine = sorted((p for p in self.points if p.memory == memory),
+                          key=lambda p: -(p.rate or p.predicted_rate))
             best = self.best.get(memory)
-            table = Table(title=f"M = {memory:,} bytes. {self.about}", title_justify="left", box=None, pad_edge=False)
-            for name in ("algorithm", "sizes", "predicted\ntuples/s", *(("measured\ntuples/s", "error") if self.measured else ()),
+            table = Table(title=f"M = {memory:,} bytes. {self.about}", title_justify="left",
+                          box=None, pad_edge=False)
+            for name in ("algorithm", "sizes", "predicted\ntuples/s",
+                         *(("measured\ntuples/s", "error") if self.measured else ()),
                          "c_loop ms", "memory, bytes"):
-                table.add_column(name, justify="left" if name in ("algorithm", "sizes", "memory, bytes") else "right")
+                table.add_column(name, justify="left"
+                                 if name in ("algorithm", "sizes", "memory, bytes") else "right")
             for p in mine:
                 table.add_row(*self._row(p), style="bold green" if p is best else None)
             table.caption = f"Best: {best.algorithm}, {spelled(best.parameters)}" if best else "M is too small for all of them"
@@ -49,15 +55,20 @@ class Advice:
         if not p.predicted_rate and p.rate is None:
             return [p.algorithm, "–", "–", *(["–", "–"] if self.measured else []), "–", p.error]
         wrong = error(p)
-        told = [f"{p.rate:,.0f}" if p.rate else "failed", f"{wrong:+.0%}" if wrong == wrong else "–"] if self.measured else []
-        parts = p.error if p.state == FAILED else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items())
-        return [p.algorithm, spelled(p.parameters), f"{p.predicted_rate:,.0f}", *told, f"{1e3 * p.predicted_c_loop:.2f}", parts]
+        told = [f"{p.rate:,.0f}" if p.rate else "failed",
+                f"{wrong:+.0%}" if wrong == wrong else "–"] if self.measured else []
+        parts = p.error if p.state == FAILED else ", ".join(f"{k} {v:,.0f}" for k,
+                                                            v in p.predicted_memory.items())
+        return [p.algorithm, spelled(p.parameters), f"{p.predicted_rate:,.0f}", *told,
+                f"{1e3 * p.predicted_c_loop:.2f}", parts]
 
 
-def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False, progress: Progress = silent) -> Advice:
+def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False,
+           progress: Progress = silent) -> Advice:
     """By the models alone in a moment; measured: the grid's points are run, one after the other."""
     costs = costs_for(case, places, settings.calibrate)
-    points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid if measured else 1, costs)
+    points = grid(case, settings.memory, case.algorithms(settings.algorithms),
+                  settings.grid if measured else 1, costs)
     if measured:
         done: list[Point] = []
         for p in points:
@@ -70,10 +81,12 @@ def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = 
 def describe(case: Case, machine: str) -> str:
     """The case, for people."""
     return (f"{case.partitions} operators, {case.relation.manifest.tuple_count:,} master tuples of "
-            f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked at, costs of {machine}")
+            f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "
+            f"at, costs of {machine}")
 
 
 def recommendation(p: Point) -> dict[str, Any]:
     """The settings of a load."""
-    return {"memory": p.memory, "partitions": p.partitions, "algorithm": p.algorithm, "parameters": p.parameters,
+    return {"memory": p.memory, "partitions": p.partitions, "algorithm": p.algorithm,
+            "parameters": p.parameters,
             "rate": p.rate or p.predicted_rate, "measured": p.rate is not None}

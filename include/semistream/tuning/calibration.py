@@ -1,10 +1,12 @@
 """Measure what the papers' cost symbols are worth on this machine, with this data's tuples.
 
-The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer and H_S sizes gives c_IO, c_H,
-c_O, c_E, c_S, c_A and the cost of an iteration itself; the shared front stage gives the look-up and output costs of H_R. The
-model cost = fixed + tuples * c(table size) is then fitted to each part by non-negative least squares of the relative errors.
-Of reading, the operator's own processor time is measured in it, and apart from it what a read takes: the rest is waiting for the
-disk, which an operator that reads ahead does not do, but for what it is seen to wait.
+The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer
+and H_S sizes gives c_IO, c_H, c_O, c_E, c_S, c_A and the cost of an iteration itself; the shared
+front stage gives the look-up and output costs of H_R. The model cost = fixed + tuples * c(table
+size) is then fitted to each part by non-negative least squares of the relative errors. Of reading,
+the operator's own processor time is measured in it, and apart from it what a read takes: the rest
+is waiting for the disk, which an operator that reads ahead does not do, but for what it is seen to
+wait.
 """
 
 from __future__ import annotations
@@ -37,11 +39,15 @@ from semistream.workloads.zipf import ZipfKeys
 
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.thread_time}
-MOST_TUPLES = 1_000_000  # of R that are used: more than the processor's caches hold; what follows costs the same
+# of R that are used: more than the processor's caches hold; what follows costs the same
+MOST_TUPLES = 1_000_000
 TABLES = (5_000, 50_000, 400_000, 1_600_000)  # tuples in H_S and H_R
 DISK_BUFFERS = (1_024, 4_096, 16_384)
-RUNS = (  # (tuples in H_S, which part of R, disk tuples): the ratio of w to d must vary, or their costs could not be told apart
-    *((table, *run) for table in TABLES[:3] for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))),
+# (tuples in H_S, which part of R, disk tuples): the ratio of w to d must vary, or their costs could
+# not be told apart
+RUNS = (
+    *((table, *run) for table in TABLES[:3]
+      for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))),
     (TABLES[3], 0, 4_096), (TABLES[3], 0, 16_384), (TABLES[3], 1, 4_096))
 LEAST_BYTES = 20  # of a tuple in a hash table
 CHUNK = 65_536  # stream tuples given at a time
@@ -69,7 +75,8 @@ class Stopwatch:
         self.seconds[part] = self.seconds.get(part, 0.0) + self.clock() - started
         self.tuples[part] = self.tuples.get(part, 0.0) + tuples
 
-    def watch(self, owner: Any, method: str, part: str, tuples: Callable[..., int] = lambda *_: 0) -> None:
+    def watch(self, owner: Any, method: str, part: str,
+              tuples: Callable[..., int] = lambda *_: 0) -> None:
         """Time a method of one object from now on; of a generator, what happens inside it."""
         plain = getattr(owner, method)
 
@@ -94,9 +101,11 @@ class Stopwatch:
 
 
 class Pace:
-    """How much slower this machine is now than when first asked: a fixed piece of work like the joins' own.
+    """How much slower this machine is now than when first asked: a fixed piece of work like the
+    joins' own.
 
-    Where others use the machine too, a time divided by the pace while it was taken is what an undisturbed run would take.
+    Where others use the machine too, a time divided by the pace while it was taken is what an
+    undisturbed run would take.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time, first: float | None = None):
@@ -104,14 +113,16 @@ class Pace:
         self.clock = clock
         self.table = KeyTable(random.permutation(1 << 20))
         self.codes = random.integers(0, 1 << 20, 40_000)
-        payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(112), 1 << 16, [None, pa.py_buffer(bytes(112 << 16))])
+        payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(112), 1 << 16,
+                                                       [None, pa.py_buffer(bytes(112 << 16))])
         self.batch = pa.RecordBatch.from_arrays([payload], ["payload"])
         self.rows = pa.array(random.integers(0, 1 << 16, 20_000))
         self._work()
         self.first = first or float(np.median([self._work() for _ in range(9)]))
 
     def __call__(self) -> float:
-        self._work()  # into the processor's caches: how much of it the join before had driven out does not count
+        # into the processor's caches: how much of it the join before had driven out does not count
+        self._work()
         return self._work() / self.first
 
     def _work(self) -> float:
@@ -139,25 +150,31 @@ class Head:
         return Head(self.whole.with_partition(tuples), self._tuples)
 
 
-def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]], columns: Sequence[str] | None = None,
+def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]],
+              columns: Sequence[str] | None = None,
               *, clock: Clock = "wall", memory: float = math.inf, seconds: float = 0.2,
               pace: Callable[[], float] = lambda: 1.0) -> Costs:
     """The costs for stream tuples like the sample's and this master relation.
 
-    clock: wall, or cpu on a machine that others use at the same time (reading from a cold disk then costs nothing);
-    memory: the largest M of interest: hash tables that it cannot hold are left out; seconds: time spent on each of about forty
-    settings; pace: divides the times (``Pace``). Raises ConfigError for a sample or a master without tuples.
+    clock: wall, or cpu on a machine that others use at the same time (reading from a cold disk then
+    costs nothing); memory: the largest M of interest: hash tables that it cannot hold are left out;
+    seconds: time spent on each of about forty settings; pace: divides the times (``Pace``). Raises
+    ConfigError for a sample or a master without tuples.
     """
     if not sample.num_rows or not master.tuple_count:
-        raise ConfigError("calibrate", "must be given tuples", (sample.num_rows, master.tuple_count),
+        raise ConfigError("calibrate", "must be given tuples",
+                          (sample.num_rows, master.tuple_count),
                           "Give a sample of the stream, and R.")
     now, most = CLOCKS[clock], min(MOST_TUPLES, master.tuple_count)
     settings = []
     for head in (Head(master, most), Head(master, most // 2), Head(master, most // 4)):
         keys, random = master_keys(head, on), np.random.default_rng(0)
-        chunks = [with_keys(sample, keys, random.integers(0, keys.num_rows, CHUNK), on) for _ in range(CHUNKS)]
-        settings.append(Setting(chunks, keys, head, on, columns, now, seconds, pace, _matches(head)))
-    runs = [r for r in RUNS if r[0] <= max(min(memory / LEAST_BYTES, MOST_ROWS / settings[0].matches), TABLES[0])]
+        chunks = [with_keys(sample, keys, random.integers(0, keys.num_rows, CHUNK), on)
+                  for _ in range(CHUNKS)]
+        settings.append(
+            Setting(chunks, keys, head, on, columns, now, seconds, pace, _matches(head)))
+    runs = [r for r in RUNS
+            if r[0] <= max(min(memory / LEAST_BYTES, MOST_ROWS / settings[0].matches), TABLES[0])]
     phases = {"scan": _measure_phase(settings, "meshjoin", runs)}
     for phase, algorithm in (("index", "hybridjoin"), ("elevator", "elevatorjoin")):
         phases[phase] = _measure_phase(settings, algorithm, runs)
@@ -167,11 +184,12 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     detection = _measure_detection(setting)
     switch = _measure_switch(setting)
     scan, index, elevator = (phases[p][0] for p in PHASES)
-    return Costs(platform.node(), scan, index, elevator, tables, look_up, output, *detection, switch, {
+    return Costs(platform.node(), scan, index, elevator, tables, look_up, output, *detection,
+                 switch, {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock,
         "pace": getattr(pace, "first", None), "cores": os.cpu_count(),
-        "processor": processor(), "python": platform.python_version(), "pyarrow": pa.__version__, "master": master.name,
-        "master_tuple_bytes": round(float(master.tuple_bytes), 2),
+        "processor": processor(), "python": platform.python_version(), "pyarrow": pa.__version__,
+        "master": master.name, "master_tuple_bytes": round(float(master.tuple_bytes), 2),
         "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
         "fit": {name: fit for name, (_, fit) in phases.items()}})
 
@@ -190,18 +208,22 @@ class Setting(NamedTuple):
     matches: float  # output rows per stream tuple of the chunks
 
     def open(self, algorithm: str, disk_tuples: int, memory: int, **more: int) -> Any:
-        master = self.master.whole if algorithm == "elevatorjoin" else self.master  # its lists are by R's partitions
-        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=master, on=self.on,
-                         columns=self.columns,
+        # its lists are by R's partitions
+        master = self.master.whole if algorithm == "elevatorjoin" else self.master
+        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=master,
+                         on=self.on, columns=self.columns,
                          parameters={"disk_tuples": disk_tuples, **more})
 
 
 Fits = dict[str, dict[str, float]]  # by part: fixed seconds per iteration, median relative error
 
 
-def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, Fits]:
-    """The costs of a disk phase, and each part's (fixed seconds per iteration, median relative error of the fit)."""
-    runs = [_measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size} for table, size, disk_tuples in wanted]
+def _measure_phase(settings: Sequence[Setting], algorithm: str,
+                   wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, Fits]:
+    """The costs of a disk phase, and each part's (fixed seconds per iteration, median relative
+    error of the fit)."""
+    runs = [_measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size} for table,
+            size, disk_tuples in wanted]
     runs = [r for r in runs if r["w"]]
     if not runs:
         raise ConfigError("calibrate", f"must have a master of at least {4 * RUNS[0][2]:,} tuples",
@@ -211,7 +233,8 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
     whole = [r for r in runs if r["part_of_r"] == 0]  # a small R stays in the processor's caches
     fits = {part: _fit(some, part, flat, steep, tables) for some, part, flat, steep in (
         (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []),
-        (runs, "find", [], ["disk_tuples", "matches"]), (runs, "output", ["disk_tuples"], ["matches"]),
+        (runs, "find", [], ["disk_tuples", "matches"]),
+        (runs, "output", ["disk_tuples"], ["matches"]),
         (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]), (runs, "stream", ["w"], []),
         (whole, "left", ["disk_tuples"], []))}
     left = fits.pop("left")
@@ -222,9 +245,12 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
     waits = _measure_waits(settings[0], algorithm != "hybridjoin", *busy)
     costs = PhaseCosts(
         tuple(tables), look_up=tuple(c + fits["output"].flat[0] for c in each),
-        output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))), remove=fits["remove"].steep[0],
-        append=fits["append"].steep[0], read_stream=fits["stream"].flat[0], read_partition=fixed["codes"] + fixed["payload"],
-        read_code=fits["codes"].flat[0], payload=fixed["payload"], read_payload=fits["payload"].flat[0],
+        output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))),
+        remove=fits["remove"].steep[0],
+        append=fits["append"].steep[0], read_stream=fits["stream"].flat[0],
+        read_partition=fixed["codes"] + fixed["payload"],
+        read_code=fits["codes"].flat[0], payload=fixed["payload"],
+        read_payload=fits["payload"].flat[0],
         iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
         probe=fixed["find"] + fixed["remove"], wait_partition=waits.fixed, wait_tuple=waits.flat[0],
         left_partition=left.fixed, left_tuple=left.flat[0])
@@ -234,15 +260,19 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str, wanted: Sequence
 def master_keys(master: Head, on: Sequence[tuple[str, str]]) -> pa.Table:
     """R's join columns."""
     whole = master.with_partition(65_536)
-    return pa.Table.from_batches([whole.read(i, [m for _, m in on]) for i in range(whole.partition_count)]).combine_chunks()
+    return pa.Table.from_batches(
+        [whole.read(i, [m for _, m in on]) for i in range(whole.partition_count)]).combine_chunks()
 
 
-def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray, on: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray,
+              on: Sequence[tuple[str, str]]) -> pa.RecordBatch:
     """The sample's tuples again and again, with these of R's keys, so that each finds a match."""
-    drawn, rows = keys.take(pa.array(which)), sample.take(pa.array(np.arange(len(which)) % sample.num_rows))
+    drawn, rows = keys.take(pa.array(which)), sample.take(
+        pa.array(np.arange(len(which)) % sample.num_rows))
     for stream, column in on:
         i = rows.schema.get_field_index(stream)
-        rows = rows.set_column(i, rows.schema.field(i), pc.cast(drawn[column].combine_chunks(), rows.schema.field(i).type))
+        rows = rows.set_column(i, rows.schema.field(i),
+                               pc.cast(drawn[column].combine_chunks(), rows.schema.field(i).type))
     return rows
 
 
@@ -254,16 +284,19 @@ def _matches(head: Head) -> float:
 
 
 def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> dict[str, float]:
-    """Mean seconds per iteration of each part, in the steady state; no w where R has too few tuples for the setting."""
+    """Mean seconds per iteration of each part, in the steady state; no w where R has too few tuples
+    for the setting."""
     clock = setting.clock
     join = _filled_to(setting, algorithm, table, disk_tuples)
     if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:
         return {"w": 0.0}
     watch, reading, before = Stopwatch(clock), Stopwatch(time.thread_time), (0, 0, 0, 0.0)
-    pieces, paces = _pieces(setting.chunks, max(int(PIECE / setting.matches), LEAST_PIECE)), [setting.pace()]
+    pieces, paces = _pieces(setting.chunks,
+                            max(int(PIECE / setting.matches), LEAST_PIECE)), [setting.pace()]
     paced = clock()
     warm, least = False, getattr(join.h_s, "chunks", 5)
-    while not warm or clock() - before[3] < setting.seconds or join.stats.iteration_count < before[0] + 5:
+    while not warm or clock() - before[
+        3] < setting.seconds or join.stats.iteration_count < before[0] + 5:
         started = clock()
         for _ in join.process(next(pieces)):
             pass
@@ -279,16 +312,20 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             reading.reset()
             paces.clear()
             paces.append(setting.pace())
-            before = (join.stats.iteration_count, join.stats.rows_read, join.stats.output_rows, clock())
+            before = (join.stats.iteration_count, join.stats.rows_read, join.stats.output_rows,
+                      clock())
     now = join.stats
-    total, rows, matches = now.iteration_count - before[0], now.rows_read - before[1], now.output_rows - before[2]
+    total, rows, matches = now.iteration_count - before[
+        0], now.rows_read - before[1], now.output_rows - before[2]
     slow = float(np.median(paces))
     s = {part: t / total / slow for part, t in watch.seconds.items()}
-    return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total, "matches": matches / total,
+    return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total,
+            "matches": matches / total,
             **{part: t / total / slow for part, t in reading.seconds.items()},
             **{part: s[part] for part in ("find", "remove", "append")},
             "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
-            "left": max(s["codes"] + s["payload"] - sum(reading.seconds.values()) / total / slow, 0.0),
+            "left": max(s["codes"] + s["payload"] - sum(reading.seconds.values()) / total / slow,
+                        0.0),
             "stream": s["process"] - s["iterate"] - s["append"]}
 
 
@@ -318,7 +355,8 @@ def _watch_parts(watch: Stopwatch, reading: Stopwatch, join: Any) -> None:
 
 
 def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float) -> Fit:
-    """Seconds that reading a partition of R takes longer than the operator's processor time for it, fixed + d each."""
+    """Seconds that reading a partition of R takes longer than the operator's processor time for it,
+    fixed + d each."""
     runs, random = [], np.random.default_rng(2)
     for disk_tuples in DISK_BUFFERS:
         join = setting.open("meshjoin", disk_tuples, 1 << 40)
@@ -352,27 +390,33 @@ class Fit(NamedTuple):
     error: float  # median relative
 
 
-def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep: Sequence[str], tables: Sequence[float]) -> Fit:
+def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep: Sequence[str],
+         tables: Sequence[float]) -> Fit:
     """seconds ~ fixed + sum of flat * c + sum of steep * c(table), where c(table) does not fall."""
     from scipy.optimize import nnls
 
     y, place = (np.array([r[x] for r in runs]) for x in (part, "table"))
     y = np.maximum(y, 1e-9)
     columns = [np.ones(len(y)), *(np.array([r[x] for r in runs]) for x in flat)]
-    columns += [np.where(place >= t, [r[x] for r in runs], 0.0) for x in steep for t in tables]  # c(table) as a sum of growths
+    # c(table) as a sum of growths
+    columns += [np.where(place >= t, [r[x] for r in runs], 0.0) for x in steep for t in tables]
     a = np.stack(columns, axis=1) / y[:, None]
     x, _ = nnls(a, np.ones(len(y)))
     split, many = 1 + len(flat), len(tables)
     grown = []
     for i in range(split, len(x), many):
         c = np.cumsum(x[i:i + many])
-        c[c == 0] = c[np.argmax(c > 0)]  # so few tuples that theirs cannot be told from the fixed cost: as with more of them
+        # so few tuples that theirs cannot be told from the fixed cost: as with more of them
+        c[c == 0] = c[np.argmax(c > 0)]
         grown.append(tuple(map(float, c)))
-    return Fit(float(x[0]), tuple(map(float, x[1:split])), tuple(grown), float(np.median(np.abs(a @ x - 1))))
+    return Fit(float(x[0]), tuple(map(float, x[1:split])), tuple(grown),
+               float(np.median(np.abs(a @ x - 1))))
 
 
-def _measure_cache(setting: Setting, tables: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Seconds to look a stream tuple up in an H_R of so many tuples, and to output a row found there."""
+def _measure_cache(setting: Setting,
+                   tables: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds to look a stream tuple up in an H_R of so many tuples, and to output a row found
+    there."""
     look_up, output, clock = [], [], setting.clock
     probed = max(int(PIECE / setting.matches), LEAST_PIECE)
     join = setting.open("meshjoin", 65_536, 1 << 40)
@@ -402,7 +446,8 @@ def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
     spec, master = join.spec, join.master
     parts = [DiskPartition(spec, i) for i in range(master.partition_count)]
     strings = sum(int(variable_bytes(p.payload).sum()) for p in parts)
-    cache = MasterCache(spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1, strings + 1)
+    cache = MasterCache(spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1,
+                        strings + 1)
     keys, owners = np.unique(np.concatenate([p.codes for p in parts])[:tuples], return_inverse=True)
     cache.stage(keys, np.zeros(len(keys)))
     for part, first in zip(parts, np.cumsum([0, *(len(p.codes) for p in parts)])[:-1], strict=True):
@@ -413,7 +458,8 @@ def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
 
 
 def _measure_detection(setting: Setting) -> tuple[float, float, float]:
-    """(c_F per disk tuple, c_M per match, c_D per iteration) of the frequency detection, where keys come by Zipf's law."""
+    """(c_F per disk tuple, c_M per match, c_D per iteration) of the frequency detection, where keys
+    come by Zipf's law."""
     zipf, runs = ZipfKeys(setting.keys.num_rows, 1.0), []
     for disk_tuples, room in itertools.product(DISK_BUFFERS, (2_000_000, 12_000_000)):
         if 4 * disk_tuples > setting.master.tuple_count or room > setting.master.tuple_count * setting.master.tuple_bytes:
@@ -427,13 +473,16 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
             if first < 0 and join.stats.iteration_count > join.scan.chunks:
                 watch.watch(join.h_r, "detect", "detect", lambda partition, f: len(f))
                 first, missed = join.stats.iteration_count, join.stats.rows_read - join.stats.cache_hits
-            for _ in join.process(with_keys(setting.chunks[0], setting.keys, zipf.draw(at, rows) - 1, setting.on)):
+            for _ in join.process(
+                with_keys(setting.chunks[0], setting.keys, zipf.draw(at, rows) - 1, setting.on)):
                 pass
             at += rows
             paces.append(setting.pace())
         n = join.stats.iteration_count - first
-        runs.append({"seconds": watch.seconds["detect"] / n / float(np.median(paces)), "disk_tuples": watch.tuples["detect"] / n,
-                     "matches": (join.stats.rows_read - join.stats.cache_hits - missed) / n, "table": 0.0})
+        runs.append({"seconds": watch.seconds["detect"] / n / float(np.median(paces)),
+                     "disk_tuples": watch.tuples["detect"] / n,
+                     "matches": (join.stats.rows_read - join.stats.cache_hits - missed) / n,
+                     "table": 0.0})
     if not runs:
         return TYPICAL.compare, TYPICAL.compare_match, TYPICAL.detection
     fit = _fit(runs, "seconds", ["disk_tuples", "matches"], [], [0.0])
@@ -456,6 +505,8 @@ def _measure_switch(setting: Setting) -> float:
 def processor() -> str:
     try:
         with open("/proc/cpuinfo") as f:
-            return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.processor())
+            return next(
+                (line.split(":", 1)[1].strip() for line in f if line.startswith("model name")),
+                platform.processor())
     except OSError:
         return platform.processor()

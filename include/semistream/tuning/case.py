@@ -1,4 +1,5 @@
-"""What is tuned for: a sample of a stream and a snapshot of its master data, a job's or the user's own."""
+"""What is tuned for: a sample of a stream and a snapshot of its master data, a job's or the user's
+own."""
 
 from __future__ import annotations
 
@@ -23,28 +24,36 @@ CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
 def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
-    """This machine's costs, measured now where that is wanted; where R is too small for it, ``machine`` says so."""
+    """This machine's costs, measured now where that is wanted; where R is too small for it,
+    ``machine`` says so."""
     from semistream.tuning import calibration
 
     if calibrate:
         sample = case.tuples.slice(0, CALIBRATED_ROWS)
         try:
-            calibration.calibrate(sample, case.relation, case.on, case.added).save(places.home / COSTS_FILE)
+            calibration.calibrate(sample, case.relation, case.on,
+                                  case.added).save(places.home / COSTS_FILE)
         except ConfigError as e:
             known = known_costs(places.home)
-            return replace(known, machine=f"{known.machine}: this one's could not be measured, as {str(e).rstrip('.')}")
+            return replace(known, machine=f"{known.machine}: this one's could not be measured, as "
+                                          f"{str(e).rstrip('.')}")
     return known_costs(places.home)
 
 
 @contextmanager
-def open_case(settings: TuneSettings, places: Places, progress: Progress = silent) -> Iterator[Case]:
+def open_case(settings: TuneSettings, places: Places,
+              progress: Progress = silent) -> Iterator[Case]:
     """Raises ConfigError for whatever cannot be tuned."""
     with ExitStack() as stack:
-        case = _own(settings, stack, progress) if settings.stream is not None else _of_job(settings, places, progress)
+        case = _own(settings, stack,
+                    progress) if settings.stream is not None else _of_job(
+                        settings, places, progress)
         if not case.sample.num_rows:
-            raise ConfigError("stream", "must have tuples", str(settings.stream or settings.job), "Give a sample with some.")
+            raise ConfigError("stream", "must have tuples", str(settings.stream or settings.job),
+                              "Give a sample with some.")
         if case.partitions > case.relation.manifest.bucket_count:
-            raise ConfigError("partitions", "must be at most the buckets of the snapshot", case.partitions, "Ask for fewer.")
+            raise ConfigError("partitions", "must be at most the buckets of the snapshot",
+                              case.partitions, "Ask for fewer.")
         stack.callback(case.relation.close)
         yield case
 
@@ -59,7 +68,8 @@ def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Case:
     workloads.prepare(job, places, progress)
     relation = open_snapshot(places.snapshots / job.master.name)
     relation.close()
-    return Case(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory, settings.partitions)
+    return Case(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
+                settings.partitions)
 
 
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
@@ -67,37 +77,48 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
     from semistream.files.source import open_source
 
     if settings.master is None and settings.snapshot is None:
-        raise ConfigError("master", "must be given, or --snapshot with a directory published before", None, "Give --master FILE.")
+        raise ConfigError("master",
+                          "must be given, or --snapshot with a directory published before", None,
+                          "Give --master FILE.")
     if not settings.on:
-        raise ConfigError("on", "must name at least one pair of columns", None, "For instance --on product=sku.")
+        raise ConfigError("on", "must name at least one pair of columns", None,
+                          "For instance --on product=sku.")
     assert settings.stream is not None
-    stream = open_source("stream", settings.stream, kind=settings.stream_format or "", types=settings.types,
+    stream = open_source("stream", settings.stream, kind=settings.stream_format or "",
+                         types=settings.types,
                          null_values=settings.null_values, delimiter=settings.delimiter)
     relation = open_master(settings, stream, Summary(AUTO), stack, progress)
     rows = _first((c.rows for c in stream.chunks()), stream.schema, settings.rows)
-    job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)}, "master": {"name": relation.name},
+    job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)},
+                    "master": {"name": relation.name},
                     "on": settings.on, "columns": settings.columns, "fact_table": "tuning"})
     return Case(job, as_batch(rows), relation.directory, settings.partitions)
 
 
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
-    """The first tuples of a job's stream, in the types that Spark gives them. Raises ConfigError for a source without an end."""
+    """The first tuples of a job's stream, in the types that Spark gives them. Raises ConfigError
+    for a source without an end."""
     from semistream.files.source import open_source
 
     if spec.format == "zipf":
         from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples
 
-        return pa.Table.from_batches([zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)])
+        return pa.Table.from_batches(
+            [zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)])
     if spec.format not in FILES or not spec.path or "://" in spec.path:
-        raise ConfigError("stream", f"must be files ({', '.join(FILES)}) on this machine or zipf", spec.format,
-                          "Save some of the stream as a file and give that, with the snapshot and the join columns.")
-    source = open_source("stream", Path(spec.path), kind=spec.format, delimiter=spec.options.get("sep", ""))
+        raise ConfigError("stream", f"must be files ({', '.join(FILES)}) on this machine or zipf",
+                          spec.format,
+                          "Save some of the stream as a file and give that, with the snapshot and "
+                          "the join columns.")
+    source = open_source("stream", Path(spec.path), kind=spec.format,
+                         delimiter=spec.options.get("sep", ""))
     if (wanted := spec.declared) is not None:
         missing = [n for n in wanted.names if n not in source.schema.names]
         if missing:
             raise ConfigError("stream.columns", "must be columns of the stream's files", missing[0],
                               f"They have: {', '.join(source.schema.names)}.")
-        source.schema = pa.schema([wanted.field(f.name) if f.name in wanted.names else f for f in source.schema])
+        source.schema = pa.schema(
+            [wanted.field(f.name) if f.name in wanted.names else f for f in source.schema])
     source.settle({})
     table = _first((c.rows for c in source.chunks()), source.schema, rows)
     return table.select(wanted.names) if wanted is not None else table

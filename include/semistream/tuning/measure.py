@@ -1,4 +1,5 @@
-"""Points of a grid around the predicted best, and what they really bring: the operator itself, in this process."""
+"""Points of a grid around the predicted best, and what they really bring: the operator itself, in
+this process."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MEASURED, FAILED, OPEN = "measured", "failed", "open"
 
 @dataclass(frozen=True)
 class Point:
-    """An algorithm at one setting. Rates in stream tuples/s of all P operators together, bytes in all, times in s."""
+    """An algorithm at one setting. Rates in stream tuples/s of all P operators together, bytes in
+    all, times in s."""
 
     number: int
     algorithm: str
@@ -35,7 +37,8 @@ class Point:
     predicted_c_loop: float = 0.0
     predicted_memory: dict[str, float] = field(default_factory=dict)
     best: bool = False  # of the algorithm's, by the model
-    turnover: float = 0.0  # stream tuples of all operators in which H_S is filled once, by the model
+    # stream tuples of all operators in which H_S is filled once, by the model
+    turnover: float = 0.0
     state: str = OPEN
     rate: float | None = None
     c_loop: float | None = None
@@ -46,8 +49,10 @@ class Point:
     error: str = ""
 
 
-def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: int, costs: Costs) -> list[Point]:
-    """Every algorithm's points for every budget. One that the model finds no setting for is there too, with its own defaults."""
+def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: int,
+         costs: Costs) -> list[Point]:
+    """Every algorithm's points for every budget. One that the model finds no setting for is there
+    too, with its own defaults."""
     points: list[Point] = []
     for memory, algorithm in itertools.product(budgets, algorithms):
         each = int(memory) // case.partitions
@@ -68,18 +73,21 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
         low, high = bounds(name, case.workload, memory)
         unit = case.workload.page_tuples if name == "disk_tuples" else 0.001 if name.endswith("share") else 1.0
         steps = (size * 2.0 ** (i - (count - 1) // 2) for i in range(count))
-        axes.append(sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1) * unit for s in steps}))
+        axes.append(
+            sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1) * unit
+                    for s in steps}))
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
 
 
 def point_of(case: Case, memory: int, p: Prediction, best: bool) -> Point:
     turnover = p.h_s * p.w / p.w_s if p.w_s > 0 else 0.0
-    return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop, p.memory, best,
-                 turnover / case.share)
+    return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop,
+                 p.memory, best, turnover / case.share)
 
 
 def measure(case: Case, point: Point) -> Point:
-    """One operator with the slowest partition's tuples, warmed up; a point that cannot run tells why."""
+    """One operator with the slowest partition's tuples, warmed up; a point that cannot run tells
+    why."""
     try:
         return _measure(case, point)
     except (SemistreamError, MemoryError) as e:
@@ -87,10 +95,12 @@ def measure(case: Case, point: Point) -> Point:
 
 
 def _measure(case: Case, point: Point) -> Point:
-    join = open_join(point.algorithm, memory=point.memory // point.partitions, stream=case.sample.schema, master=case.relation,
+    join = open_join(point.algorithm, memory=point.memory // point.partitions,
+                     stream=case.sample.schema, master=case.relation,
                      on=case.on, columns=case.added, parameters=point.parameters)
     stats, begun = join.stats, time.perf_counter()
-    chunks = itertools.cycle(case.tuples.slice(i, CHUNK) for i in range(0, case.tuples.num_rows, CHUNK))
+    chunks = itertools.cycle(case.tuples.slice(i, CHUNK)
+                             for i in range(0, case.tuples.num_rows, CHUNK))
 
     def feed(tuples: int, cycles: float) -> None:
         """At least so many tuples and passes over R, or as many as the time allows."""
@@ -100,23 +110,29 @@ def _measure(case: Case, point: Point) -> Point:
             chunk, hits = next(chunks), stats.cache_hits
             for _ in join.process(chunk):
                 pass
-            if stats.cache_hits - hits == chunk.num_rows:  # all in the cache: there are no passes any more
+            # all in the cache: there are no passes any more
+            if stats.cache_hits - hits == chunk.num_rows:
                 r = 0
 
     scans = 0 if REGISTRY[point.algorithm].needs_index else 2
     enough = max(case.tuples.num_rows, int(TURNOVERS * point.turnover * case.share))
     feed(enough, scans)
-    before = (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits)
+    before = (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count,
+              stats.cache_hits)
     feed(enough, scans)
     finished, seconds, loops, hits = (now - then for now, then in zip(
-        (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits), before, strict=True))
-    return replace(point, state=MEASURED, rate=finished / seconds / case.share, c_loop=seconds / loops if loops else None,
-                   cache_share=hits / max(finished, 1), memory_peak=stats.memory_peak * point.partitions, rows=stats.rows_read,
+        (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits),
+        before, strict=True))
+    return replace(point, state=MEASURED, rate=finished / seconds / case.share,
+                   c_loop=seconds / loops if loops else None,
+                   cache_share=hits / max(finished, 1),
+                   memory_peak=stats.memory_peak * point.partitions, rows=stats.rows_read,
                    seconds=time.perf_counter() - begun)
 
 
 def settled(point: Point) -> bool:
-    """Whether its measured rate can be compared with others'; ``error`` tells of one that did not settle."""
+    """Whether its measured rate can be compared with others'; ``error`` tells of one that did not
+    settle."""
     return point.state == MEASURED and not point.error
 
 
@@ -132,5 +148,7 @@ def recommend(points: Iterable[Point]) -> dict[int, Point]:
     for memory in dict.fromkeys(p.memory for p in known):
         mine = [p for p in known if p.memory == memory]
         measured = [p for p in mine if p.rate is not None]
-        found[memory] = max(measured, key=lambda p: p.rate or 0.0) if measured else fastest(mine, lambda p: p.predicted_rate)
+        found[memory] = max(measured,
+                            key=lambda p: p.rate
+                            or 0.0) if measured else fastest(mine, lambda p: p.predicted_rate)
     return found

@@ -1,7 +1,9 @@
-"""A tuning sweep: the Spark app itself at every point of a grid, on a bounded stream, then compared, recommended and reported.
+"""A tuning sweep: the Spark app itself at every point of a grid, on a bounded stream, then
+compared, recommended and reported.
 
-Everything of a sweep is under ``<SEMISTREAM_HOME>/tuning/<sweep>``, and each point has a home of its own there: checkpoint,
-ledger and sink, thrown away once the point is recorded. What stays are rows of ``tuning_runs`` and the report.
+Everything of a sweep is under ``<SEMISTREAM_HOME>/tuning/<sweep>``, and each point has a home of
+its own there: checkpoint, ledger and sink, thrown away once the point is recorded. What stays are
+rows of ``tuning_runs`` and the report.
 """
 
 from __future__ import annotations
@@ -32,7 +34,16 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
 from semistream.tuning.advice import describe, recommendation
 from semistream.tuning.case import costs_for, open_case
-from semistream.tuning.measure import FAILED, MEASURED, TURNOVERS, Point, grid, point_of, recommend, settled
+from semistream.tuning.measure import (
+    FAILED,
+    MEASURED,
+    TURNOVERS,
+    Point,
+    grid,
+    point_of,
+    recommend,
+    settled,
+)
 from semistream.tuning.report import write_report
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import connect, create_all
@@ -41,7 +52,8 @@ from semistream.warehouse.schema import load_batches, tuning_runs
 from semistream.workloads import load_job
 
 BATCHES = 8  # micro-batches of a point; the first half warms up
-LEAST_ROWS, MOST_ROWS = 400_000, 4_000_000  # that a sample is repeated to: operators are warm, the slowest H_S turns over
+# that a sample is repeated to: operators are warm, the slowest H_S turns over
+LEAST_ROWS, MOST_ROWS = 400_000, 4_000_000
 NOISE = 0.1  # rates this close are the same: of a point's batches, and of two points
 ABOVE = 2  # a recommendation holds for up to so many times its memory
 
@@ -52,33 +64,43 @@ def sweep_name(run: str) -> str:
 
 
 def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, Any]]:
-    """Write the bounded stream, and give the grid's points. Raises ConfigError for what cannot be tuned."""
+    """Write the bounded stream, and give the grid's points. Raises ConfigError for what cannot be
+    tuned."""
     directory = places.home / "tuning" / sweep
     shutil.rmtree(directory, ignore_errors=True)
     with open_case(settings, places) as case:
         costs = costs_for(case, places, settings.calibrate)
-        points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs)
+        points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid,
+                      costs)
         points, own = _with_own_choice(case, points, settings.memory, costs)
         wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
-        _write_stream(case.sample, max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))), directory / "stream")
+        _write_stream(case.sample,
+                      max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
+                      directory / "stream")
         job = _bounded_job(case.job, directory)
-        (directory / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
+        (directory / "job.yaml").write_text(
+            yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
         costs.save(directory / COSTS_FILE)
         write_json(directory / "sweep.json", {
-            "sweep": sweep, "job": _job(settings, case, places), "title": Path(settings.stream or settings.job).stem,
-            "own": own, "snapshot": str(case.snapshot), "partitions": case.partitions, "about": describe(case, costs.machine)})
+            "sweep": sweep, "job": _job(settings, case, places),
+            "title": Path(settings.stream or settings.job).stem,
+            "own": own, "snapshot": str(case.snapshot), "partitions": case.partitions,
+            "about": describe(case, costs.machine)})
     return [asdict(p) for p in points]
 
 
-def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int], costs: Costs) -> tuple[list[Point], dict[str, int]]:
-    """The points, with what `auto` would take among them, and the number of that by budget: a recommendation must be better."""
+def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int],
+                     costs: Costs) -> tuple[list[Point], dict[str, int]]:
+    """The points, with what `auto` would take among them, and the number of that by budget: a
+    recommendation must be better."""
     points, own = list(points), {}
     for memory in map(int, budgets):
         ranking = tune_all(case.workload, memory // case.partitions, costs)
         if not ranking:
             continue
         best = fastest(ranking, lambda p: p.mu)
-        same = [p for p in points if (p.memory, p.algorithm, p.parameters) == (memory, best.algorithm, best.parameters)]
+        same = [p for p in points if (p.memory, p.algorithm, p.parameters)
+                == (memory, best.algorithm, best.parameters)]
         if not same:
             same = [replace(point_of(case, memory, best, True), number=len(points))]
             points += same
@@ -86,15 +108,19 @@ def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int], co
     return points, own
 
 
-def better(best: Mapping[int, Point], points: Iterable[Point], own: Mapping[str, int]) -> list[Point]:
-    """The best points that are faster than `auto`'s own choice by more than noise; it keeps its own otherwise."""
+def better(best: Mapping[int, Point], points: Iterable[Point],
+           own: Mapping[str, int]) -> list[Point]:
+    """The best points that are faster than `auto`'s own choice by more than noise; it keeps its own
+    otherwise."""
     chosen = {p.number: p for p in points if settled(p)}
     return [p for memory, p in best.items()
-            if (mine := chosen.get(own.get(str(memory), -1))) is None or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)]
+            if (mine := chosen.get(own.get(str(memory), -1))) is None
+            or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)]
 
 
 def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str], dict[str, str]]:
-    """The arguments and the environment of the app that measures a point, in an empty home of its own."""
+    """The arguments and the environment of the app that measures a point, in an empty home of its
+    own."""
     point, directory = Point(**values), places.home / "tuning" / sweep
     home = _home(point, directory)
     shutil.rmtree(home, ignore_errors=True)
@@ -105,24 +131,30 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
     set_current(master, snapshot.name)
     settings = LoadSettings.load({
-        "job": str(directory / "job.yaml"), "app": _app(point, sweep), "algorithm": point.algorithm, "memory": point.memory,
-        "parameters": point.parameters, "partitions": point.partitions, "sink": str(home / "sink"), "reason": f"sweep {sweep}"})
+        "job": str(directory / "job.yaml"), "app": _app(point, sweep), "algorithm": point.algorithm,
+        "memory": point.memory,
+        "parameters": point.parameters, "partitions": point.partitions, "sink": str(home / "sink"),
+        "reason": f"sweep {sweep}"})
     return settings.to_arguments(), {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": _ledger(home)}
 
 
 def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, Any]:
-    """A row of ``tuning_runs`` on how a point went, also when it failed; its home is thrown away."""
+    """A row of ``tuning_runs`` on how a point went, also when it failed; its home is thrown
+    away."""
     directory = places.home / "tuning" / sweep
     point = Point(**values)
     home = _home(point, directory)
     point = _measured(point, home, _app(point, sweep))
-    row = {"sweep": sweep, "point": point.number, "job": _about(directory)["job"], "parameters": json.dumps(point.parameters),
-           "rows_read": point.rows, "best": int(point.best), "recommended": 0, "recorded_at": utc_now()}
+    row = {"sweep": sweep, "point": point.number, "job": _about(directory)["job"],
+           "parameters": json.dumps(point.parameters),
+           "rows_read": point.rows, "best": int(point.best), "recommended": 0,
+           "recorded_at": utc_now()}
     row |= {c.name: getattr(point, c.name) for c in tuning_runs.c if c.name not in row}
     engine = _warehouse(places)
     try:
         with engine.begin() as connection:
-            connection.execute(delete(tuning_runs).where(tuning_runs.c.sweep == sweep, tuning_runs.c.point == point.number))
+            connection.execute(delete(tuning_runs).where(tuning_runs.c.sweep == sweep,
+                                                         tuning_runs.c.point == point.number))
             connection.execute(tuning_runs.insert(), row)
     finally:
         engine.dispose()
@@ -131,55 +163,65 @@ def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, A
 
 
 def publish(sweep: str, places: Places) -> dict[str, Any]:
-    """Compare, recommend and report: what the asset event tells. Raises SemistreamError when nothing was recorded."""
+    """Compare, recommend and report: what the asset event tells. Raises SemistreamError when
+    nothing was recorded."""
     directory = places.home / "tuning" / sweep
     about = _about(directory)
     engine = _warehouse(places)
     try:
         with engine.begin() as connection:
-            rows = connection.execute(select(tuning_runs).where(tuning_runs.c.sweep == sweep).order_by(tuning_runs.c.point)).all()
+            rows = connection.execute(select(tuning_runs).where(tuning_runs.c.sweep == sweep)
+                                      .order_by(tuning_runs.c.point)).all()
             points = [_from_row(row._mapping) for row in rows]
             best = recommend(p for p in points if settled(p))
             for p in best.values():
-                connection.execute(update(tuning_runs).where(tuning_runs.c.sweep == sweep, tuning_runs.c.point == p.number)
+                connection.execute(update(tuning_runs).where(tuning_runs.c.sweep == sweep,
+                                                             tuning_runs.c.point == p.number)
                                    .values(recommended=1))
     finally:
         engine.dispose()
     if not points:
-        raise SemistreamError(f"The sweep {sweep} has recorded no point; see the tasks that failed.")
+        raise SemistreamError(
+            f"The sweep {sweep} has recorded no point; see the tasks that failed.")
     advice = better(best, points, about.get("own", {}))
     about["kept"] = [m for m, p in best.items() if p not in advice]
-    report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best, _case(directory, about),
-                          Costs.load(directory / COSTS_FILE))
+    report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best,
+                          _case(directory, about), Costs.load(directory / COSTS_FILE))
     shutil.rmtree(directory, ignore_errors=True)
-    for older in sorted(report.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)[:-places.reports_kept]:
+    for older in sorted(report.parent.glob("*.html"),
+                        key=lambda p: p.stat().st_mtime)[:-places.reports_kept]:
         older.unlink(missing_ok=True)
     return {"sweep": sweep, "job": about["job"], "report": str(report), "points": len(points),
-            "failed": sum(p.state == FAILED for p in points), "settings": [recommendation(p) for p in advice]}
+            "failed": sum(p.state == FAILED for p in points),
+            "settings": [recommendation(p) for p in advice]}
 
 
 def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> LoadSettings:
-    """Settings whose algorithm is auto with what the newest sweep of their job recommends for that memory; unchanged where none
-    does, so that the app chooses.
+    """Settings whose algorithm is auto with what the newest sweep of their job recommends for that
+    memory; unchanged where none does, so that the app chooses.
 
-    events: what ``publish`` gave, the newest first. A recommendation holds for its budget and up to twice as much.
+    events: what ``publish`` gave, the newest first. A recommendation holds for its budget and up to
+    twice as much.
     """
     memory = int(settings.memory)
     for event in events:
         fitting = [s for s in event.get("settings", ()) if event.get("job") == settings.job
-                   and s["memory"] <= memory <= ABOVE * s["memory"] and settings.partitions in (0, s["partitions"])]
+                   and s["memory"] <= memory <= ABOVE * s["memory"]
+                   and settings.partitions in (0, s["partitions"])]
         if fitting:
             best = max(fitting, key=lambda s: s["memory"])
-            reason = (f"recommended by the tuning sweep {event['sweep']}: {best['rate']:,.0f} tuples/s measured with M = "
-                      f"{best['memory']:,} bytes, {spelled(best['parameters'])}")
+            reason = (f"recommended by the tuning sweep {event['sweep']}: {best['rate']:,.0f} "
+                      f"tuples/s measured with M = {best['memory']:,} bytes, "
+                      f"{spelled(best['parameters'])}")
             return LoadSettings.load(settings.model_dump() | {
-                "algorithm": best["algorithm"], "parameters": best["parameters"], "partitions": best["partitions"],
-                "reason": reason})
+                "algorithm": best["algorithm"], "parameters": best["parameters"],
+                "partitions": best["partitions"], "reason": reason})
     return settings
 
 
 def _job(settings: TuneSettings, case: Case, places: Places) -> str:
-    """The job that the sweep speaks for; none where the user's own sample is not one of the job named."""
+    """The job that the sweep speaks for; none where the user's own sample is not one of the job
+    named."""
     if settings.stream is None:
         return settings.job
     try:
@@ -193,7 +235,8 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
     """The sample's tuples, again and again, in a file for each micro-batch."""
     directory.mkdir(parents=True)
     table = pa.Table.from_batches([sample])
-    kinds = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in table.schema]
+    kinds = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f
+             for f in table.schema]
     table, each = table.cast(pa.schema(kinds), safe=False), -(-rows // BATCHES)
     with naming(directory):
         for i in range(0, rows, each):
@@ -203,9 +246,11 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
 
 
 def _bounded_job(job: Job, directory: Path) -> Job:
-    stream = {"format": "parquet", "path": str((directory / "stream").absolute()), "options": {"maxFilesPerTrigger": "1"}}
-    return Job.load({"name": "sweep", "stream": stream, "master": {"name": job.master.name}, "on": job.on,
-                     "columns": job.columns, "fact_table": "tuning"})
+    stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
+              "options": {"maxFilesPerTrigger": "1"}}
+    return Job.load(
+        {"name": "sweep", "stream": stream, "master": {"name": job.master.name}, "on": job.on,
+         "columns": job.columns, "fact_table": "tuning"})
 
 
 def _measured(point: Point, home: Path, name: str) -> Point:
@@ -213,11 +258,14 @@ def _measured(point: Point, home: Path, name: str) -> Point:
     checkpoint = home / "checkpoints" / name
     status = read_status(checkpoint)
     if status is None or status.state != "stopped":
-        return replace(point, state=FAILED, error=(status and status.error) or point.error or "the app did not come to its end")
+        return replace(point,
+                       state=FAILED, error=(status and status.error) or point.error
+                       or "the app did not come to its end")
     summary = json.loads((checkpoint / "summary.json").read_text())
     b, engine = load_batches.c, connect(_ledger(home))
     last = select(func.max(b.batch)).scalar_subquery()
-    batches = (select(func.sum(b.matched + b.unmatched), func.max(b.seconds), func.sum(b.cache_hits))
+    batches = (
+        select(func.sum(b.matched + b.unmatched), func.max(b.seconds), func.sum(b.cache_hits))
                .where(b.drain == 0, b.batch >= (last + 1) // 2).group_by(b.batch).order_by(b.batch))
     try:
         with engine.connect() as connection:
@@ -227,31 +275,37 @@ def _measured(point: Point, home: Path, name: str) -> Point:
     finished, seconds, hits = (sum(column) for column in zip(*rows, strict=True))
     rates = [f / s for f, s, _ in rows if f and s]
     middle = len(rows) // 2
-    halves = [sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9) for part in (rows[:middle], rows[middle:])]
+    halves = [sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9)
+              for part in (rows[:middle], rows[middle:])]
     unsettled = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
-    note = (f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s from batch to batch; sweep with "
+    note = (f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s "
+            f"from batch to batch; sweep with "
             "more rows" if unsettled else "")
-    return replace(point, state=MEASURED, rate=finished / seconds, cache_share=hits / max(finished, 1), rows=summary["rows_read"],
+    return replace(point, state=MEASURED, rate=finished / seconds,
+                   cache_share=hits / max(finished, 1), rows=summary["rows_read"],
                    memory_peak=summary["memory_peak"], seconds=summary["seconds"], error=note)
 
 
 def _from_row(row: Mapping[Any, Any]) -> Point:
-    named = {"number": row["point"], "parameters": json.loads(row["parameters"]), "rows": row["rows_read"],
-             "best": bool(row["best"])}
-    return Point(**named | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named})
+    named = {"number": row["point"], "parameters": json.loads(row["parameters"]),
+             "rows": row["rows_read"], "best": bool(row["best"])}
+    return Point(
+        **named | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named})
 
 
 def _case(directory: Path, about: Mapping[str, Any]) -> Case:
     """The case again, of what ``begin`` wrote."""
     sample = pq.read_table(directory / "sample.parquet").combine_chunks().to_batches()[0]
-    return Case(Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]), about["partitions"])
+    return Case(Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]),
+                about["partitions"])
 
 
 def _about(directory: Path) -> dict[str, Any]:
     try:
         return json.loads((directory / "sweep.json").read_text())
     except FileNotFoundError:
-        raise SemistreamError(f"There is no sweep in {directory}; its first task has failed.") from None
+        raise SemistreamError(
+            f"There is no sweep in {directory}; its first task has failed.") from None
 
 
 def _home(point: Point, directory: Path) -> Path:

@@ -26,7 +26,8 @@ def open_warehouse(url: str) -> Iterator[Engine]:
 
 
 def create_all(engine: Engine) -> None:
-    """Make the warehouse's own tables where they are missing, and the columns that those of an earlier version lack.
+    """Make the warehouse's own tables where they are missing, and the columns that those of an
+    earlier version lack.
 
     Keys of rows are another matter, see ``migration``.
     """
@@ -41,12 +42,15 @@ def create_all(engine: Engine) -> None:
 
 def _lacking(engine: Engine) -> list[tuple[Table, Column]]:
     found = inspect(engine).get_multi_columns(filter_names=list(metadata.tables))
-    return [(table, column) for (_, name), columns in found.items() for table in [metadata.tables[name]]
-            for column in table.columns if not column.primary_key and column.name not in {c["name"] for c in columns}]
+    return [(table, column) for (_, name),
+            columns in found.items() for table in [metadata.tables[name]]
+            for column in table.columns if not column.primary_key
+            and column.name not in {c["name"] for c in columns}]
 
 
 def _add(engine: Engine, table: Table, column: Column) -> None:
     """Add a column; it is null in the rows that are there."""
     quote, kind = engine.dialect.identifier_preparer.quote, column.type.compile(engine.dialect)
     with engine.begin() as connection:
-        connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}")
+        connection.exec_driver_sql(
+            f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}")

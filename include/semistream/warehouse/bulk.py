@@ -1,8 +1,9 @@
 """Arrow into and out of the warehouse in bulk, inside the caller's transaction.
 
-MySQL: LOAD DATA LOCAL INFILE, or INSERT of many rows where the server forbids it. SQLite: ``executemany`` over columns that were
-converted whole. (ADBC's ingestion is twice as fast, but it is a second copy of SQLite in the process, and the copy that closes
-the file lets go of the other's locks: https://sqlite.org/howtocorrupt.html, 2.2.1.)
+MySQL: LOAD DATA LOCAL INFILE, or INSERT of many rows where the server forbids it. SQLite:
+``executemany`` over columns that were converted whole. (ADBC's ingestion is twice as fast, but it
+is a second copy of SQLite in the process, and the copy that closes the file lets go of the other's
+locks: https://sqlite.org/howtocorrupt.html, 2.2.1.)
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ class BulkError(SemistreamError):
     """The database did not take every row as it was given."""
 
 
-def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa.Table, *, replace: bool = False) -> int:
-    """Insert rows, whose columns are named like the table's, in the caller's transaction; gives their number.
+def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa.Table, *,
+                replace: bool = False) -> int:
+    """Insert rows, whose columns are named like the table's, in the caller's transaction; gives
+    their number.
 
-    replace: a row takes the place of the one with its unique key. Raises BulkError or a DBAPIError; the caller rolls back.
+    replace: a row takes the place of the one with its unique key. Raises BulkError or a DBAPIError;
+    the caller rolls back.
     """
     if isinstance(batch, pa.RecordBatch):
         batch = pa.Table.from_batches([batch])
@@ -48,22 +52,28 @@ def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa
 
 def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
           rows: int = ROWS) -> Iterator[pa.RecordBatch]:
-    """A query's rows as record batches of at most ``rows``, streamed; its columns are those of ``schema``, in order."""
+    """A query's rows as record batches of at most ``rows``, streamed; its columns are those of
+    ``schema``, in order."""
     columns = list(query.selected_columns)
     mysql = connection.dialect.name != "sqlite"
     if mysql:
         query = query.with_only_columns(_one_text(columns, schema), maintain_column_froms=True)
-    else:  # dates as the text that they are stored as: Arrow parses a column faster than SQLAlchemy its values
-        query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns], maintain_column_froms=True)
+    # dates as the text that they are stored as: Arrow parses a column faster than SQLAlchemy its
+    # values
+    else:
+        query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
+                                        maintain_column_froms=True)
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
         for chunk in result.partitions(rows):
-            yield _parse_texts([r[0] for r in chunk], schema) if mysql else arrow_batch(chunk, schema)
+            yield _parse_texts([r[0] for r in chunk],
+                               schema) if mysql else arrow_batch(chunk, schema)
 
 
 def arrow_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
     """Rows of the database's values as a record batch."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    return pa.record_batch([_array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+    return pa.record_batch([_array(c, f.type) for c, f in zip(columns, schema, strict=True)],
+                           schema=schema)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -108,11 +118,15 @@ def _one_text(columns: Sequence[Any], schema: pa.Schema) -> Any:
 
 
 def _parse_texts(texts: list[str], schema: pa.Schema) -> pa.RecordBatch:
-    options = {"read_options": csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=2**30),
-               "parse_options": csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
-               "convert_options": csv.ConvertOptions(column_types={n: pa.string() for n in schema.names}, null_values=[NULL],
+    options = {"read_options": csv.ReadOptions(column_names=schema.names, use_threads=False,
+                                               block_size=2**30),
+               "parse_options": csv.ParseOptions(delimiter="\t", quote_char=False,
+                                                 ignore_empty_lines=False),
+               "convert_options": csv.ConvertOptions(
+                   column_types={n: pa.string() for n in schema.names}, null_values=[NULL],
                                                      strings_can_be_null=True)}
-    table = csv.read_csv(pa.BufferReader("\n".join([*texts, ""]).encode()), **options).combine_chunks()
+    table = csv.read_csv(pa.BufferReader("\n".join([*texts, ""]).encode()),
+                         **options).combine_chunks()
     columns = []
     for field, column in zip(schema, table.columns, strict=True):
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -132,7 +146,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(
+            pa.int64()).cast(pa.timestamp("us"))
     if pa.types.is_null(column.type):
         return column.cast(pa.string())
     return column
@@ -158,7 +173,8 @@ def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace
 def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
     """A column as the Python values that SQLAlchemy would bind for it."""
     k = column.type
-    if pa.types.is_temporal(k) or pa.types.is_decimal(k):  # SQLite makes the nearest double of a decimal's text, Arrow does not
+    # SQLite makes the nearest double of a decimal's text, Arrow does not
+    if pa.types.is_temporal(k) or pa.types.is_decimal(k):
         column = column.cast(pa.string())
     elif pa.types.is_boolean(k):
         column = column.cast(pa.int8())
@@ -168,7 +184,9 @@ def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
 def python_values(column: pa.ChunkedArray) -> list[Any]:
     """``to_pylist`` for numbers and strings, several times faster."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return column.to_numpy(zero_copy_only=False).tolist() if pa.types.is_string(column.type) else column.to_pylist()
+        return column.to_numpy(
+            zero_copy_only=False).tolist() if pa.types.is_string(
+                column.type) else column.to_pylist()
     if not column.null_count:
         return column.to_numpy().tolist()
     values = pc.fill_null(column, 0).to_numpy().tolist()
@@ -191,28 +209,34 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
     name, *columns = _quoted(connection, table.name, *data.column_names)
     binary = [pa.types.is_binary(t) for t in data.schema.types]
     targets = [f"@c{i}" if b else c for i, (c, b) in enumerate(zip(columns, binary, strict=True))]
-    sets = [f"{c} = UNHEX(@c{i})" for i, (c, b) in enumerate(zip(columns, binary, strict=True)) if b]
+    sets = [f"{c} = UNHEX(@c{i})" for i,
+            (c, b) in enumerate(zip(columns, binary, strict=True)) if b]
     with _piped(_lines(data.slice(start, ROWS)) for start in range(0, data.num_rows, ROWS)) as path:
         result = connection.exec_driver_sql(
-            f"LOAD DATA LOCAL INFILE '{path}' {'REPLACE ' if replace else ''}INTO TABLE {name} CHARACTER SET utf8mb4 "
-            f"({', '.join(targets)})" + (f" SET {', '.join(sets)}" if sets else ""))
+            f"LOAD DATA LOCAL INFILE '{path}' {'REPLACE ' if replace else ''}INTO TABLE {name} "
+            f"CHARACTER SET utf8mb4 ({', '.join(targets)})"
+            + (f" SET {', '.join(sets)}" if sets else ""))
     # LOCAL makes the server skip or bend rows that it would refuse elsewhere, with a warning each.
     warnings = connection.exec_driver_sql("SHOW WARNINGS LIMIT 3").all()
     if warnings or (not replace and result.rowcount != data.num_rows):
-        raise BulkError(f"{table.name}: {result.rowcount} of {data.num_rows} rows were loaded; " + "; ".join(w[2]
-                                                                                                             for w in warnings))
+        raise BulkError(f"{table.name}: {result.rowcount} of {data.num_rows} rows were loaded; "
+                        + "; ".join(w[2]
+                                    for w in warnings))
 
 
 @contextmanager
 def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
-    """The path of a file with these bytes, of which each piece is made while the server takes in the one before.
+    """The path of a file with these bytes, of which each piece is made while the server takes in
+    the one before.
 
-    It can be read once. An error in making a piece is raised at the end, in place of what came of it.
+    It can be read once. An error in making a piece is raised at the end, in place of what came of
+    it.
     """
     reader, writer = os.pipe()
 
     def write() -> None:
-        with open(writer, "wb", buffering=0) as file, suppress(BrokenPipeError):  # the statement failed, and says why
+        # the statement failed, and says why
+        with open(writer, "wb", buffering=0) as file, suppress(BrokenPipeError):
             for piece in pieces:
                 while piece:
                     piece = piece[file.write(piece):]
@@ -229,7 +253,9 @@ def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
 def _lines(data: pa.Table) -> memoryview:
     """Rows in the default format of LOAD DATA: tab-separated, backslash-escaped, \\N for null."""
     fields = [pc.fill_null(_mysql_text(_plain(c)), "\\N") for c in data.columns]
-    lines = pc.binary_join_element_wise(*fields, "\t").combine_chunks() if len(fields) > 1 else fields[0].combine_chunks()
+    lines = pc.binary_join_element_wise(*fields,
+                                        "\t").combine_chunks() if len(fields) > 1 else fields[
+                                            0].combine_chunks()
     lines = pc.binary_join_element_wise(lines, "", "\n")
     offsets = np.frombuffer(lines.buffers()[1], np.int32)
     return memoryview(lines.buffers()[2])[offsets[lines.offset]:offsets[lines.offset + len(lines)]]
@@ -240,12 +266,15 @@ def _mysql_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_boolean(k):
         return column.cast(pa.int8()).cast(pa.string())
     if pa.types.is_floating(k):
-        column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, k))  # MySQL has neither NaN nor infinity
+        # MySQL has neither NaN nor infinity
+        column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, k))
     if pa.types.is_binary(k):
-        return pa.chunked_array([pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())])
+        return pa.chunked_array(
+            [pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())])
     if not pa.types.is_string(k):
         return column.cast(pa.string())
-    for character, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"), ("\0", "\\0")):
+    for character, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"),
+                               ("\0", "\\0")):
         column = pc.replace_substring(column, character, escaped)
     return column
 
@@ -257,6 +286,8 @@ def _insert_mysql(connection: Connection, table: Table, data: pa.Table, replace:
     statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
     for start in range(0, data.num_rows, ROWS):
         part = [_plain(c) for c in data.slice(start, ROWS).columns]
-        part = [pc.if_else(pc.is_finite(c), c, pa.scalar(None, c.type)) if pa.types.is_floating(c.type) else c for c in part]
-        connection.exec_driver_sql(statement, list(zip(*[python_values(c) for c in part], strict=True)))
+        part = [pc.if_else(pc.is_finite(c), c, pa.scalar(None, c.type))
+                if pa.types.is_floating(c.type) else c for c in part]
+        connection.exec_driver_sql(statement,
+                                   list(zip(*[python_values(c) for c in part], strict=True)))
 

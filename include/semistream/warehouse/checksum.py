@@ -1,7 +1,9 @@
-"""A checksum of rows that does not depend on their order: the sum, modulo 2**64, of a hash over all columns of each row.
+"""A checksum of rows that does not depend on their order: the sum, modulo 2**64, of a hash over all
+columns of each row.
 
-Computed of what is written, and again of what the warehouse gives back: a value that is changed, lost, doubled, or exchanged with
-another row's, gives another sum. A null adds nothing, so that rows have the same checksum after their table got a new column.
+Computed of what is written, and again of what the warehouse gives back: a value that is changed,
+lost, doubled, or exchanged with another row's, gives another sum. A null adds nothing, so that rows
+have the same checksum after their table got a new column.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_hashes(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
-    """A hash over the columns of each row, by name, uint64[n]. Integers of any width are the same number, as are 0.0 and -0.0."""
+    """A hash over the columns of each row, by name, uint64[n]. Integers of any width are the same
+    number, as are 0.0 and -0.0."""
     h = np.zeros(rows.num_rows, np.uint64)
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         values, valid = _longs(name, column)
-        seed = hashlib.blake2b(name.lower().encode(), digest_size=8).digest()  # no database tells the case of names apart
+        # no database tells the case of names apart
+        seed = hashlib.blake2b(name.lower().encode(), digest_size=8).digest()
         _add_column(values, valid, np.frombuffer(seed, np.int64)[0], h)
     h ^= h >> np.uint64(29)
     return h * ODD + ODD
@@ -43,20 +47,23 @@ def signed(total: int | np.uint64) -> int:
 
 
 def as_stored(rows: pa.RecordBatch | pa.Table, dialect: str) -> pa.Table:
-    """Rows with the values that a database gives back of them, where these are others than were written.
+    """Rows with the values that a database gives back of them, where these are others than were
+    written.
 
-    dialect: SQLAlchemy's name of it. SQLite has no decimals of many digits but their text; MySQL has neither NaN nor infinity,
-    and gets a 32-bit number as its shortest text.
+    dialect: SQLAlchemy's name of it. SQLite has no decimals of many digits but their text; MySQL
+    has neither NaN nor infinity, and gets a 32-bit number as its shortest text.
     """
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     for i, field in enumerate(table.schema):
         kind = field.type
-        if dialect == "sqlite" and pa.types.is_decimal(kind) and kind.precision > SQLITE_DECIMAL_DIGITS:
+        if dialect == "sqlite" and pa.types.is_decimal(
+            kind) and kind.precision > SQLITE_DECIMAL_DIGITS:
             table = table.set_column(i, field.name, table.column(i).cast(pa.string()))
         elif dialect != "sqlite" and pa.types.is_floating(kind):
             column = table.column(i)
             column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
-            column = column.cast(pa.string()).cast(pa.float64()) if pa.types.is_float32(kind) else column
+            column = column.cast(pa.string()).cast(
+                pa.float64()) if pa.types.is_float32(kind) else column
             table = table.set_column(i, field.name, column)
     return table
 

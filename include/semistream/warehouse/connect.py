@@ -19,32 +19,38 @@ READ_ONLY = frozenset({1290, 1836})  # MySQL's errors of a server that may not w
 
 
 def connect(url: str) -> Engine:
-    """An engine on a warehouse URL (``sqlite:///…`` or ``mysql+pymysql://…``); it opens no connection yet.
+    """An engine on a warehouse URL (``sqlite:///…`` or ``mysql+pymysql://…``); it opens no
+    connection yet.
 
-    What it does on a full disk raises OSError, with SQLite's file. Raises ConfigError for any other URL.
+    What it does on a full disk raises OSError, with SQLite's file. Raises ConfigError for any other
+    URL.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         shown = re.sub(":[^:]*@", ":***@", url)  # what may be a password
-        raise ConfigError("WAREHOUSE_URL", "must be a database URL", shown, "For instance sqlite:///var/warehouse.db.") from None
+        raise ConfigError("WAREHOUSE_URL", "must be a database URL", shown,
+                          "For instance sqlite:///var/warehouse.db.") from None
     family = parsed.get_backend_name()
     if family == "sqlite":
         return _sqlite(parsed)
     if family in ("mysql", "mariadb"):
         return _mysql(parsed.set(drivername=f"{family}+pymysql"))
-    raise ConfigError("WAREHOUSE_URL", "must start with sqlite:/// or mysql+pymysql://", parsed.render_as_string(),
-                      "The warehouse is SQLite or MySQL.")
+    raise ConfigError("WAREHOUSE_URL", "must start with sqlite:/// or mysql+pymysql://",
+                      parsed.render_as_string(), "The warehouse is SQLite or MySQL.")
 
 
 def _mysql(url: URL) -> Engine:
     engine = create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True,
-                           connect_args={"local_infile": True, "charset": "utf8mb4", "init_command": "SET time_zone = '+00:00'"})
+                           connect_args={"local_infile": True, "charset": "utf8mb4",
+                                         "init_command": "SET time_zone = '+00:00'"})
 
     @event.listens_for(engine, "handle_error")
     def _lost(context: ExceptionContext) -> None:
-        """A server that is no longer the one to write to, after a failover, is as good as gone: connect anew."""
-        if (arguments := getattr(context.original_exception, "args", ())) and arguments[0] in READ_ONLY:
+        """A server that is no longer the one to write to, after a failover, is as good as gone:
+        connect anew."""
+        if (arguments := getattr(context.original_exception, "args",
+                                 ())) and arguments[0] in READ_ONLY:
             context.is_disconnect = True
 
     return engine
@@ -53,8 +59,10 @@ def _mysql(url: URL) -> Engine:
 def _sqlite(url: URL) -> Engine:
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-    # IMMEDIATE: a transaction that is going to write waits for its turn at BEGIN; one that started reading could only fail.
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "isolation_level": "IMMEDIATE"})
+    # IMMEDIATE: a transaction that is going to write waits for its turn at BEGIN; one that started
+    # reading could only fail.
+    engine = create_engine(url,
+                           connect_args={"timeout": BUSY_SECONDS, "isolation_level": "IMMEDIATE"})
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
@@ -64,7 +72,8 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "handle_error")
     def _full(context: ExceptionContext) -> None:
-        if getattr(context.original_exception, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:  # it does not say where
+        # it does not say where
+        if getattr(context.original_exception, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), url.database)
 
     return engine

@@ -1,7 +1,8 @@
 """What identifies a stream tuple in the warehouse: its id columns, and one text of them all.
 
-No database indexes ids of any length. A tuple with a longer one than KEY_CHARACTERS is therefore not loaded, whatever the sink,
-but kept in ``unmatched`` with the reason LONG_ID; wherever such an id is written down it is shortened to a digest of itself.
+No database indexes ids of any length. A tuple with a longer one than KEY_CHARACTERS is therefore
+not loaded, whatever the sink, but kept in ``unmatched`` with the reason LONG_ID; wherever such an
+id is written down it is shortened to a digest of itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Text = TypeVar("Text", str, bytes)
 
 
 def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
-    """The id columns joined by "|", shortened; null where there are none, or one is null. Bytes are in hexadecimal."""
+    """The id columns joined by "|", shortened; null where there are none, or one is null. Bytes are
+    in hexadecimal."""
     if not id_columns:
         return pa.nulls(tuples.num_rows, pa.string())
     texts = [_text(tuples.column(c)) for c in id_columns]
@@ -38,7 +40,8 @@ def has_long_id(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
 
 
 def shorten(column: pa.Array) -> pa.Array:
-    """The column, each text or bytes of more than KEY_CHARACTERS as its beginning, "#" and its SHA-256."""
+    """The column, each text or bytes of more than KEY_CHARACTERS as its beginning, "#" and its
+    SHA-256."""
     rows = pc.indices_nonzero(_is_long(column)).to_pylist()
     if not rows:
         return column
@@ -59,7 +62,8 @@ def _is_long(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         lengths = pc.utf8_length(column)
-    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(
+        kind) or pa.types.is_fixed_size_binary(kind):
         lengths = pc.binary_length(column)
     else:
         return pa.repeat(False, len(column))
@@ -67,6 +71,7 @@ def _is_long(column: pa.Array) -> pa.Array:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(
+        column.type) or pa.types.is_fixed_size_binary(column.type):
         return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
     return column.cast(pa.string())

@@ -1,25 +1,29 @@
 """The load ledger: what has been loaded, exactly once.
 
-``load_batches``: one row per (app, batch, drain, partition), written in the very transaction that writes that partition's rows,
-under the same ``load_id``, which is computed from these four (see ``load_ids``). Whoever commits it first has loaded the
-partition; every later attempt finds the row and writes nothing.
-``load_commits``: one row per (app, batch, drain) once all its partitions are in. A drain (drain = 1) finishes the tuples that
-waited after that batch, reads no source, and exists only where something waited.
+``load_batches``: one row per (app, batch, drain, partition), written in the very transaction that
+writes that partition's rows, under the same ``load_id``, which is computed from these four (see
+``load_ids``). Whoever commits it first has loaded the partition; every later attempt finds the row
+and writes nothing. ``load_commits``: one row per (app, batch, drain) once all its partitions are
+in. A drain (drain = 1) finishes the tuples that waited after that batch, reads no source, and
+exists only where something waited.
 
-``load_commits.source_offsets`` is JSON, and tells which part of the source a batch is, for an independent count of its tuples::
+``load_commits.source_offsets`` is JSON, and tells which part of the source a batch is, for an
+independent count of its tuples::
 
     {"format": "parquet", "offsets": [{"logOffset": 4}], "start": [{"logOffset": 3}], "files": 2}        # see load_files
     {"format": "zipf",    "offsets": [{"id": 200000}],   "start": [{"id": 100000}]}       # ids start < id <= end
     {"format": "outbox",  "offsets": [{"id": 7311}],     "start": [{"id": 7200}]}         # outbox ids start < id <= end
     {"format": "kafka",   "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}   # start <= offset < end
 
-``start`` holds where the batch before ended (null: the source's beginning), one element a source, as Spark's offset log has it.
-A drain's is ``{}``. ``files`` is their number (an earlier version had their paths). ``load_files`` names them, with size and time
-as they were when the batch began; those that are gone from the source are forgotten there by and by.
+``start`` holds where the batch before ended (null: the source's beginning), one element a source,
+as Spark's offset log has it. A drain's is ``{}``. ``files`` is their number (an earlier version had
+their paths). ``load_files`` names them, with size and time as they were when the batch began; those
+that are gone from the source are forgotten there by and by.
 
-Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting. Tuples that could not be parsed
-(reason ``unparsable``), or whose id is too long for an index (``long_id``), are part of rows_read and of unmatched. Rows written
-for a partition: output_rows into the fact table (for a left join that includes unmatched tuples, except those two kinds),
+Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting.
+Tuples that could not be parsed (reason ``unparsable``), or whose id is too long for an index
+(``long_id``), are part of rows_read and of unmatched. Rows written for a partition: output_rows
+into the fact table (for a left join that includes unmatched tuples, except those two kinds),
 ``unmatched`` into the table of that name.
 """
 
@@ -33,7 +37,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from sqlalchemy import Connection, Delete, Engine, Row, Select, Table, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Engine,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
@@ -43,9 +61,11 @@ from semistream.warehouse.load_ids import first_load, last_load, load_id
 from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_files, unmatched
 
 T = TypeVar("T")
-# Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many connections; a statement ended by an
-# administrator (1317) or by a limit on its time (1969 MariaDB's, 3024 MySQL's).
-MYSQL_TRANSIENT = frozenset({1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0, 1317, 1969, 3024})
+# Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many
+# connections; a statement ended by an administrator (1317) or by a limit on its time (1969
+# MariaDB's, 3024 MySQL's).
+MYSQL_TRANSIENT = frozenset(
+    {1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0, 1317, 1969, 3024})
 FILES_AT_ONCE = 10_000  # of the source, looked at
 SQLITE_TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
@@ -55,21 +75,25 @@ def is_transient(error: DBAPIError) -> bool:
     if error.connection_invalidated:
         return True
     if isinstance(error.orig, sqlite3.Error):
-        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in SQLITE_TRANSIENT  # the rest of an extended code tells why
+        # the rest of an extended code tells why
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in SQLITE_TRANSIENT
     code = error.orig.args[0] if error.orig is not None and error.orig.args else None
     return code in MYSQL_TRANSIENT
 
 
 def retrying(work: Callable[[], T], seconds: float) -> T:
-    """The result of ``work``, run again for at most so many seconds: after a deadlock or a lock timeout, when a connection was
-    lost or leads to a server that may not write (any more), or when its statement was ended."""
-    attempts = Retrying(retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and is_transient(e)), reraise=True,
-                        wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
+    """The result of ``work``, run again for at most so many seconds: after a deadlock or a lock
+    timeout, when a connection was lost or leads to a server that may not write (any more), or when
+    its statement was ended."""
+    attempts = Retrying(
+        retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and is_transient(e)),
+        reraise=True, wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
     return attempts(work)
 
 
 class Ledger:
-    """One app's ledger. retry: seconds for which each transaction is tried again when the database is lost or locked."""
+    """One app's ledger. retry: seconds for which each transaction is tried again when the database
+    is lost or locked."""
 
     def __init__(self, engine: Engine, app: str, retry: float = 60.0):
         self.engine, self.app, self.retry = engine, app, retry
@@ -99,26 +123,32 @@ class Ledger:
 
     def partition(self, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The row of one partition, or None while it is not loaded."""
-        rows = self.run(lambda c: c.execute(select(load_batches).where(*self._load(load_batches, batch, drain),
-                                                                       load_batches.c.partition == partition)).all())
+        rows = self.run(
+            lambda c: c.execute(select(load_batches).where(*self._load(load_batches, batch, drain),
+                                                           load_batches.c.partition == partition))
+            .all())
         return _entry(rows[0]) if rows else None
 
     def partitions(self, batch: int, drain: int) -> list[dict[str, Any]]:
         """The rows of a batch, by partition."""
-        query = select(load_batches).where(*self._load(load_batches, batch, drain)).order_by(load_batches.c.partition)
+        query = select(load_batches).where(
+            *self._load(load_batches, batch, drain)).order_by(load_batches.c.partition)
         return [_entry(row) for row in self.run(lambda c: c.execute(query).all())]
 
     def last(self) -> tuple[int, int] | None:
         """(batch, drain) of the newest commit."""
         t = load_commits
-        query = select(t.c.batch, t.c.drain).where(t.c.app == self.app).order_by(t.c.batch.desc(), t.c.drain.desc()).limit(1)
+        query = select(t.c.batch,
+                       t.c.drain).where(t.c.app == self.app).order_by(
+                           t.c.batch.desc(), t.c.drain.desc()).limit(1)
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
     def others(self, fact_table: str) -> list[str]:
         """Other apps that have loaded into a fact table of the warehouse."""
         c = load_commits.c
-        query = select(c.app).where(c.fact_table == fact_table, c.sink == "sql", c.app != self.app).distinct().order_by(c.app)
+        query = select(c.app).where(c.fact_table == fact_table, c.sink == "sql",
+                                    c.app != self.app).distinct().order_by(c.app)
         return self.run(lambda connection: list(connection.scalars(query)))
 
     def partition_count(self, batch: int, drain: int) -> int:
@@ -127,13 +157,16 @@ class Ledger:
         return self.run(lambda c: c.execute(query).scalar_one())
 
     def is_committed(self, batch: int, drain: int) -> bool:
-        query = select(func.count()).select_from(load_commits).where(*self._load(load_commits, batch, drain))
+        query = select(func.count()).select_from(load_commits).where(
+            *self._load(load_commits, batch, drain))
         return bool(self.run(lambda c: c.execute(query).scalar()))
 
     def load(self, entry: dict[str, Any], write: Callable[[Connection], None]) -> dict[str, Any]:
-        """Write one partition and its ledger row in one transaction, unless it is loaded already; gives the row that counts.
+        """Write one partition and its ledger row in one transaction, unless it is loaded already;
+        gives the row that counts.
 
-        The ledger row goes first: its unique key makes a second attempt at the same time wait, then fail.
+        The ledger row goes first: its unique key makes a second attempt at the same time wait, then
+        fail.
         """
         row = _row(self.number(), entry)
 
@@ -150,13 +183,16 @@ class Ledger:
                 raise
             return winner
 
-    def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (), rejected: pa.Table | None = None) -> None:
+    def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
+               rejected: pa.Table | None = None) -> None:
         """Say that all partitions of a batch are in; again is harmless.
 
-        commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path, size, modified) each.
-        entries, rejected: partition rows and unmatched tuples that no task has written, for a sink outside the warehouse.
+        commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path,
+        size, modified) each. entries, rejected: partition rows and unmatched tuples that no task
+        has written, for a sink outside the warehouse.
         """
-        files = [{"app": self.app, "batch": commit["batch"], "number": n, **SourceFile(*file)._asdict()}
+        files = [
+            {"app": self.app, "batch": commit["batch"], "number": n, **SourceFile(*file)._asdict()}
                  for n, file in enumerate(commit.get("files", ()))]
         number = self.number() if entries else 0
 
@@ -177,8 +213,10 @@ class Ledger:
                 raise
 
     def source(self, batch: int) -> tuple[dict[str, Any], list[str]]:
-        """What ``source_offsets`` says of a committed batch, and the paths of its files as far as they are remembered."""
-        f, said = load_files.c, select(load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
+        """What ``source_offsets`` says of a committed batch, and the paths of its files as far as
+        they are remembered."""
+        f, said = load_files.c, select(
+            load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
         offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
         if isinstance(offsets.get("files"), list):
             return offsets, offsets["files"]
@@ -197,20 +235,27 @@ class Ledger:
         self.run(work)
 
     def source_was_listed(self, batch: int, at: float) -> None:
-        """Note that up to a committed batch there is all that the source had at a time, s since 1970."""
-        done = update(load_commits).where(*self._load(load_commits, batch, 0)).values(source_listed=at)
+        """Note that up to a committed batch there is all that the source had at a time, s since
+        1970."""
+        done = update(load_commits).where(
+            *self._load(load_commits, batch, 0)).values(source_listed=at)
         self.run(lambda connection: connection.execute(done))
 
     def forget_files(self) -> None:
-        """Of source files that are gone, forget the names: what is kept is bounded by what the source has."""
+        """Of source files that are gone, forget the names: what is kept is bounded by what the
+        source has."""
         f, after, more = load_files.c, (-1, -1), True
         while more:
             at = or_(f.batch > after[0], and_(f.batch == after[0], f.number > after[1]))
-            page = select(f.batch, f.number, f.path).where(f.app == self.app, at).order_by(f.batch, f.number).limit(FILES_AT_ONCE)
+            page = select(f.batch, f.number, f.path).where(f.app == self.app,
+                                                           at).order_by(f.batch, f.number).limit(
+                                                               FILES_AT_ONCE)
             rows = self.run(partial(_all, page))
-            gone = [{"b": row.batch, "n": row.number} for row in rows if SourceFile(row.path).now() is None]
+            gone = [{"b": row.batch, "n": row.number} for row in rows
+                    if SourceFile(row.path).now() is None]
             if gone:
-                there = and_(f.app == self.app, f.batch == bindparam("b"), f.number == bindparam("n"))
+                there = and_(f.app == self.app, f.batch == bindparam("b"),
+                             f.number == bindparam("n"))
                 self.run(partial(_execute, delete(load_files).where(there), gone))
             if more := len(rows) == FILES_AT_ONCE:
                 after = rows[-1].batch, rows[-1].number
@@ -238,11 +283,12 @@ def app_number(connection: Connection, app: str) -> int | None:
 
 def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
     key = load_id(number, entry["batch"], entry["drain"], entry["partition"])
-    return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]), "rejected": json.dumps(entry["rejected"]),
-            "committed_at": utc_now()}
+    return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]),
+            "rejected": json.dumps(entry["rejected"]), "committed_at": utc_now()}
 
 
 def _entry(row: Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)
     del values["committed_at"], values["load_id"]
-    return {**values, "memory": json.loads(values["memory"]), "rejected": json.loads(values["rejected"])}
+    return {**values, "memory": json.loads(values["memory"]),
+            "rejected": json.loads(values["rejected"])}

@@ -1,13 +1,15 @@
 """The key of a load, ``load_id``: one integer that names app, batch, drain and partition.
 
-A load is what one partition of one micro-batch, or of the drain behind it, writes. Its key is not drawn from a sequence but
-computed, in decimal digits, from the number that ``load_apps`` gives the app::
+A load is what one partition of one micro-batch, or of the drain behind it, writes. Its key is not
+drawn from a sequence but computed, in decimal digits, from the number that ``load_apps`` gives the
+app::
 
     load_id = 3 000000012 0 0005        app number 3, batch 12, drain 0, partition 5
 
-Hence every attempt at a load, in whatever process and after whatever crash, has the same key, so that the database itself
-refuses a second one. Rows can be written before their ledger row is, the loads of an app up to a batch are one range of the
-fact table's primary key, and a row says whose it is even where its ledger row is lost.
+Hence every attempt at a load, in whatever process and after whatever crash, has the same key, so
+that the database itself refuses a second one. Rows can be written before their ledger row is, the
+loads of an app up to a batch are one range of the fact table's primary key, and a row says whose it
+is even where its ledger row is lost.
 """
 
 from __future__ import annotations
@@ -16,21 +18,25 @@ from typing import Any
 
 from semistream.errors import StateError
 
-APPS, BATCHES, PARTITIONS = 92_000, 10**9, 10**4  # there may be fewer of each than so many; in all, less than 2**63
+# there may be fewer of each than so many; in all, less than 2**63
+APPS, BATCHES, PARTITIONS = 92_000, 10**9, 10**4
 _DRAINS = 10  # a digit
 
 
 def load_id(number: int, batch: int, drain: int, partition: int) -> int:
     """The key of a load; number: of the app. Raises StateError for what no key can hold."""
-    if not (0 < number < APPS and 0 <= batch < BATCHES and drain in (0, 1) and 0 <= partition < PARTITIONS):
-        raise StateError(f"No load_id for app number {number}, batch {batch}, drain {drain}, partition {partition}: there may be "
-                         f"{APPS:,} apps, {BATCHES:,} batches of each and {PARTITIONS:,} partitions. Begin under another --app "
+    if not (0 < number < APPS and 0 <= batch < BATCHES and drain in (0, 1)
+            and 0 <= partition < PARTITIONS):
+        raise StateError(f"No load_id for app number {number}, batch {batch}, drain {drain}, "
+                         f"partition {partition}: there may be {APPS:,} apps, {BATCHES:,} batches "
+                         f"of each and {PARTITIONS:,} partitions. Begin under another --app "
                          "name, with fewer partitions, or in a new warehouse.")
     return key_of(number, batch, drain, partition)
 
 
 def first_load(number: int, position: tuple[int, int]) -> int:
-    """The least key of an app's loads at (batch, drain). Positions before the first batch, (-1, 1), are allowed."""
+    """The least key of an app's loads at (batch, drain). Positions before the first batch, (-1, 1),
+    are allowed."""
     return key_of(number, *position, 0)
 
 

@@ -1,13 +1,17 @@
-"""A warehouse of the former form, whose rows name their load by four columns, brought into the present one.
+"""A warehouse of the former form, whose rows name their load by four columns, brought into the
+present one.
 
-Formerly each row of the fact tables and of ``unmatched`` had the columns app, batch, drain and partition, and an index on them.
-They give way to the primary key (load_id, load_row). A fact table's other columns, and its other indexes, stay as they are.
+Formerly each row of the fact tables and of ``unmatched`` had the columns app, batch, drain and
+partition, and an index on them. They give way to the primary key (load_id, load_row). A fact
+table's other columns, and its other indexes, stay as they are.
 
-SQLite does all in one transaction. In MySQL each statement about tables is a transaction of its own, hence for each table:
-its successor is made beside and filled; both are renamed in one statement; the former table is read once more, for loads that
-were committed meanwhile, and dropped. What is done can be seen from the tables that are there, so that after a crash at any
-point the next call goes on. ``load_batches`` comes last: while it has its former columns, or a former table is left, there is
-work to do. Loads of the former version must be stopped: they fail as soon as they find the new tables.
+SQLite does all in one transaction. In MySQL each statement about tables is a transaction of its
+own, hence for each table: its successor is made beside and filled; both are renamed in one
+statement; the former table is read once more, for loads that were committed meanwhile, and dropped.
+What is done can be seen from the tables that are there, so that after a crash at any point the next
+call goes on. ``load_batches`` comes last: while it has its former columns, or a former table is
+left, there is work to do. Loads of the former version must be stopped: they fail as soon as they
+find the new tables.
 """
 
 from __future__ import annotations
@@ -30,14 +34,16 @@ LOCK, LOCK_SECONDS = "semistream_migration", 86_400
 
 
 def migrate(engine: Engine) -> None:
-    """Give the tables of a former version the form that this one writes; at once where they have it.
+    """Give the tables of a former version the form that this one writes; at once where they have
+    it.
 
     Raises ConfigError for a fact table with a column that is named like one of the new key's.
     """
     with engine.connect() as connection:
         if not _is_due(connection):
             return
-    log.warning("%s is of a former version: its tables are written anew, which may take a while", engine.url.render_as_string())
+    log.warning("%s is of a former version: its tables are written anew, which may take a while",
+                engine.url.render_as_string())
     sqlite = engine.dialect.name == "sqlite"
     with _alone(engine) as connection:
         names = [name for name in _tables(connection) if name != load_batches.name]
@@ -48,10 +54,12 @@ def migrate(engine: Engine) -> None:
 
 @contextmanager
 def _alone(engine: Engine) -> Iterator[Connection]:
-    """A connection while no other process migrates: on SQLite in one transaction, elsewhere by a lock with a name."""
+    """A connection while no other process migrates: on SQLite in one transaction, elsewhere by a
+    lock with a name."""
     if engine.dialect.name == "sqlite":
         with engine.begin() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")  # else the driver would begin with the first INSERT only
+            # else the driver would begin with the first INSERT only
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
         return
     with engine.connect() as connection:
@@ -69,14 +77,18 @@ def _is_due(connection: Connection) -> bool:
     found = inspect(connection)
     former = found.has_table(load_batches.name + FORMER)
     return former or (found.has_table(load_batches.name)
-                      and ROW_KEY[0] not in {c["name"] for c in found.get_columns(load_batches.name)})
+                      and ROW_KEY[0] not in {c["name"]
+                                             for c in found.get_columns(load_batches.name)})
 
 
 def _tables(connection: Connection) -> list[str]:
-    """All tables of the former form, or half-way to the present one, under the names that they will have."""
+    """All tables of the former form, or half-way to the present one, under the names that they will
+    have."""
     found = inspect(connection)
-    indexes = {name: {tuple(i["column_names"]) for i in each} for (_, name), each in found.get_multi_indexes().items()}
-    keyed = [name for name, each in indexes.items() if FORMER_KEY in each and not name.endswith((FORMER, NEXT))]
+    indexes = {name: {tuple(i["column_names"]) for i in each} for (_, name),
+               each in found.get_multi_indexes().items()}
+    keyed = [name for name,
+             each in indexes.items() if FORMER_KEY in each and not name.endswith((FORMER, NEXT))]
     half_way = [name.removesuffix(FORMER) for name in indexes if name.endswith(FORMER)]
     return sorted({*keyed, *half_way} - {load_batches.name})
 
@@ -85,7 +97,8 @@ def _tables(connection: Connection) -> list[str]:
 
 
 def _rewrite(connection: Connection, name: str) -> None:
-    """In the connection's transaction. Its indexes have their names only when the former table is gone."""
+    """In the connection's transaction. Its indexes have their names only when the former table is
+    gone."""
     if (former := _former(connection, name)) is None:
         return
     new = _successor(former, name, name + NEXT)
@@ -98,7 +111,8 @@ def _rewrite(connection: Connection, name: str) -> None:
     connection.exec_driver_sql(f"ALTER TABLE {quote(new.name)} RENAME TO {quote(name)}")
     present = Table(name, MetaData(), *[c._copy() for c in new.columns])
     for index in indexes:
-        Index(index.name, *[present.c[c.name] for c in index.columns], unique=index.unique).create(connection)
+        Index(index.name, *[present.c[c.name] for c in index.columns],
+              unique=index.unique).create(connection)
 
 
 def _replace(connection: Connection, name: str) -> None:
@@ -111,7 +125,8 @@ def _replace(connection: Connection, name: str) -> None:
         new.drop(connection, checkfirst=True)
         new.create(connection)
         _fill(connection, former, new)
-        connection.exec_driver_sql(f"RENAME TABLE {quote(name)} TO {quote(name + FORMER)}, {quote(new.name)} TO {quote(name)}")
+        connection.exec_driver_sql(f"RENAME TABLE {quote(name)} TO {quote(name + FORMER)}, "
+                                   f"{quote(new.name)} TO {quote(name)}")
         connection.commit()
     former = existing_table(connection, name + FORMER)
     _fill(connection, former, existing_table(connection, name))
@@ -122,7 +137,8 @@ def _replace(connection: Connection, name: str) -> None:
 def _former(connection: Connection, name: str) -> Table | None:
     """The table as it is, if it has the former key."""
     table = existing_table(connection, name)
-    return table if set(FORMER_KEY) <= set(table.c.keys()) and ROW_KEY[0] not in table.primary_key.columns else None
+    return table if set(FORMER_KEY) <= set(
+        table.c.keys()) and ROW_KEY[0] not in table.primary_key.columns else None
 
 
 def _fill(connection: Connection, former: Table, new: Table) -> None:
@@ -134,21 +150,23 @@ def _fill(connection: Connection, former: Table, new: Table) -> None:
 
 def _number_apps(connection: Connection, former: Table) -> None:
     """Each app in the table has its number after this."""
-    missing = select(former.c.app).distinct().where(former.c.app.not_in(select(load_apps.c.app))).order_by(former.c.app)
+    missing = select(former.c.app).distinct().where(
+        former.c.app.not_in(select(load_apps.c.app))).order_by(former.c.app)
     for app in connection.scalars(missing).all():
         connection.execute(load_apps.insert().values(app=app))
 
 
 def _successor(former: Table, name: str, beside: str) -> Table:
-    """The table of the present form that takes the place of ``former``, called ``name``, under the name ``beside``."""
+    """The table of the present form that takes the place of ``former``, called ``name``, under the
+    name ``beside``."""
     if name in metadata.tables:
         return metadata.tables[name].to_metadata(MetaData(), name=beside)
     kept = [c for c in former.columns if c.name not in FORMER_KEY]
     if taken := [c.name for c in kept if c.name.lower() in ROW_KEY]:
         raise ConfigError(f"{name}.{taken[0]}", "must not have the name of a row's key", taken[0],
                           f"Rename that column of the table {name}, and in the source.")
-    table = Table(beside, MetaData(), *[c._copy() for c in kept], *row_key(), sqlite_with_rowid=False, mysql_engine="InnoDB",
-                  mysql_charset="utf8mb4")
+    table = Table(beside, MetaData(), *[c._copy() for c in kept], *row_key(),
+                  sqlite_with_rowid=False, mysql_engine="InnoDB", mysql_charset="utf8mb4")
     for index in former.indexes:
         columns = [c.name for c in index.columns]
         if not set(columns) & set(FORMER_KEY):
@@ -157,10 +175,13 @@ def _successor(former: Table, name: str, beside: str) -> Table:
 
 
 def _rows(former: Table, new: Table) -> Select:
-    """The rows of the former table in the columns of the new one, of loads that this does not have yet."""
+    """The rows of the former table in the columns of the new one, of loads that this does not have
+    yet."""
     f = former.c
     key = key_of(load_apps.c.number, f.batch, f.drain, f.partition).label(ROW_KEY[0])
     row = (func.row_number().over(partition_by=key) - 1).label(ROW_KEY[1])
-    columns = [{ROW_KEY[0]: key, ROW_KEY[1]: row}[c.name] if c.name in ROW_KEY else f[c.name] for c in new.columns]
+    columns = [{ROW_KEY[0]: key, ROW_KEY[1]: row}[c.name] if c.name in ROW_KEY else f[c.name]
+               for c in new.columns]
     there = select(new.c.load_id).distinct()
-    return select(*columns).select_from(former.join(load_apps, load_apps.c.app == f.app)).where(key.not_in(there)).order_by(key)
+    return select(*columns).select_from(
+        former.join(load_apps, load_apps.c.app == f.app)).where(key.not_in(there)).order_by(key)

@@ -1,7 +1,9 @@
-"""What all the verifications of an app together have proven, and which of their failures are still open.
+"""What all the verifications of an app together have proven, and which of their failures are still
+open.
 
-A failure stays open until a later verification of the same batches, all of them, finds nothing. Until then nothing that comes
-behind the failed batches' beginning counts as proven, however many later batches were verified.
+A failure stays open until a later verification of the same batches, all of them, finds nothing.
+Until then nothing that comes behind the failed batches' beginning counts as proven, however many
+later batches were verified.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Proof:
-    """until: everything up to there is proven; failures: those that are open, the newest first; run: the one that proved last."""
+    """until: everything up to there is proven; failures: those that are open, the newest first;
+    run: the one that proved last."""
 
     app: str
     last: Position  # the newest commit
@@ -74,10 +77,12 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
     if commit is None:
         return None
     mine = sa.and_(q.app == app, q.fact_table == commit.fact_table, q.to_batch.is_not(None))
-    # All that came before a verification of everything is settled by it, unless it failed further on.
+    # All that came before a verification of everything is settled by it, unless it failed further
+    # on.
     everything = sa.and_(mine, q.success == 1, q.from_batch.is_(None))
     whole = connection.execute(select(func.max(q.id), func.max(q.to_batch)).where(everything)).one()
-    needed = sa.true() if whole[0] is None else sa.or_(q.id >= whole[0], sa.and_(q.success == 0, q.to_batch >= whole[1]))
+    needed = sa.true() if whole[0] is None else sa.or_(
+        q.id >= whole[0], sa.and_(q.success == 0, q.to_batch >= whole[1]))
     rows = connection.execute(select(quality_runs).where(mine, needed).order_by(q.id)).all()
     return _proof(app, (commit.batch, commit.drain), [as_run(row) for row in rows])
 
@@ -101,5 +106,5 @@ def as_run(row: sa.Row) -> Run:
     if drain is None:  # of a run that did not say: what was surely looked at, or surely failed
         drain = 1 if row.success else 0
     first = START if row.from_batch is None else (row.from_batch, drain)
-    return Run(first, (row.to_batch, row.to_drain or 0), row.started_at, row.expectations, tuple(json.loads(row.failed)),
-               bool(row.success), row.report)
+    return Run(first, (row.to_batch, row.to_drain or 0), row.started_at, row.expectations,
+               tuple(json.loads(row.failed)), bool(row.success), row.report)

@@ -8,7 +8,13 @@ from sqlalchemy.sql import ColumnElement
 from semistream.errors import ConfigError
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import load_batches, load_commits, load_files, quality_runs, unmatched
+from semistream.warehouse.schema import (
+    load_batches,
+    load_commits,
+    load_files,
+    quality_runs,
+    unmatched,
+)
 from semistream.warehouse.tables import existing_table, fact_tables
 
 LEDGER = (unmatched, load_batches, load_commits, load_files, quality_runs)
@@ -19,7 +25,8 @@ def rows_of(connection: Connection, app: str) -> dict[str, int]:
 
     Raises ConfigError where the app has loaded into Delta tables, which this does not change.
     """
-    counts = {table.name: connection.scalar(select(func.count()).select_from(table).where(mine)) or 0
+    counts = {table.name: connection.scalar(select(func.count()).select_from(table).where(mine))
+              or 0
               for table, mine in _rows(connection, app)}
     return {name: count for name, count in counts.items() if count}
 
@@ -38,9 +45,13 @@ def _rows(connection: Connection, app: str) -> list[tuple[Table, ColumnElement[b
     c = load_commits.c
     delta = connection.scalar(select(c.sink).where(c.app == app, c.sink != "sql").limit(1))
     if delta is not None:
-        raise ConfigError("app", "must load into the warehouse's tables", f"{app}, which has loaded into {delta}",
-                          "Delete that Delta table, or load into another one, under another --app name.")
+        raise ConfigError("app", "must load into the warehouse's tables",
+                          f"{app}, which has loaded into {delta}",
+                          "Delete that Delta table, or load into another one, under another --app "
+                          "name.")
     # Also tables that it has no commit of: a crash may have left a part of the first batch there.
-    tables = [*(existing_table(connection, name) for name in fact_tables(inspect(connection))), *LEDGER]
+    tables = [*(existing_table(connection, name) for name in fact_tables(inspect(connection))),
+              *LEDGER]
     number = app_number(connection, app) or 0
-    return [(t, t.c.app == app if "app" in t.c else t.c.load_id.between(*app_loads(number))) for t in tables]
+    return [(t, t.c.app == app if "app" in t.c else t.c.load_id.between(*app_loads(number)))
+            for t in tables]

@@ -1,12 +1,28 @@
-"""The warehouse's own tables. Dimension and fact tables are made from a job's schemas, by ``tables.py``.
+"""The warehouse's own tables. Dimension and fact tables are made from a job's schemas, by
+``tables.py``.
 
-A load is a partition of a batch. Everything that it writes has its ``load_id`` (see ``load_ids``), rows of facts and of
-``unmatched`` also their number in it, ``load_row``; both together are these tables' primary key. ``load_batches`` has one row
-per load, written in the transaction that writes the rows themselves: whoever commits it first has loaded that partition of that
-batch, and a second attempt finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are in.
+A load is a partition of a batch. Everything that it writes has its ``load_id`` (see ``load_ids``),
+rows of facts and of ``unmatched`` also their number in it, ``load_row``; both together are these
+tables' primary key. ``load_batches`` has one row per load, written in the transaction that writes
+the rows themselves: whoever commits it first has loaded that partition of that batch, and a second
+attempt finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are
+in.
 """
 
-from sqlalchemy import BigInteger, Column, DateTime, Double, Float, Index, Integer, MetaData, String, Table, Text, false
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    Double,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    false,
+)
 
 from semistream.warehouse.types import KeyString, LongString, big_integer
 
@@ -15,14 +31,17 @@ NAME = KeyString()
 
 
 def row_key() -> list[Column]:
-    """The primary key of the rows that loads write: in InnoDB, and in SQLite without row ids, they lie in its order."""
+    """The primary key of the rows that loads write: in InnoDB, and in SQLite without row ids, they
+    lie in its order."""
     return [Column("load_id", BigInteger, primary_key=True, autoincrement=False),
-            Column("load_row", Integer, primary_key=True, autoincrement=False)]  # the row's number in its load, from 0
+            # the row's number in its load, from 0
+            Column("load_row", Integer, primary_key=True, autoincrement=False)]
 
 
 load_apps = Table(
     "load_apps", metadata,
-    Column("number", big_integer(), primary_key=True, autoincrement=True),  # in the app's load_ids; none is given twice
+    # in the app's load_ids; none is given twice
+    Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
     sqlite_autoincrement=True,
 )
@@ -32,7 +51,8 @@ load_batches = Table(
     Column("load_id", big_integer(), primary_key=True, autoincrement=False),
     Column("app", NAME, nullable=False),
     Column("batch", BigInteger, nullable=False),
-    Column("drain", Integer, nullable=False),  # 1: the rows that were finished by draining after that micro-batch
+    # 1: the rows that were finished by draining after that micro-batch
+    Column("drain", Integer, nullable=False),
     Column("partition", Integer, nullable=False),
     Column("algorithm", NAME, nullable=False),
     Column("reason", Text),  # why `auto` chose that algorithm
@@ -55,7 +75,8 @@ load_batches = Table(
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
     Column("state_file", Text, nullable=False),  # the join state after this batch
-    Column("facts_checksum", BigInteger),  # of the rows in the fact table, see checksum.py; null: loaded before there were any
+    # of the rows in the fact table, see checksum.py; null: loaded before there were any
+    Column("facts_checksum", BigInteger),
     Column("unmatched_checksum", BigInteger),  # of those in unmatched
     Column("committed_at", DateTime, nullable=False),  # UTC
     Index("ix_load_batches_load", "app", "batch", "drain", "partition", unique=True),
@@ -71,7 +92,8 @@ load_commits = Table(
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
     Column("partitions", Integer, nullable=False),
     Column("source_offsets", Text, nullable=False),  # JSON, see ledger.py
-    # s since 1970: every file that the source had before then is in this batch or an earlier one; null: some may not be
+    # s since 1970: every file that the source had before then is in this batch or an earlier one;
+    # null: some may not be
     Column("source_listed", Double),
     Column("rows_read", BigInteger, nullable=False),
     Column("committed_at", DateTime, nullable=False),  # UTC
@@ -116,7 +138,8 @@ rejected_master = Table(
     Column("reason", String(40), nullable=False),  # null_key, long_key, duplicate_key or unparsable
     Column("detail", Text),
     Column("tuple", LongString(), nullable=False),  # the whole master tuple as JSON, or its line
-    Column("rejected_at", DateTime, nullable=False),  # UTC; the rows of the latest provisioning only are kept
+    # UTC; the rows of the latest provisioning only are kept
+    Column("rejected_at", DateTime, nullable=False),
     Index("ix_rejected_master", "master"),
 )
 
@@ -129,7 +152,8 @@ tuning_runs = Table(
     Column("memory", BigInteger, nullable=False),  # M of all partitions, bytes
     Column("partitions", Integer, nullable=False),
     Column("parameters", Text, nullable=False),  # JSON
-    Column("predicted_rate", Float, nullable=False),  # stream tuples per second of all partitions; 0: no setting fits M
+    # stream tuples per second of all partitions; 0: no setting fits M
+    Column("predicted_rate", Float, nullable=False),
     Column("rate", Float),  # the same, measured
     Column("cache_share", Float),
     Column("memory_peak", BigInteger),  # bytes
@@ -137,7 +161,8 @@ tuning_runs = Table(
     Column("seconds", Float, nullable=False),  # of the whole app
     Column("state", String(20), nullable=False),  # measured or failed
     Column("error", Text, nullable=False),
-    Column("best", Integer, nullable=False),  # whether the model finds these sizes the algorithm's best
+    # whether the model finds these sizes the algorithm's best
+    Column("best", Integer, nullable=False),
     Column("recommended", Integer, nullable=False),  # whether it is the best of its budget
     Column("recorded_at", DateTime, nullable=False),  # UTC
 )
@@ -149,10 +174,12 @@ quality_runs = Table(
     Column("fact_table", NAME, nullable=False),
     Column("started_at", DateTime, nullable=False),  # UTC
     Column("seconds", Float, nullable=False),
-    Column("from_batch", BigInteger),  # what was verified comes after this batch; null: everything from the first on
+    # what was verified comes after this batch; null: everything from the first on
+    Column("from_batch", BigInteger),
     Column("from_drain", Integer),  # and after the rows drained behind it, if 1
     Column("to_batch", BigInteger),
-    Column("to_drain", Integer),  # whether the rows drained after to_batch were among those verified
+    # whether the rows drained after to_batch were among those verified
+    Column("to_drain", Integer),
     Column("success", Integer, nullable=False, server_default=false()),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import BigInteger, Column, Connection, Engine, Index, Inspector, MetaData, Table, inspect, quoted_name
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Inspector,
+    MetaData,
+    Table,
+    inspect,
+    quoted_name,
+)
 from sqlalchemy.exc import NoSuchTableError
 
 from semistream.config import surrogate_key
@@ -23,9 +34,10 @@ def dimension_name(master: str) -> str:
     return f"dim_{master}"
 
 
-def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str], join_key: Sequence[str] = (),
-                    metadata: MetaData | None = None) -> Table:
-    """``dim_<master>``: a surrogate key, then the columns of ``schema``; unique on the business key, indexed on the join key.
+def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
+                    join_key: Sequence[str] = (), metadata: MetaData | None = None) -> Table:
+    """``dim_<master>``: a surrogate key, then the columns of ``schema``; unique on the business
+    key, indexed on the join key.
 
     Raises ConfigError for a missing key column, or a column named like the surrogate key.
     """
@@ -33,9 +45,11 @@ def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
     _need("business_key", keys, schema)
     _avoid((surrogate_key(master),), schema)
     name = dimension_name(master)
-    table = Table(name, metadata or MetaData(), Column(surrogate_key(master), big_integer(), primary_key=True,
-                                                       autoincrement=True),
-                  *[Column(quoted(f.name), sql_type(f, f.name in keys), nullable=f.name not in business_key)
+    table = Table(name, metadata or MetaData(),
+                  Column(surrogate_key(master), big_integer(), primary_key=True,
+                         autoincrement=True),
+                  *[Column(quoted(f.name), sql_type(f, f.name in keys),
+                           nullable=f.name not in business_key)
                     for f in stored_schema(schema)],
                   mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
     Index(_index(name, "key"), *[table.c[c] for c in business_key], unique=True)
@@ -44,29 +58,35 @@ def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
     return table
 
 
-def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema, id_columns: Sequence[str] = (),
+def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
+               id_columns: Sequence[str] = (),
                metadata: MetaData | None = None, *, index_ids: bool = False) -> Table:
-    """A job's fact table: the stream's columns, the surrogate key, the added master columns, and the row's key.
+    """A job's fact table: the stream's columns, the surrogate key, the added master columns, and
+    the row's key.
 
-    added: the master columns under the names that they have in the join's output. The primary key is ``schema.row_key``.
-    index_ids: with an index on the id columns. Raises ConfigError for a missing id column, or for a name that occurs twice.
+    added: the master columns under the names that they have in the join's output. The primary key
+    is ``schema.row_key``. index_ids: with an index on the id columns. Raises ConfigError for a
+    missing id column, or for a name that occurs twice.
     """
     _need("stream.id", id_columns, stream)
     _avoid((*ROW_KEY, surrogate_key(master)), stream)
     added = pa.schema([f for f in added if f.name != surrogate_key(master)])
     _avoid((*ROW_KEY, *stream.names), added)
     table = Table(name, metadata or MetaData(),
-                  *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(stream)],
+                  *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
+                    for f in stored_schema(stream)],
                   Column(surrogate_key(master), BigInteger),
                   *[Column(quoted(f.name), sql_type(f)) for f in stored_schema(added)],
-                  *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_with_rowid=False)
+                  *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
+                  sqlite_with_rowid=False)
     if id_columns and index_ids:
         Index(_index(name, "id"), *[table.c[c] for c in id_columns])
     return table
 
 
 def ensure(engine: Engine, table: Table) -> Table:
-    """Create the table, or check that the one that exists has its columns, and add indexes that it lacks.
+    """Create the table, or check that the one that exists has its columns, and add indexes that it
+    lacks.
 
     An index that it has and ``table`` has not stays. Raises ConfigError naming what does not fit.
     """
@@ -75,12 +95,16 @@ def ensure(engine: Engine, table: Table) -> Table:
     existing = {c["name"]: c["type"] for c in inspect(engine).get_columns(table.name)}
     for column in table.columns:
         if column.name not in existing:
-            raise ConfigError(column.name, f"must be a column of the table {table.name}", sorted(existing),
-                              "Add the column to the table, leave it out of the job, or name another table.")
-        wanted, found = _family(arrow_type(column.name, column.type)), _family(arrow_type(column.name, existing[column.name]))
+            raise ConfigError(column.name, f"must be a column of the table {table.name}",
+                              sorted(existing),
+                              "Add the column to the table, leave it out of the job, or name "
+                              "another table.")
+        wanted, found = _family(
+            arrow_type(column.name, column.type)), _family(
+                arrow_type(column.name, existing[column.name]))
         if wanted != found and not (engine.dialect.name == "sqlite" and "decimal" in wanted):
-            raise ConfigError(f"{table.name}.{column.name}", f"must be a column of type {wanted}", found,
-                              "Change the column's type, or name another table.")
+            raise ConfigError(f"{table.name}.{column.name}", f"must be a column of type {wanted}",
+                              found, "Change the column's type, or name another table.")
     for index in table.indexes:
         if index.name not in indexes:
             index.create(engine)
@@ -97,14 +121,17 @@ def fact_tables(inspector: Inspector) -> list[str]:
 def existing_table(bind: Engine | Connection, name: str) -> Table:
     """A table or view that is there. Raises ConfigError when it is not."""
     try:
-        return Table(name, MetaData(), autoload_with=bind, listeners=[("column_reflect", _quote_reflected)])
+        return Table(name, MetaData(), autoload_with=bind,
+                     listeners=[("column_reflect", _quote_reflected)])
     except NoSuchTableError:
         found = sorted(inspect(bind).get_table_names() + inspect(bind).get_view_names())
-        raise ConfigError("table", "must be a table of the database", name, f"It has: {', '.join(found) or 'none'}.") from None
+        raise ConfigError("table", "must be a table of the database", name,
+                          f"It has: {', '.join(found) or 'none'}.") from None
 
 
 def quoted(name: str) -> quoted_name:
-    """A column's name, always in quotes: SQLAlchemy does not know every reserved word of every version."""
+    """A column's name, always in quotes: SQLAlchemy does not know every reserved word of every
+    version."""
     return quoted_name(name, True)
 
 
@@ -114,11 +141,13 @@ def _quote_reflected(_inspector: Any, _table: Table, column: Any) -> None:
 
 def arrow_schema(table: Table) -> pa.Schema:
     """The Arrow schema of a table's rows."""
-    return pa.schema([pa.field(c.name, arrow_type(c.name, c.type), bool(c.nullable)) for c in table.columns])
+    return pa.schema(
+        [pa.field(c.name, arrow_type(c.name, c.type), bool(c.nullable)) for c in table.columns])
 
 
 def _family(kind: pa.DataType) -> str:
-    for test, family in ((pa.types.is_boolean, "integer"), (pa.types.is_integer, "integer"), (pa.types.is_floating, "float")):
+    for test, family in ((pa.types.is_boolean, "integer"), (pa.types.is_integer, "integer"),
+                         (pa.types.is_floating, "float")):
         if test(kind):
             return family
     return str(kind)
@@ -127,7 +156,8 @@ def _family(kind: pa.DataType) -> str:
 def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) -> None:
     for name in names:
         if name not in schema.names:
-            raise ConfigError(parameter, "must name columns of the data", name, f"They have: {', '.join(schema.names)}.")
+            raise ConfigError(parameter, "must name columns of the data", name,
+                              f"They have: {', '.join(schema.names)}.")
 
 
 def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
@@ -135,10 +165,13 @@ def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
     seen: set[str] = set()
     for name in schema.names:
         if name.lower() in lower or name.lower() in seen:
-            raise ConfigError("columns", "must not repeat a column of the table", name, "Rename the column in the source.")
+            raise ConfigError("columns", "must not repeat a column of the table", name,
+                              "Rename the column in the source.")
         seen.add(name.lower())
 
 
 def _index(table: str, suffix: str) -> str:
     name = f"ix_{table}_{suffix}"
-    return name if len(name) <= 64 else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}"  # MySQL's longest
+    # MySQL's longest
+    return name if len(
+        name) <= 64 else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}"

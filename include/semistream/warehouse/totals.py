@@ -1,4 +1,5 @@
-"""What the load ledger says of each app in all. A commit never changes, so that only what is newer than the last look is read."""
+"""What the load ledger says of each app in all. A commit never changes, so that only what is newer
+than the last look is read."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MOST = ("memory_peak", "memory_budget")  # of one batch, its partitions together
 
 @dataclass(frozen=True)
 class Totals:
-    """Everything that an app has committed, up to its newest commit (batch, drain). Memory in bytes; committed_at UTC."""
+    """Everything that an app has committed, up to its newest commit (batch, drain). Memory in
+    bytes; committed_at UTC."""
 
     app: str
     batch: int = -1
@@ -37,19 +39,27 @@ class Totals:
     memory_budget: int = 0
 
 
-def read_totals(connection: Connection, app: str | None = None, known: Mapping[str, Totals] | None = None) -> dict[str, Totals]:
-    """By app, in their order; of one app, or of all. known: an earlier result, from which it goes on."""
+def read_totals(connection: Connection, app: str | None = None,
+                known: Mapping[str, Totals] | None = None) -> dict[str, Totals]:
+    """By app, in their order; of one app, or of all. known: an earlier result, from which it goes
+    on."""
     c, known = load_commits.c, known or {}
-    newest = select(c.app, func.max(c.batch).label("batch")).where(c.app == app if app else true()).group_by(c.app).subquery()
+    newest = select(c.app,
+                    func.max(c.batch).label("batch")).where(c.app == app if app
+                                                            else true()).group_by(c.app).subquery()
     commits = (select(c.app, c.batch, c.drain, c.committed_at, c.fact_table)
-               .join(newest, and_(c.app == newest.c.app, c.batch == newest.c.batch)).order_by(c.app, c.drain))
-    last = {commit.app: commit for commit in connection.execute(commits)}  # a drain comes after its batch
-    return {name: _up_to(connection, commit, known.get(name, Totals(name))) for name, commit in last.items()}
+               .join(newest, and_(c.app == newest.c.app, c.batch == newest.c.batch))
+               .order_by(c.app, c.drain))
+    # a drain comes after its batch
+    last = {commit.app: commit for commit in connection.execute(commits)}
+    return {name: _up_to(connection, commit, known.get(name, Totals(name))) for name,
+            commit in last.items()}
 
 
 def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     """The totals up to a commit."""
-    if (known.batch, known.drain, known.committed_at) == (last.batch, last.drain, last.committed_at):
+    if (known.batch, known.drain, known.committed_at) == (last.batch, last.drain,
+                                                          last.committed_at):
         return known
     c, b = load_commits.c, load_batches.c
     same = select(c.app).where(c.app == known.app, c.batch == known.batch, c.drain == known.drain,
@@ -59,18 +69,24 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     sums = [func.sum(b[name]).label(name) for name in SUMS + MOST]
     newer = (select(b.batch, b.drain, *sums)
              .where(b.app == last.app, b.batch.between(known.batch, last.batch),
-                    or_(b.batch > known.batch, b.drain > known.drain), or_(b.batch < last.batch, b.drain <= last.drain))
+                    or_(b.batch > known.batch, b.drain > known.drain),
+                    or_(b.batch < last.batch, b.drain <= last.drain))
              .group_by(b.batch, b.drain).subquery())
     n = newer.c
     more = connection.execute(select(func.count(case((n.drain == 0, 1))).label("batches"),
                                      *(func.sum(n[name]).label(name) for name in SUMS),
-                                     *(func.max(n[name]).label(name) for name in MOST))).one()._mapping
-    state = connection.execute(select(func.sum(b.waiting), func.max(b.algorithm), func.max(b.master_version))
-                               .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain)).one()
+                                     *(func.max(n[name]).label(name)
+                                       for name in MOST))).one()._mapping
+    state = connection.execute(
+        select(func.sum(b.waiting), func.max(b.algorithm), func.max(b.master_version))
+                               .where(b.app == last.app, b.batch == last.batch,
+                                      b.drain == last.drain)).one()
     added = {name: getattr(known, name) + _integer(more[name]) for name in ("batches", *SUMS)}
     most = {name: max(getattr(known, name), _integer(more[name])) for name in MOST}
-    return replace(known, batch=last.batch, drain=last.drain, committed_at=last.committed_at, fact_table=last.fact_table,
-                   waiting=_integer(state[0]), algorithm=state[1] or "", master_version=state[2] or "", **added, **most)
+    return replace(known, batch=last.batch, drain=last.drain, committed_at=last.committed_at,
+                   fact_table=last.fact_table,
+                   waiting=_integer(state[0]), algorithm=state[1] or "",
+                   master_version=state[2] or "", **added, **most)
 
 
 def _integer(total: int | Decimal | None) -> int:

@@ -33,7 +33,8 @@ SQLITE_DECIMAL_DIGITS = 15  # the most that SQLite's NUMERIC, a double, keeps
 class KeyString(types.TypeDecorator):
     """A string that is compared byte by byte, on every database.
 
-    MySQL's default collations hold 'a', 'A' and 'a ' for equal, and a join on such a key would be wrong.
+    MySQL's default collations hold 'a', 'A' and 'a ' for equal, and a join on such a key would be
+    wrong.
     """
 
     impl = String
@@ -46,7 +47,8 @@ class KeyString(types.TypeDecorator):
     def load_dialect_impl(self, dialect: Any) -> Any:
         if dialect.name not in ("mysql", "mariadb"):
             return dialect.type_descriptor(String(self.length))
-        return dialect.type_descriptor(mysql.VARCHAR(self.length, charset="utf8mb4", collation=_collation(dialect)))
+        return dialect.type_descriptor(
+            mysql.VARCHAR(self.length, charset="utf8mb4", collation=_collation(dialect)))
 
 
 class LongString(types.TypeDecorator):
@@ -58,11 +60,13 @@ class LongString(types.TypeDecorator):
     def load_dialect_impl(self, dialect: Any) -> Any:
         if dialect.name not in ("mysql", "mariadb"):
             return dialect.type_descriptor(Text())
-        return dialect.type_descriptor(mysql.LONGTEXT(charset="utf8mb4", collation=_collation(dialect)))
+        return dialect.type_descriptor(
+            mysql.LONGTEXT(charset="utf8mb4", collation=_collation(dialect)))
 
 
 class ExactDecimal(types.TypeDecorator):
-    """A decimal that keeps every digit: SQLite has only doubles and text, so there a long one is text."""
+    """A decimal that keeps every digit: SQLite has only doubles and text, so there a long one is
+    text."""
 
     impl = Numeric
     cache_ok = True
@@ -95,7 +99,8 @@ def big_integer() -> Any:
 
 
 def sql_type(field: pa.Field, key: bool = False) -> Any:
-    """The column type of an Arrow field in a stored schema; ``key`` for a column that is indexed."""
+    """The column type of an Arrow field in a stored schema; ``key`` for a column that is
+    indexed."""
     k = field.type
     if pa.types.is_boolean(k):
         return Boolean()
@@ -120,12 +125,14 @@ def sql_type(field: pa.Field, key: bool = False) -> Any:
 
 
 def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """The Arrow type that a column of some other type is stored as. Raises ConfigError for one that no column can hold."""
+    """The Arrow type that a column of some other type is stored as. Raises ConfigError for one that
+    no column can hold."""
     if pa.types.is_dictionary(kind):
         return stored_type(name, kind.value_type)
     if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
+    if pa.types.is_large_binary(
+        kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_integer(kind):
         return pa.int16() if kind.bit_width == 8 else kind if pa.types.is_signed_integer(kind) else \
@@ -140,10 +147,11 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
         return pa.time64("us")
     if pa.types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
-    if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if pa.types.is_boolean(kind) or pa.types.is_floating(
+        kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return kind
-    raise ConfigError("columns", "must have types that a database column can hold", f"{name}: {kind}",
-                      "Leave the column out, or make it a string.")
+    raise ConfigError("columns", "must have types that a database column can hold",
+                      f"{name}: {kind}", "Leave the column out, or make it a string.")
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
@@ -152,7 +160,8 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def arrow_type(name: str, kind: Any) -> pa.DataType:
-    """The Arrow type of a column of an existing table. Raises ConfigError for a type that has none."""
+    """The Arrow type of a column of an existing table. Raises ConfigError for a type that has
+    none."""
     if isinstance(kind, ExactDecimal):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.TypeDecorator):
@@ -167,7 +176,9 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
         return pa.int32() if getattr(kind, "unsigned", False) else pa.int16()
     if isinstance(kind, Integer):
         # SQLite's INTEGER is as wide as it needs to be, and MySQL's UNSIGNED does not fit 32 bits.
-        return pa.int32() if isinstance(kind, (mysql.INTEGER, mysql.MEDIUMINT)) and not kind.unsigned else pa.int64()
+        return pa.int32() if isinstance(kind,
+                                        (mysql.INTEGER,
+                                         mysql.MEDIUMINT)) and not kind.unsigned else pa.int64()
     if isinstance(kind, mysql.YEAR):
         return pa.int32()
     if isinstance(kind, Float):

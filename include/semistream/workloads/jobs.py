@@ -30,27 +30,32 @@ COMPLETE = ".complete"  # marks a data directory that has everything
 def load_job(name: str | Path, places: Places | None = None) -> Job:
     """A shipped job by its name, or the user's own by the path of its YAML file.
 
-    Relative paths of a shipped job are below ``places.data``; a file's own are below it too if they exist there, else beside
-    the YAML file. Raises ConfigError for an unknown name or a wrong file.
+    Relative paths of a shipped job are below ``places.data``; a file's own are below it too if they
+    exist there, else beside the YAML file. Raises ConfigError for an unknown name or a wrong file.
     """
     places = places or Places.from_environment()
     path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
     if not path.exists():
-        raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file", str(name),
-                          "See the README for an example.")
+        raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file",
+                          str(name), "See the README for an example.")
     job = Job.from_yaml(path)
     for parameter, value in (("master.name", job.master.name), ("fact_table", job.fact_table)):
         if not IDENTIFIER.fullmatch(value):
-            raise ConfigError(parameter, "must be a name of at most 40 letters, digits and underscores", value, "Rename it.")
+            raise ConfigError(parameter,
+                              "must be a name of at most 40 letters, digits and underscores", value,
+                              "Rename it.")
     if not job.on:
-        raise ConfigError("on", "must name at least one pair of columns", job.on, "For instance on: {o_custkey: c_custkey}.")
+        raise ConfigError("on", "must name at least one pair of columns", job.on,
+                          "For instance on: {o_custkey: c_custkey}.")
     if job.master.path and job.master.table:
-        raise ConfigError("master", "must have a path or a table, not both", job.master.path, "Leave one out.")
+        raise ConfigError("master", "must have a path or a table, not both", job.master.path,
+                          "Leave one out.")
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
     stream = job.stream.model_copy(update={"path": _below(job.stream.path, bases),
                                            "options_file": _below(job.stream.options_file, bases)})
     return job.model_copy(update={"stream": stream,
-                                  "master": job.master.model_copy(update={"path": _below(job.master.path, bases)})})
+                                  "master": job.master.model_copy(
+                                      update={"path": _below(job.master.path, bases)})})
 
 
 def _below(path: str | None, bases: list[Path]) -> str | None:
@@ -60,7 +65,8 @@ def _below(path: str | None, bases: list[Path]) -> str | None:
 
 
 def prepare(job: Job, places: Places, progress: Progress = silent) -> None:
-    """Make the data files of a shipped job, unless they are there already; a user's own are the user's.
+    """Make the data files of a shipped job, unless they are there already; a user's own are the
+    user's.
 
     Made beside and renamed into place: what is there is complete.
     """
@@ -91,9 +97,11 @@ def _make_tpch(directory: Path, progress: Progress) -> None:
 
 
 def tpch_table(table: str, scale: float, directory: Path) -> None:
-    """DIRECTORY/TABLE.parquet by TPC-H's generator; scale 1 has 150,000 customers and 1,500,000 orders."""
+    """DIRECTORY/TABLE.parquet by TPC-H's generator; scale 1 has 150,000 customers and 1,500,000
+    orders."""
     program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
-    run = subprocess.run([program, "parquet", "--scale-factor", str(scale), "--tables", table, "--output-dir", directory],
+    run = subprocess.run([program, "parquet", "--scale-factor", str(scale), "--tables", table,
+                          "--output-dir", directory],
                          capture_output=True, text=True)
     if run.returncode:
         raise SemistreamError(f"tpchgen-cli failed: {run.stderr.strip()}")
@@ -101,7 +109,9 @@ def tpch_table(table: str, scale: float, directory: Path) -> None:
 
 def plain_strings(table: pa.Table) -> pa.Table:
     """Strings as Spark's Parquet reader and the joins take them."""
-    return table.cast(pa.schema([pa.field(f.name, pa.string() if "string" in str(f.type) else f.type) for f in table.schema]))
+    return table.cast(
+        pa.schema([pa.field(f.name, pa.string() if "string" in str(f.type) else f.type)
+                   for f in table.schema]))
 
 
 def _make_flights(directory: Path, progress: Progress) -> None:
@@ -118,10 +128,14 @@ def _make_flights(directory: Path, progress: Progress) -> None:
 
 
 def _read_r(source: object) -> pa.Table:
-    """A CSV file as R writes it: NA is null, in strings too; its integers fit 32 bits, its times are UTC."""
-    table = csv.read_csv(source, convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True))
+    """A CSV file as R writes it: NA is null, in strings too; its integers fit 32 bits, its times
+    are UTC."""
+    table = csv.read_csv(
+        source,
+        convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True))
     kinds = {pa.int64(): pa.int32(), pa.null(): pa.string()}
-    table = table.cast(pa.schema([pa.field(f.name, kinds.get(f.type, f.type)) for f in table.schema]))
+    table = table.cast(
+        pa.schema([pa.field(f.name, kinds.get(f.type, f.type)) for f in table.schema]))
     if "time_hour" in table.schema.names:
         hours = pc.cast(table["time_hour"], pa.timestamp("us", "UTC"))
         table = table.set_column(table.schema.get_field_index("time_hour"), "time_hour", hours)

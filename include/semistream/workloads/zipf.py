@@ -1,8 +1,8 @@
 """Zipf-distributed keys, reproducible from any row on.
 
-W. Hörmann, G. Derflinger: Rejection-inversion to generate variates from monotone discrete distributions (1996): any exponent,
-no table, a constant expected number of tries. The i-th key depends on the seed and i only, so that a source can be read again
-from any offset.
+W. Hörmann, G. Derflinger: Rejection-inversion to generate variates from monotone discrete
+distributions (1996): any exponent, no table, a constant expected number of tries. The i-th key
+depends on the seed and i only, so that a source can be read again from any offset.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from semistream.errors import ConfigError
 class ZipfKeys:
     """Keys 1..count, the key of rank r drawn with probability proportional to r**-exponent.
 
-    scattered: the ranks are spread over the keys, so that frequent keys are not neighbours; otherwise key = rank. drift: rows
-    after which other keys have the ranks; 0: the same ones for ever.
+    scattered: the ranks are spread over the keys, so that frequent keys are not neighbours;
+    otherwise key = rank. drift: rows after which other keys have the ranks; 0: the same ones for
+    ever.
     """
 
-    def __init__(self, count: int, exponent: float, seed: int = 0, scattered: bool = False, drift: int = 0):
+    def __init__(self, count: int, exponent: float, seed: int = 0, scattered: bool = False,
+                 drift: int = 0):
         if not 1 <= count < 2**53:
-            raise ConfigError("count", "must be in [1, 2**53)", count, "It is R_t, the number of different keys.")
+            raise ConfigError("count", "must be in [1, 2**53)", count,
+                              "It is R_t, the number of different keys.")
         if not 0 <= exponent < 100:
-            raise ConfigError("exponent", "must be in [0, 100)", exponent, "0 is uniform, 1 is Zipf's law.")
+            raise ConfigError("exponent", "must be in [0, 100)", exponent,
+                              "0 is uniform, 1 is Zipf's law.")
         self.count, self.exponent, self.seed, self.drift = count, float(exponent), seed, drift
         self.factor = _coprime(count, seed) if scattered else 1
 
     def draw(self, start: int, rows: int) -> np.ndarray:
         """Keys of the rows start .. start + rows - 1, int64[rows]."""
-        return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64), self.factor,
-                     self.drift)
+        return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64),
+                     self.factor, self.drift)
 
     def keys_of(self, ranks: np.ndarray) -> np.ndarray:
         """The key of each rank in the first rows, int64[n], for a count below 2**31."""
@@ -51,7 +55,8 @@ def _coprime(count: int, seed: int) -> int:
 @njit(inline="always")
 def _uniform(seed, row, attempt):
     """A number in (0, 1) of splitmix64 over (seed, row, attempt)."""
-    z = seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03)
+    z = seed + np.uint64(row) * np.uint64(
+        0x9E3779B97F4A7C15) + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03)
     for _ in range(2):
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -32,13 +32,15 @@ class Chunk:
 class ByChunk(StreamTable):
     """A hash multimap of tuples in a ring, and a queue of `chunks` chunks.
 
-    A ring of ``capacity`` slots and one of heap bytes for strings; ``resize`` moves it to another size. Q holds per chunk
-    its tuples, the heap address behind them, and its arrival time.
+    A ring of ``capacity`` slots and one of heap bytes for strings; ``resize`` moves it to another
+    size. Q holds per chunk its tuples, the heap address behind them, and its arrival time.
 
-    chunks: N, or N q, as many as an R-cycle has iterations; largest_w: the most tuples of a chunk that are of use.
+    chunks: N, or N q, as many as an R-cycle has iterations; largest_w: the most tuples of a chunk
+    that are of use.
     """
 
-    OVERHEAD = 8 + 4 + 4 + 1 + 4  # key, back, same, flags, head: bytes of a tuple beside its payload
+    # key, back, same, flags, head: bytes of a tuple beside its payload
+    OVERHEAD = 8 + 4 + 4 + 1 + 4
 
     def __init__(self, layout: StreamLayout, chunks: int, largest_w: int):
         super().__init__(layout)
@@ -50,7 +52,8 @@ class ByChunk(StreamTable):
 
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
-        """v_S as held: payload, key, links, flags, place in the table, and `strings` bytes of strings."""
+        """v_S as held: payload, key, links, flags, place in the table, and `strings` bytes of
+        strings."""
         return cls.OVERHEAD + TupleStore.slot_bytes(schema) + strings
 
     @property
@@ -67,7 +70,8 @@ class ByChunk(StreamTable):
         return self._live
 
     def w(self, capacity: int) -> int:
-        """Tuples per iteration for so many in all: what fills it in one R-cycle, at most ``largest_w``."""
+        """Tuples per iteration for so many in all: what fills it in one R-cycle, at most
+        ``largest_w``."""
         return max(min(capacity // self.chunks, self.largest_w), 1)
 
     @property
@@ -80,9 +84,11 @@ class ByChunk(StreamTable):
         return self.queue[-1].count if self.queue and not self.queue[-1].closed else 0
 
     def open(self, strings: float, most: int) -> None:
-        """Strings that are too long for a tuple in each chunk are thought to be as long as there is room for: fewer wait."""
+        """Strings that are too long for a tuple in each chunk are thought to be as long as there is
+        room for: fewer wait."""
         self.strings = max(min(strings, most / self.chunks - self.slot_bytes), 0.0)
-        self.most, self.most_heap = max(most // self.slot_bytes, 1), most if self.layout.has_strings else 0
+        self.most, self.most_heap = max(most // self.slot_bytes,
+                                        1), most if self.layout.has_strings else 0
         self.store = TupleStore(self.layout.held, self.most, self.most_heap)
         self.key, self.flags = mapped(self.most, np.int64), mapped(self.most, np.uint8)
         self.back, self.same, self.heads = (mapped(self.most, np.int32) for _ in range(3))
@@ -105,14 +111,17 @@ class ByChunk(StreamTable):
         return int(np.searchsorted(total, self._largest_block(), side="right"))
 
     def _largest_block(self) -> int:
-        """The most bytes of strings that can lie together: behind the last ones, or from the start of the heap on."""
+        """The most bytes of strings that can lie together: behind the last ones, or from the start
+        of the heap on."""
         if not self.heap_live:
             return self.heap_capacity
         first = self.queue[0].heap_start
-        return max(self.heap_capacity - self.heap_at, first) if self.heap_at > first else first - self.heap_at
+        return max(self.heap_capacity - self.heap_at,
+                   first) if self.heap_at > first else first - self.heap_at
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Where strings are longer than assumed, divide the bytes anew between slots and strings. False: nothing changed."""
+        """Where strings are longer than assumed, divide the bytes anew between slots and strings.
+        False: nothing changed."""
         before = self.strings
         if not self.most_heap or self.live >= self.capacity:
             return False
@@ -136,8 +145,8 @@ class ByChunk(StreamTable):
             self.heap_live += self.heap_capacity - self.heap_at
             self.heap_at = 0
         self.heap_at = self.store.put(buffer.held, rows, self.slots(self.live, count), self.heap_at)
-        kernels.append(buffer.codes, rows, self.head, self.key, self.back, self.same, self.flags, self.oldest, self.live,
-                       self.capacity)
+        kernels.append(buffer.codes, rows, self.head, self.key, self.back, self.same, self.flags,
+                       self.oldest, self.live, self.capacity)
         self._live += count
         self.heap_live += heap_bytes
         chunk.heap_bytes += heap_bytes
@@ -168,8 +177,8 @@ class ByChunk(StreamTable):
     def find(self, codes: np.ndarray) -> Found:
         """The waiting tuples with these key codes, int64[n]."""
         found, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
-        total = kernels.find(codes, self.head, self.key, self.back, self.same, self.oldest, self.live, self.capacity, found,
-                             counts)
+        total = kernels.find(codes, self.head, self.key, self.back, self.same, self.oldest,
+                             self.live, self.capacity, found, counts)
         return Found(found, counts, total)
 
     def pairs(self, found: Found) -> Pairs:
@@ -178,12 +187,13 @@ class ByChunk(StreamTable):
             return
         for first, last, total in portions(found.counts):
             rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, found.first, self.same, self.oldest, self.capacity, rows, slots)
+            kernels.pairs(first, last, found.first, self.same, self.oldest, self.capacity, rows,
+                          slots)
             yield rows, slots
 
     def frequent(self, present: int, absent: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Join values with at least `present` waiting tuples, or with `absent` of which the oldest has waited long without
-        a match; where these are more than `most`, the most frequent.
+        """Join values with at least `present` waiting tuples, or with `absent` of which the oldest
+        has waited long without a match; where these are more than `most`, the most frequent.
 
         Returns (values int64[n], their tuples int32[n], `present` as it was applied).
         """
@@ -191,13 +201,14 @@ class ByChunk(StreamTable):
 
         def scan(keys: np.ndarray, counts: np.ndarray) -> int:
             histogram[:] = 0
-            return kernels.frequent(self.key, self.same, self.flags, self.oldest, self.live, self.capacity, present, absent,
-                                    keys, counts, histogram)
+            return kernels.frequent(self.key, self.same, self.flags, self.oldest, self.live,
+                                    self.capacity, present, absent, keys, counts, histogram)
 
         nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
         number = scan(*nothing) if self.live else 0
         if number > most:
-            above = np.cumsum(histogram[::-1])[::-1]  # above[n]: values with at least n waiting tuples
+            # above[n]: values with at least n waiting tuples
+            above = np.cumsum(histogram[::-1])[::-1]
             least = int(np.argmax(above <= most)) if (above <= most).any() else len(histogram)
             present, absent = max(present, least), max(absent, least)
             number = scan(*nothing) if most else 0
@@ -236,7 +247,8 @@ class ByChunk(StreamTable):
         return done
 
     def _move(self, capacity: int, heap_capacity: int) -> bool:
-        """Move the ring to another size. False, and nothing done, while too many wait or their strings lie too high."""
+        """Move the ring to another size. False, and nothing done, while too many wait or their
+        strings lie too high."""
         if capacity == self.capacity and heap_capacity == self.heap_capacity:
             return True
         shift = self.queue[0].heap_start if self.heap_live else 0
@@ -251,7 +263,8 @@ class ByChunk(StreamTable):
         if heap_capacity < self.heap_capacity:
             release(self.store.heap, heap_capacity)
         self.capacity, self.heap_capacity, self.head = capacity, heap_capacity, self.heads[:capacity]
-        kernels.rebuild(self.head, self.key, self.back, self.same, self.flags, self.live, max(capacity, 1))
+        kernels.rebuild(self.head, self.key, self.back, self.same, self.flags, self.live,
+                        max(capacity, 1))
         return True
 
     def _to_front(self, heap_shift: int) -> None:
@@ -281,13 +294,16 @@ class ByChunk(StreamTable):
         return {"variable": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
-        """Take up waiting tuples; it is open and has its size. Raises ConfigError when they do not fit."""
+        """Take up waiting tuples; it is open and has its size. Raises ConfigError when they do not
+        fit."""
         at = 0
         for count, closed in values["chunks"]:
             if count:
-                *columns, matched = waiting.slice(at, count).combine_chunks().to_batches()[0].columns
+                *columns, matched = waiting.slice(at,
+                                                  count).combine_chunks().to_batches()[0].columns
                 first = self.live
-                self.admit_saved(pa.RecordBatch.from_arrays(columns, schema=spec.stream), spec, by_index=False)
+                self.admit_saved(pa.RecordBatch.from_arrays(columns, schema=spec.stream), spec,
+                                 by_index=False)
                 self.mark(self.slots(first, count)[matched.to_numpy(zero_copy_only=False)])
             if closed:
                 self.close_chunk()

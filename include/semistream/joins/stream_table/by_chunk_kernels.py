@@ -1,12 +1,13 @@
 """Numba kernels of H_S by chunk (`ByChunk`).
 
-H_S is a hash multimap in a ring of ``cap`` slots, the oldest tuple at ``oldest``, ``live`` tuples. A bucket's chain links
-the newest tuple of each distinct key (``back``), newest first; ``same`` links a tuple to the next older one of its key.
-Expiry only moves ``oldest``: a link is valid as long as it leads to an older tuple of the window (`_older`), so nothing is
-searched for and deleted.
+H_S is a hash multimap in a ring of ``cap`` slots, the oldest tuple at ``oldest``, ``live`` tuples.
+A bucket's chain links the newest tuple of each distinct key (``back``), newest first; ``same``
+links a tuple to the next older one of its key. Expiry only moves ``oldest``: a link is valid as
+long as it leads to an older tuple of the window (`_older`), so nothing is searched for and deleted.
 
-Arrays: key int64[cap], key codes; back, same int32[cap], slots or -1; flags uint8[cap], MATCHED and SUPERSEDED (a newer
-tuple of this key exists); head int32[buckets], the newest tuple of each bucket, or -1.
+Arrays: key int64[cap], key codes; back, same int32[cap], slots or -1; flags uint8[cap], MATCHED and
+SUPERSEDED (a newer tuple of this key exists); head int32[buckets], the newest tuple of each bucket,
+or -1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def _position(slot, oldest, cap):
 
 @njit(inline="always")
 def _older(link, position, oldest, cap):
-    """The link, if it leads to a tuple older than `position` in the window; else -1 (its tuple expired)."""
+    """The link, if it leads to a tuple older than `position` in the window; else -1 (its tuple
+    expired)."""
     if link >= 0 and _position(link, oldest, cap) < position:
         return link
     return -1
@@ -35,7 +37,8 @@ def _older(link, position, oldest, cap):
 
 @njit(inline="always")
 def _head(code, head, key, oldest, live, cap):
-    """Newest tuple of the code's bucket, or -1. A slot taken over by a tuple of another bucket is no head."""
+    """Newest tuple of the code's bucket, or -1. A slot taken over by a tuple of another bucket is
+    no head."""
     b = bucket(code, len(head))
     s = head[b]
     if s < 0 or _position(s, oldest, cap) >= live or bucket(key[s], len(head)) != b:
@@ -93,8 +96,8 @@ def rebuild(head, key, back, same, flags, live, cap):
 
 @njit(cache=True)
 def find(codes, head, key, back, same, oldest, live, cap, found, counts):
-    """Write to found, int32[n], the newest tuple of each of codes, int64[n], or -1, and to counts, int32[n], how many
-    there are. Returns their sum. Reads head, key, back, same."""
+    """Write to found, int32[n], the newest tuple of each of codes, int64[n], or -1, and to counts,
+    int32[n], how many there are. Returns their sum. Reads head, key, back, same."""
     total = 0
     for i in range(len(codes)):
         s = _head(codes[i], head, key, oldest, live, cap)
@@ -128,8 +131,9 @@ def pairs(first, last, found, same, oldest, cap, out_row, out_slot):
 
 @njit(cache=True)
 def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, out_n, histogram):
-    """Join values with at least `present_n` waiting tuples, or with `absent_n` of which the oldest is in the older half of
-    the window and still unmatched, so that the value probably has no master tuple. Returns how many there are.
+    """Join values with at least `present_n` waiting tuples, or with `absent_n` of which the oldest
+    is in the older half of the window and still unmatched, so that the value probably has no master
+    tuple. Returns how many there are.
 
     Reads key, same, flags; writes out_key int64[n], out_n int32[n], as far as they reach; adds to
     histogram[min(n, len - 1)], int64[], for all.
@@ -146,7 +150,8 @@ def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, 
             n += 1
             last = s
             s = _older(same[s], _position(s, oldest, cap), oldest, cap)
-        absent = n >= absent_n and not flags[last] & MATCHED and 2 * _position(last, oldest, cap) < live
+        absent = n >= absent_n and not flags[
+            last] & MATCHED and 2 * _position(last, oldest, cap) < live
         if n >= present_n or absent:
             if found < len(out_key):
                 out_key[found] = key[slot]

@@ -1,8 +1,8 @@
 """H_S and Q of the index-based joins: tuples wait in the order of age and leave key by key.
 
-A key's master tuples may lie in several disk partitions: many-to-many across a border, or keys of one hash code. A stream
-tuple knows its key's range of partitions. It takes part in an iteration only if that reads the whole range, and then leaves
-in it, with a match or without.
+A key's master tuples may lie in several disk partitions: many-to-many across a border, or keys of
+one hash code. A stream tuple knows its key's range of partitions. It takes part in an iteration
+only if that reads the whole range, and then leaves in it, with a match or without.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class FoundKeys(NamedTuple):
 
 
 class ByKey(StreamTable):
-    """A hash multimap of waiting tuples, and a doubly linked queue through them; all tuples of a key are removed at once.
+    """A hash multimap of waiting tuples, and a doubly linked queue through them; all tuples of a
+    key are removed at once.
 
-    Slots come from a free list. Where the tuples have strings, these are in a heap that is filled upwards and compacted in
-    the order of age.
+    Slots come from a free list. Where the tuples have strings, these are in a heap that is filled
+    upwards and compacted in the order of age.
     """
 
     OVERHEAD = 8 + 8 * 4 + 1 + 4  # key, link, flags, head: bytes of a tuple beside its payload
@@ -53,12 +54,14 @@ class ByKey(StreamTable):
         super().__init__(layout)
         self.slot_bytes = self.OVERHEAD + TupleStore.slot_bytes(layout.held)
         self.capacity = self.heap_at = self.heap_live = self._tick = 0
-        self.sweeping = False  # the last search for absent keys found some: look for more in each iteration
+        # the last search for absent keys found some: look for more in each iteration
+        self.sweeping = False
         self.q = np.array([-1, -1, -1, 0, 0], np.int64)
 
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
-        """v_S as held, with `strings` bytes of strings, and their share of what the heap leaves unused."""
+        """v_S as held, with `strings` bytes of strings, and their share of what the heap leaves
+        unused."""
         return cls.OVERHEAD + TupleStore.slot_bytes(schema) + strings * SLACK / (SLACK - 1)
 
     @property
@@ -90,7 +93,8 @@ class ByKey(StreamTable):
         return self.size
 
     def divide(self, capacity: int) -> None:
-        """Let at most so many tuples wait, and the heap have what they leave of the bytes (of the table they leave nothing)."""
+        """Let at most so many tuples wait, and the heap have what they leave of the bytes (of the
+        table they leave nothing)."""
         self.capacity = capacity
         left = self.size - capacity * self.slot_bytes - (self.most - capacity) * 4
         self.heap_capacity = max(left, 0) if self.layout.has_strings else 0
@@ -102,18 +106,23 @@ class ByKey(StreamTable):
         if count <= 0 or not self.layout.has_strings:
             return max(count, 0)
         total = np.cumsum(sizes[:count])
-        if total[-1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity:
+        if total[
+            -1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at
+                                                                 - self.heap_live) >= self.heap_capacity:
             self._compact()
         if total[-1] > self.heap_capacity - self.heap_at:
-            self._divide_anew(max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count))
+            self._divide_anew(
+                max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count))
             total = total[:max(self.capacity - self.live, 0)]
         return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
 
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows = np.empty(count, np.int64), buffer.rows[:count]
-        self._tick = max(self._now(), self._tick + 1)  # one of its own for each batch: the heap is compacted batch by batch
+        # one of its own for each batch: the heap is compacted batch by batch
+        self._tick = max(self._now(), self._tick + 1)
         arrived = (self._tick + 2**31) % 2**32 - 2**31
-        kernels.append(buffer.codes, rows, buffer.spans, arrived, self.head, self.key, self.link, self.flags, self.q, slots)
+        kernels.append(buffer.codes, rows, buffer.spans, arrived, self.head, self.key, self.link,
+                       self.flags, self.q, slots)
         self.heap_at = self.store.put(buffer.held, rows, slots, self.heap_at)
         self.heap_live += int(buffer.sizes[:count].sum())
         return count
@@ -131,14 +140,17 @@ class ByKey(StreamTable):
         return int(self.link[slot, kernels.FIRST]), int(self.link[slot, kernels.LAST])
 
     def following(self, span: Span) -> Span:
-        """The partitions that may hold the oldest key that is not in these only; an empty range where none waits."""
+        """The partitions that may hold the oldest key that is not in these only; an empty range
+        where none waits."""
         slot = kernels.outside(self.oldest, *span, self.link)
         return self.span(slot) if slot >= 0 else (0, 0)
 
     def find(self, codes: np.ndarray, span: Span) -> FoundKeys:
-        """The waiting tuples with these key codes, int64[n], whose partitions are all in the span."""
+        """The waiting tuples with these key codes, int64[n], whose partitions are all in the
+        span."""
         found, counts, met = (np.empty(len(codes), np.int32) for _ in range(3))
-        _, n = kernels.find(codes, *span, self.head, self.key, self.link, self.flags, found, counts, met)
+        _, n = kernels.find(codes, *span, self.head, self.key, self.link, self.flags, found, counts,
+                            met)
         return FoundKeys(found, counts, met[:n])
 
     def pairs(self, found: FoundKeys) -> Pairs:
@@ -151,11 +163,12 @@ class ByKey(StreamTable):
     # Leaving
 
     def through(self, span: Span, met: list[np.ndarray], expected: float) -> np.ndarray:
-        """The leaders whose keys are through when the partitions of the span were read, int32[n]: those that were met, and
-        the absent ones, as far as they are looked for.
+        """The leaders whose keys are through when the partitions of the span were read, int32[n]:
+        those that were met, and the absent ones, as far as they are looked for.
 
-        When the oldest key turns out to be absent, or fewer than `expected` tuples were met, all absent keys that would
-        have been in these partitions are looked for: each would cost the same read again.
+        When the oldest key turns out to be absent, or fewer than `expected` tuples were met, all
+        absent keys that would have been in these partitions are looked for: each would cost the
+        same read again.
         """
         found = np.concatenate(met) if met else np.empty(0, np.int32)
         few = kernels.count(found, self.link) < min(expected, self.live)
@@ -173,7 +186,8 @@ class ByKey(StreamTable):
 
     def _unmet(self, span: Span) -> np.ndarray:
         """Leaders whose partitions are all in the span and that this iteration did not find."""
-        out = np.empty(kernels.unmet(*span, self.link, self.flags, self.q, np.empty(0, np.int32)), np.int32)
+        out = np.empty(kernels.unmet(*span, self.link, self.flags, self.q, np.empty(0, np.int32)),
+                       np.int32)
         if len(out):
             kernels.unmet(*span, self.link, self.flags, self.q, out)
         return out
@@ -185,7 +199,8 @@ class ByKey(StreamTable):
         slots = np.empty(kernels.count(leaders, self.link), np.int64)
         kernels.remove(leaders, self.head, self.key, self.link, self.q, slots)
         if self.layout.has_strings:
-            self.heap_live -= sum(int(lane.lengths[slots].sum(dtype=np.int64)) for lane in self.store.variable)
+            self.heap_live -= sum(int(lane.lengths[slots].sum(dtype=np.int64))
+                                  for lane in self.store.variable)
         total, longest = kernels.ages(slots, self.link, self._now())
         return Removed(slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK)
 
@@ -222,7 +237,8 @@ class ByKey(StreamTable):
     # Strings
 
     def _compact(self) -> None:
-        """Close the gaps of the heap: batch by batch in the order of age, which is the order of addresses."""
+        """Close the gaps of the heap: batch by batch in the order of age, which is the order of
+        addresses."""
         slots, slot, at = np.empty(APPEND_ROWS, np.int64), self.oldest, 0
         while slot >= 0:
             n, slot = kernels.in_age_order(slot, True, self.link, slots)
@@ -231,11 +247,13 @@ class ByKey(StreamTable):
         self.heap_at = at
 
     def _divide_anew(self, strings: float) -> None:
-        """Where strings are longer than expected, let the heap have the bytes of slots that were never used."""
+        """Where strings are longer than expected, let the heap have the bytes of slots that were
+        never used."""
         if not self.live:
             self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
             self.heap_at = 0
-        capacity = max(int(self.size // (self.slot_bytes + strings * SLACK / (SLACK - 1))), int(self.q[HIGH]), 1)
+        capacity = max(int(self.size // (self.slot_bytes + strings * SLACK / (SLACK - 1))),
+                       int(self.q[HIGH]), 1)
         if capacity < self.capacity:
             self.divide(capacity)
             for array in (self.key, self.flags, self.link, *self.store.arrays()):

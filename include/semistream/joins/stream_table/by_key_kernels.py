@@ -1,12 +1,14 @@
 """Numba kernels of H_S by key (`ByKey`).
 
-A waiting tuple has a slot. The *leader* of a key is its oldest tuple; ``head`` and CHAIN hash the leaders, SAME links a leader
-to the other tuples of its key, COUNT is how many they are together (0: not a leader). PREV and NEXT are Q, the tuples in the
-order of age. FIRST and LAST are the disk partitions that may hold the key, [FIRST, LAST). ARRIVED numbers the batch that it
-came with. Free slots below the high-water mark are linked by SAME.
+A waiting tuple has a slot. The *leader* of a key is its oldest tuple; ``head`` and CHAIN hash the
+leaders, SAME links a leader to the other tuples of its key, COUNT is how many they are together (0:
+not a leader). PREV and NEXT are Q, the tuples in the order of age. FIRST and LAST are the disk
+partitions that may hold the key, [FIRST, LAST). ARRIVED numbers the batch that it came with. Free
+slots below the high-water mark are linked by SAME.
 
-Arrays: key int64[slots], key codes; link int32[slots, 8], with the columns just named; flags uint8[slots], MATCHED and MET;
-head int32[buckets], a leader or -1; q int64[5], the ends of Q, the first free slot, the high-water mark, the tuples.
+Arrays: key int64[slots], key codes; link int32[slots, 8], with the columns just named; flags
+uint8[slots], MATCHED and MET; head int32[buckets], a leader or -1; q int64[5], the ends of Q, the
+first free slot, the high-water mark, the tuples.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from numba import njit
 from semistream.joins.key_table import bucket
 
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
-OLDEST, NEWEST, FREE, HIGH, LIVE = range(5)  # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
+# of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
+OLDEST, NEWEST, FREE, HIGH, LIVE = range(5)
 MET = 2  # beside MATCHED in flags: (of a leader) finishes in this iteration
 
 
@@ -33,8 +36,8 @@ def _leader(code, head, key, link):
 def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
     """Append the tuples codes[rows] to H_S and Q, the i-th with the partition range spans[i].
 
-    Reads codes int64[], rows int64[n], spans int32[n, 2]; writes key, flags, and slots, int64[n], where each is put;
-    reads and writes head, link, q.
+    Reads codes int64[], rows int64[n], spans int32[n, 2]; writes key, flags, and slots, int64[n],
+    where each is put; reads and writes head, link, q.
     """
     for i in range(len(rows)):
         code, s = codes[rows[i]], q[FREE]
@@ -65,10 +68,12 @@ def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
 
 @njit(cache=True)
 def find(codes, first, last, head, key, link, flags, found, counts, met):
-    """The leaders of keys whose partitions are all in [first, last). Returns (sum of counts, leaders met).
+    """The leaders of keys whose partitions are all in [first, last). Returns (sum of counts,
+    leaders met).
 
-    Reads codes int64[n], head, key, link; writes found int32[n], the leader of each code or -1, counts int32[n], its key's
-    tuples, and met int32[n], the leaders found for the first time in this iteration, of which it sets MET.
+    Reads codes int64[n], head, key, link; writes found int32[n], the leader of each code or -1,
+    counts int32[n], its key's tuples, and met int32[n], the leaders found for the first time in
+    this iteration, of which it sets MET.
     """
     total, n = 0, 0
     for i in range(len(codes)):
@@ -102,13 +107,15 @@ def pairs(first, last, found, link, out_row, out_slot):
 
 @njit(cache=True)
 def unmet(first, last, link, flags, q, out):
-    """Leaders whose partitions are all in [first, last) and that `find` did not meet. Returns how many they are.
+    """Leaders whose partitions are all in [first, last) and that `find` did not meet. Returns how
+    many they are.
 
     Reads link, flags, q; writes out, int32[], as far as it reaches.
     """
     n = 0
     for s in range(q[HIGH]):
-        if link[s, COUNT] and link[s, FIRST] >= first and link[s, LAST] <= last and not flags[s] & MET:
+        if link[s, COUNT] and link[s,
+                                   FIRST] >= first and link[s, LAST] <= last and not flags[s] & MET:
             if n < len(out):
                 out[n] = s
             n += 1
@@ -128,8 +135,8 @@ def count(leaders, link):
 def remove(leaders, head, key, link, q, out):
     """Remove all tuples of the keys of these leaders, int32[n], from H_S and Q.
 
-    Reads key; reads and writes head, link, q; writes out, int64[tuples], their slots, whose contents stay until the next
-    `append`.
+    Reads key; reads and writes head, link, q; writes out, int64[tuples], their slots, whose
+    contents stay until the next `append`.
     """
     k = 0
     for i in range(len(leaders)):
@@ -163,7 +170,8 @@ def remove(leaders, head, key, link, q, out):
 
 @njit(cache=True)
 def in_age_order(slot, one_batch, link, out):
-    """Slots of Q from `slot` on, as many as out takes, or those of its batch. Returns (how many, the slot behind them).
+    """Slots of Q from `slot` on, as many as out takes, or those of its batch. Returns (how many,
+    the slot behind them).
 
     Reads link; writes out, int64[].
     """
@@ -177,7 +185,8 @@ def in_age_order(slot, one_batch, link, out):
 
 @njit(cache=True)
 def outside(slot, first, last, link):
-    """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1. Reads link."""
+    """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1.
+    Reads link."""
     while slot >= 0 and link[slot, FIRST] >= first and link[slot, LAST] <= last:
         slot = link[slot, NEXT]
     return slot
@@ -187,7 +196,8 @@ def outside(slot, first, last, link):
 def frequent(link, q, least, histogram, out):
     """Leaders of at least `least` tuples. Returns how many they are.
 
-    Reads link, q; writes out, int32[], as far as it reaches; adds to histogram[min(n, len - 1)], int64[], for all.
+    Reads link, q; writes out, int32[], as far as it reaches; adds to histogram[min(n, len - 1)],
+    int64[], for all.
     """
     n = 0
     for s in range(q[HIGH]):
@@ -201,7 +211,8 @@ def frequent(link, q, least, histogram, out):
 
 @njit(cache=True)
 def waiting(link, q, counts):
-    """Add to counts[p], int64[partitions], the tuples whose key can be in partition p only. Reads link, q."""
+    """Add to counts[p], int64[partitions], the tuples whose key can be in partition p only. Reads
+    link, q."""
     for s in range(q[HIGH]):
         if link[s, COUNT] and link[s, LAST] - link[s, FIRST] == 1:
             counts[link[s, FIRST]] += link[s, COUNT]
@@ -209,11 +220,13 @@ def waiting(link, q, counts):
 
 @njit(cache=True)
 def ages(slots, link, now):
-    """(sum, maximum) of the ticks since the arrival of the tuples in slots, int64[n]; ticks wrap at 2^32. Reads link."""
+    """(sum, maximum) of the ticks since the arrival of the tuples in slots, int64[n]; ticks wrap at
+    2^32. Reads link."""
     total, most = np.int64(0), np.int64(0)
     for i in range(len(slots)):
         age = np.int64(np.uint32(np.int64(now) - np.int64(link[slots[i], ARRIVED])))
-        if age > np.int64(0xFFFF0000):  # a batch that came within the last one's tick was given the next
+        # a batch that came within the last one's tick was given the next
+        if age > np.int64(0xFFFF0000):
             age = np.int64(0)
         total += age
         most = max(most, age)

@@ -17,7 +17,8 @@ from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST,
 from semistream.joins.stream_table.interface import NO_LIMIT, Found, StreamTable
 from semistream.joins.tuple_store import TupleStore
 
-WIDTHS = (32, 16, 8, 4, 2, 1)  # tuples of a block; half a block of each partition is empty on average
+# tuples of a block; half a block of each partition is empty on average
+WIDTHS = (32, 16, 8, 4, 2, 1)
 BLOCKS = 8  # that each partition can have at least, of the widest blocks that allow it
 PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8  # head, tuples, saved ones, reach, arrivals
 SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
@@ -25,10 +26,11 @@ SAMPLED = 1000  # coming tuples whose strings are looked at to divide the bytes 
 
 
 class Visit:
-    """The tuples that wait for one partition, grouped by key: what the elevator finishes at one stop.
+    """The tuples that wait for one partition, grouped by key: what the elevator finishes at one
+    stop.
 
-    keys: int64[n]; number: int32[n], the tuples of the key at its leader, else 0; met: bool[n], of leaders: found in R;
-    matched: bool[n].
+    keys: int64[n]; number: int32[n], the tuples of the key at its leader, else 0; met: bool[n], of
+    leaders: found in R; matched: bool[n].
     """
 
     def __init__(self, h_s: ByPartition, partition: int):
@@ -37,7 +39,9 @@ class Visit:
         n = len(self.slots)
         self.keys = h_s.key[self.slots]
         self.table, self.same = np.empty(2 * n + 2, np.int32), np.empty(n, np.int32)
-        self.number, self.met, self.matched = np.empty(n, np.int32), np.zeros(n, bool), np.zeros(n, bool)
+        self.number, self.met, self.matched = np.empty(n,
+                                                       np.int32), np.zeros(n, bool), np.zeros(
+                                                           n, bool)
         kernels.group(self.keys, self.table, self.same, self.number)
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
@@ -56,19 +60,23 @@ class Visit:
 
 
 class ByPartition(StreamTable):
-    """Waiting tuples in blocks, the blocks of a partition linked; a partition's tuples leave together.
+    """Waiting tuples in blocks, the blocks of a partition linked; a partition's tuples leave
+    together.
 
-    No hash table and no links between tuples: beside its payload a tuple takes 9 bytes, and its share of a block's 16.
-    partitions: N of R.
+    No hash table and no links between tuples: beside its payload a tuple takes 9 bytes, and its
+    share of a block's 16. partitions: N of R.
     """
 
     def __init__(self, layout: StreamLayout, partitions: int):
         super().__init__(layout)
         self.partitions, self.width, self._slot = partitions, 1, 8 + TupleStore.slot_bytes(layout.held)
         self.head, self.waiting = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int32)
-        self.snapped = np.zeros(partitions, np.int32)  # of waiting, in the last snapshot; -1: there were some, and they left
-        self.reach = np.zeros(partitions, np.int32)  # behind the last partition that may hold a waiting key
-        self.arrived, self.first = np.zeros(partitions), np.zeros(partitions)  # s: sum of arrivals, and the oldest one
+        # of waiting, in the last snapshot; -1: there were some, and they left
+        self.snapped = np.zeros(partitions, np.int32)
+        # behind the last partition that may hold a waiting key
+        self.reach = np.zeros(partitions, np.int32)
+        # s: sum of arrivals, and the oldest one
+        self.arrived, self.first = np.zeros(partitions), np.zeros(partitions)
         self.q = np.array([-1, 0, 0, 0, 0], np.int64)
         self.heap_at = self.heap_live = self.heap_capacity = 0
         self.blocks = 0  # that it has memory for
@@ -99,7 +107,8 @@ class ByPartition(StreamTable):
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float, width: int = 16) -> float:
         """v_S as held, with `strings` bytes of strings, in blocks of so many tuples."""
-        return 8 + TupleStore.slot_bytes(schema) + 16 / width + strings * (SLACK / (SLACK - 1) if strings else 1)
+        return 8 + TupleStore.slot_bytes(
+            schema) + 16 / width + strings * (SLACK / (SLACK - 1) if strings else 1)
 
     @property
     def tuple_bytes(self) -> float:
@@ -118,7 +127,8 @@ class ByPartition(StreamTable):
         return self.divide(blocks, min(left, len(self.store.heap)) if self.store.variable else 0)
 
     def divide(self, blocks: int, heap: int) -> int:
-        """Have so many blocks, and so many bytes for strings. Returns the bytes that it has: more, while more waits."""
+        """Have so many blocks, and so many bytes for strings. Returns the bytes that it has: more,
+        while more waits."""
         self.q[MOST] = blocks
         if blocks < self.blocks or heap < self.heap_capacity:
             if heap < self.heap_at:
@@ -136,21 +146,25 @@ class ByPartition(StreamTable):
     def fits(self, sizes: np.ndarray, most: int = NO_LIMIT) -> int:
         sizes = sizes[:most]
         count = self._fitting(sizes)
-        return self._fitting(sizes) if len(sizes) and not count and self._divide_anew(sizes) else count
+        return self._fitting(sizes) if len(
+            sizes) and not count and self._divide_anew(sizes) else count
 
     def _fitting(self, sizes: np.ndarray) -> int:
         """How many of the coming tuples the heap has room for."""
         if not self.store.variable or not len(sizes):
             return len(sizes)
         total = np.cumsum(sizes)
-        if total[-1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity:
+        if total[
+            -1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at
+                                                                 - self.heap_live) >= self.heap_capacity:
             self.compact()
         if not self.live:
             self.heap_at = 0
         return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Where strings are longer than assumed, divide the bytes anew between tuples and strings. False: nothing changed."""
+        """Where strings are longer than assumed, divide the bytes anew between tuples and strings.
+        False: nothing changed."""
         mean = max(float(sizes[:SAMPLED].mean()), self.heap_live / max(self.live, 1))
         if mean <= 1.1 * self.strings and self.live:
             return False
@@ -160,8 +174,8 @@ class ByPartition(StreamTable):
 
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows, spans = np.empty(count, np.int64), buffer.rows[:count], buffer.spans[:count]
-        n = kernels.append(buffer.codes, rows, spans[:, 0], self.width, self.head, self.waiting, self.key, self.block, self.q,
-                           slots)
+        n = kernels.append(buffer.codes, rows, spans[:, 0], self.width, self.head, self.waiting,
+                           self.key, self.block, self.q, slots)
         if n:
             kernels.note(spans[:n], time.perf_counter(), self.reach, self.arrived, self.first)
             self.heap_at = self.store.put(buffer.held, rows[:n], slots[:n], self.heap_at)
@@ -183,7 +197,8 @@ class ByPartition(StreamTable):
         return kernels.next_waiting(self.waiting, position)
 
     def upcoming(self, partition: int, number: int) -> list[int]:
-        """This partition and those for which tuples wait behind it, so many in all, around the end of R."""
+        """This partition and those for which tuples wait behind it, so many in all, around the end
+        of R."""
         out = [partition]
         while len(out) < number:
             behind = self.next(out[-1] + 1)
@@ -206,8 +221,10 @@ class ByPartition(StreamTable):
         """Remove the visited partition's tuples."""
         p, now, n = visit.partition, time.perf_counter(), len(visit.slots)
         if self.store.variable:
-            self.heap_live -= sum(int(lane.lengths[visit.slots].sum(dtype=np.int64)) for lane in self.store.variable)
-        removed = Removed(visit.slots, visit.matched, float(n * now - self.arrived[p]), float(now - self.first[p]) if n else 0.0)
+            self.heap_live -= sum(int(lane.lengths[visit.slots].sum(dtype=np.int64))
+                                  for lane in self.store.variable)
+        removed = Removed(visit.slots, visit.matched, float(n * now - self.arrived[p]),
+                          float(now - self.first[p]) if n else 0.0)
         kernels.release(p, self.head, self.waiting, self.block, self.q)
         self.reach[p] = self.arrived[p] = self.first[p] = 0
         self.snapped[p] = -1 if self.snapped[p] else 0
@@ -216,7 +233,8 @@ class ByPartition(StreamTable):
     # What waits
 
     def slots(self, first: int, number: np.ndarray) -> np.ndarray:
-        """The slots of the newest number[i] tuples of each partition first + i, int64[sum of number]."""
+        """The slots of the newest number[i] tuples of each partition first + i, int64[sum of
+        number]."""
         out = np.empty(int(number.sum()), np.int64)
         kernels.slots_of(first, number, self.width, self.head, self.block, out)
         return out
@@ -236,7 +254,8 @@ class ByPartition(StreamTable):
         source, target = np.empty(above, np.int32), np.empty(above, np.int32)
         n = kernels.shrink(blocks, self.head, self.block, self.q, source, target)
         inside = np.arange(self.width)
-        old, new = ((b[:n, None].astype(np.int64) * self.width + inside).ravel() for b in (source, target))
+        old, new = ((b[:n, None].astype(np.int64) * self.width + inside).ravel()
+                    for b in (source, target))
         for array in (self.key, *self.store.arrays()):
             for first in range(0, len(old), OUTPUT_ROWS):
                 array[new[first:first + OUTPUT_ROWS]] = array[old[first:first + OUTPUT_ROWS]]
@@ -249,6 +268,7 @@ class ByPartition(StreamTable):
         kernels.live_slots(self.width, self.block, self.q, live)
         at, lanes, step = 0, self.store.variable, max(self.heap_at // 16, 4096)
         for low in range(0, self.heap_at, step):
-            inside = [np.flatnonzero(live & (x.starts[:len(live)] >= low) & (x.starts[:len(live)] < low + step)) for x in lanes]
+            inside = [np.flatnonzero(live & (x.starts[:len(live)] >= low)
+                                     & (x.starts[:len(live)] < low + step)) for x in lanes]
             at = self.store.close_gaps(inside, at)
         self.heap_at = at

@@ -1,10 +1,11 @@
 """Numba kernels of H_S by partition (`ByPartition`).
 
-Tuples lie in blocks of ``width`` slots, tuple i of block b in slot b * width + i. A partition's blocks are linked, the one
-being filled first. Free blocks below the high-water mark are linked by NEXT.
+Tuples lie in blocks of ``width`` slots, tuple i of block b in slot b * width + i. A partition's
+blocks are linked, the one being filled first. Free blocks below the high-water mark are linked by
+NEXT.
 
-Arrays: key int64[slots], key codes; block int32[blocks, 4]; head int32[partitions], the first block of each or -1; waiting
-int32[partitions], its tuples; q int64[5], see below.
+Arrays: key int64[slots], key codes; block int32[blocks, 4]; head int32[partitions], the first block
+of each or -1; waiting int32[partitions], its tuples; q int64[5], see below.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from numba import njit
 from semistream.joins.key_table import bucket
 
 NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, or -1
-FREE, HIGH, USED, MOST, LIVE = range(5)  # of q, int64[5]: first free block, high-water mark, blocks, as many as may be; tuples
+# of q, int64[5]: first free block, high-water mark, blocks, as many as may be; tuples
+FREE, HIGH, USED, MOST, LIVE = range(5)
 
 
 @njit(cache=True)
 def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
-    """Put the tuples codes[rows], the i-th into partition[i]'s blocks. Returns how many there was room for.
+    """Put the tuples codes[rows], the i-th into partition[i]'s blocks. Returns how many there was
+    room for.
 
-    Reads codes int64[], rows int64[n], partition int32[n]; writes key, and slots, int64[n], where each is put; reads and
-    writes head, waiting, block, q.
+    Reads codes int64[], rows int64[n], partition int32[n]; writes key, and slots, int64[n], where
+    each is put; reads and writes head, waiting, block, q.
     """
     for i in range(len(rows)):
         p = partition[i]
@@ -55,7 +58,8 @@ def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
 def note(spans, now, reach, arrived, first):
     """Note of tuples just appended how far their keys reach and that they came `now`, in seconds.
 
-    Reads spans, int32[n, 2]; reads and writes reach int32[partitions], arrived and first float64[partitions].
+    Reads spans, int32[n, 2]; reads and writes reach int32[partitions], arrived and first
+    float64[partitions].
     """
     for i in range(len(spans)):
         p = spans[i, 0]
@@ -101,7 +105,8 @@ def release(p, head, waiting, block, q):
 def shrink(most, head, block, q, source, target):
     """Move blocks so that all lie below `most` >= q[USED]. Returns how many were moved.
 
-    Reads and writes head, block, q; writes source and target, int32[], the old and new number of each moved block.
+    Reads and writes head, block, q; writes source and target, int32[], the old and new number of
+    each moved block.
     """
     moved, high = 0, q[HIGH]
     q[FREE], q[HIGH] = -1, min(high, most)
@@ -129,7 +134,8 @@ def shrink(most, head, block, q, source, target):
 
 @njit(cache=True)
 def live_slots(width, block, q, out):
-    """Write to out, bool[high-water mark * width], whether a tuple is in each slot. Reads block, q."""
+    """Write to out, bool[high-water mark * width], whether a tuple is in each slot. Reads block,
+    q."""
     for b in range(q[HIGH]):
         for i in range(width):
             out[b * width + i] = i < block[b, COUNT]
@@ -148,8 +154,9 @@ def next_waiting(waiting, first):
 def group(keys, table, same, number):
     """Group a visit's tuples by key.
 
-    Reads keys int64[n]; writes number int32[n], the key's tuples if the tuple is the first of its key, its leader, else 0;
-    same int32[n], which links a leader to the others; table int32[m > n], the leaders, by open addressing.
+    Reads keys int64[n]; writes number int32[n], the key's tuples if the tuple is the first of its
+    key, its leader, else 0; same int32[n], which links a leader to the others; table int32[m > n],
+    the leaders, by open addressing.
     """
     table[:] = -1
     for i in range(len(keys)):
@@ -168,8 +175,8 @@ def group(keys, table, same, number):
 def find(codes, keys, table, number, met, found, counts):
     """The leader of each code. Returns the sum of counts.
 
-    Reads codes int64[m], keys int64[n], table, number; writes found int32[m], the leader or -1, counts int32[m], its key's
-    tuples, and True to met, bool[n], of the leaders.
+    Reads codes int64[m], keys int64[n], table, number; writes found int32[m], the leader or -1,
+    counts int32[m], its key's tuples, and True to met, bool[n], of the leaders.
     """
     total = 0
     for i in range(len(codes)):
@@ -188,7 +195,8 @@ def find(codes, keys, table, number, met, found, counts):
 
 @njit(cache=True)
 def pairs(first, last, found, same, out_row, out_tuple):
-    """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found them.
+    """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found
+    them.
 
     Reads found int32[m], same int32[n]; writes out_row, out_tuple, int64[pairs].
     """

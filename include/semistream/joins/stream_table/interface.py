@@ -18,7 +18,8 @@ NO_LIMIT = 2**62
 class Found(NamedTuple):
     """What of H_S has the key codes of a partition's tuples."""
 
-    first: np.ndarray  # int32[n], a tuple with each code, from which links lead to the others; -1: none
+    # int32[n], a tuple with each code, from which links lead to the others; -1: none
+    first: np.ndarray
     counts: np.ndarray  # int32[n], the tuples with each code
     total: int  # all together
 
@@ -26,8 +27,9 @@ class Found(NamedTuple):
 class StreamTable(ABC):
     """H_S and Q. A waiting tuple is known by its slot, an integer.
 
-    Beside this, each layout has ``find``, which gives `Found`; ``pairs``, the (rows of R, slots) of what was found, in
-    portions of bounded size; and ``remove``, which gives `output.Removed`. What they find and remove differs.
+    Beside this, each layout has ``find``, which gives `Found`; ``pairs``, the (rows of R, slots) of
+    what was found, in portions of bounded size; and ``remove``, which gives `output.Removed`. What
+    they find and remove differs.
     """
 
     opened = False
@@ -44,28 +46,31 @@ class StreamTable(ABC):
 
     @abstractmethod
     def open(self, strings: float, most: int) -> None:
-        """Make it, for at most so many bytes, with `strings` bytes of strings expected of a tuple."""
+        """Make it, for at most so many bytes, with `strings` bytes of strings expected of a
+        tuple."""
 
     @abstractmethod
     def resize(self, size: int) -> int:
-        """Have so many bytes from now on. Returns the bytes that it has: fewer than allowed where it has no use for more,
-        more while more waits."""
+        """Have so many bytes from now on. Returns the bytes that it has: fewer than allowed where
+        it has no use for more, more while more waits."""
 
     @abstractmethod
     def fits(self, sizes: np.ndarray, most: int) -> int:
-        """How many of the coming tuples, with these bytes of strings each, int64[n], can enter now, at most `most`."""
+        """How many of the coming tuples, with these bytes of strings each, int64[n], can enter now,
+        at most `most`."""
 
     @abstractmethod
     def append(self, buffer: StreamBuffer, count: int) -> int:
-        """Add the first `count` tuples of the buffer, which `fits` has let in. Returns how many there was room for."""
+        """Add the first `count` tuples of the buffer, which `fits` has let in. Returns how many
+        there was room for."""
 
     @abstractmethod
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """All columns of the stream of the tuples in these slots, int64[n]."""
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
-        """Let in the first tuples of the buffer, as many as fit and at most `most`. Returns how many: none of them, when it
-        is empty and the first one is too long."""
+        """Let in the first tuples of the buffer, as many as fit and at most `most`. Returns how
+        many: none of them, when it is empty and the first one is too long."""
         count = self.fits(buffer.sizes, most)
         return self.append(buffer, count) if count > 0 else 0
 
@@ -75,11 +80,12 @@ class StreamTable(ABC):
         return pa.Table.from_arrays(columns, [f"s{i}" for i in range(len(columns))])
 
     def admit_saved(self, batch: pa.RecordBatch, spec: JoinSpec, by_index: bool = True) -> None:
-        """Let tuples of a saved state in again. by_index: with their spans of R. Raises ConfigError when they do not fit."""
+        """Let tuples of a saved state in again. by_index: with their spans of R. Raises ConfigError
+        when they do not fit."""
         codes, _ = spec.keys.stream_codes(batch)
         buffer = StreamBuffer(self.layout, batch, codes)
         if by_index:
             buffer.look_up(spec.master)
         if self.admit(buffer) < len(codes):
-            raise ConfigError("memory", f"must hold the tuples that wait, more than {self.live:,}", spec.memory,
-                              "Give as much memory as before, or drain first.")
+            raise ConfigError("memory", f"must hold the tuples that wait, more than {self.live:,}",
+                              spec.memory, "Give as much memory as before, or drain first.")

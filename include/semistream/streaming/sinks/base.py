@@ -22,8 +22,8 @@ INSERT_ROWS = 200_000  # handed to the bulk writer at a time
 class StoredRows(NamedTuple):
     """What a sink outside the warehouse has, for the proof.
 
-    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each. Reading the rows raises OSError or
-    pa.ArrowException where a file is gone or damaged.
+    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each. Reading the
+    rows raises OSError or pa.ArrowException where a file is gone or damaged.
     """
 
     schema: pa.Schema
@@ -31,10 +31,11 @@ class StoredRows(NamedTuple):
 
 
 class Sink(Protocol):
-    """``loaded``, ``data_file`` and ``write`` run in tasks, the rest in the driver; a sink is sent to the tasks pickled.
+    """``loaded``, ``data_file`` and ``write`` run in tasks, the rest in the driver; a sink is sent
+    to the tasks pickled.
 
-    two_phase: whether ``commit`` needs a durable note before it, as it is made of several steps; all of them, and ``commit``
-    itself, can be done again.
+    two_phase: whether ``commit`` needs a durable note before it, as it is made of several steps;
+    all of them, and ``commit`` itself, can be done again.
     """
 
     two_phase: ClassVar[bool]
@@ -45,7 +46,8 @@ class Sink(Protocol):
 
     @classmethod
     def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
-        """The sink that the setting names. warehouse: the one that has ledger, unmatched tuples and dimension."""
+        """The sink that the setting names. warehouse: the one that has ledger, unmatched tuples and
+        dimension."""
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The ledger row of a partition that is loaded already."""
@@ -54,28 +56,33 @@ class Sink(Protocol):
         """Forget what some partitions have written of a batch that is not committed."""
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
-        """Where joined rows go at once; None: into the spool. load: app, batch, drain and partition."""
+        """Where joined rows go at once; None: into the spool. load: app, batch, drain and
+        partition."""
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         """Write a partition, or make it ready for ``commit``; gives the ledger row that counts."""
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
-        """Make the place, or check it; gives the sink to go on with. Raises ConfigError when the place does not fit."""
+        """Make the place, or check it; gives the sink to go on with. Raises ConfigError when the
+        place does not fit."""
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         """Make a batch count, all of whose partitions are written; again is harmless.
 
-        commit: a row of ``load_commits`` and its files; entries: what ``write`` gave for each partition.
+        commit: a row of ``load_commits`` and its files; entries: what ``write`` gave for each
+        partition.
         """
 
     def clean_up(self) -> None:
         """Remove what only ``commit`` needed. The note of the commit is gone."""
 
     def newest(self, app: str) -> tuple[int, int] | None:
-        """The newest (batch, drain) that the sink itself says it has of an app; None where only the ledger tells."""
+        """The newest (batch, drain) that the sink itself says it has of an app; None where only the
+        ledger tells."""
 
     def stored(self, app: str) -> StoredRows | None:
-        """The app's rows, for the proof; None: they are in the warehouse's fact table. Raises ConfigError when it is gone."""
+        """The app's rows, for the proof; None: they are in the warehouse's fact table. Raises
+        ConfigError when it is gone."""
 
 
 def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:

@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 READ_ROWS = 100_000  # at a time, for the proof
-GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000  # of a data file's row group, about; they are in memory until it is written
+# of a data file's row group, about; they are in memory until it is written
+GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000
 
 
 @lru_cache(maxsize=4)
 def _delta_table(uri: str) -> DeltaTable:
-    """It is opened once: that reads the metadata of all its files, which become more with every batch."""
+    """It is opened once: that reads the metadata of all its files, which become more with every
+    batch."""
     from deltalake import DeltaTable
 
     return DeltaTable(uri)
@@ -47,12 +49,13 @@ def _delta_table(uri: str) -> DeltaTable:
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Tasks write Parquet files that nothing refers to. The driver, once it has noted them, commits them as one Delta transaction
-    under the app's transaction version 2 batch + drain, then writes unmatched tuples and ledger rows in one transaction of the
-    warehouse. After a crash both steps are done again, and can be.
+    """Tasks write Parquet files that nothing refers to. The driver, once it has noted them, commits
+    them as one Delta transaction under the app's transaction version 2 batch + drain, then writes
+    unmatched tuples and ledger rows in one transaction of the warehouse. After a crash both steps
+    are done again, and can be.
 
-    Rows have their load's ``load_id``, and no number, as no key is made of it here. A table that a former version made has the
-    columns of ``FORMER_KEY`` instead, and keeps them.
+    Rows have their load's ``load_id``, and no number, as no key is made of it here. A table that a
+    former version made has the columns of ``FORMER_KEY`` instead, and keeps them.
     """
 
     uri: str
@@ -77,7 +80,9 @@ class DeltaSink:
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
         if self.former:
-            return DataFile(self.uri, schema, load, {name: pa.scalar(load[name], kind) for name, kind in FORMER_KEY.items()})
+            return DataFile(self.uri, schema,
+                            load, {name: pa.scalar(load[name], kind) for name,
+                                   kind in FORMER_KEY.items()})
         key = self.warehouse.ledger(load["app"]).load_id(load)
         return DataFile(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
 
@@ -93,9 +98,11 @@ class DeltaSink:
                 pq.write_table(rejected, staging / name)
                 sync(staging / name)
         return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
-                        "facts_checksum": signed(spool.data.total), "unmatched_checksum": unmatched_checksum}
+                        "facts_checksum": signed(spool.data.total),
+                        "unmatched_checksum": unmatched_checksum}
 
-    def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> DeltaSink:
+    def prepare(self, stream: pa.Schema, added: pa.Schema,
+                id_columns: tuple[str, ...]) -> DeltaSink:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -108,7 +115,8 @@ class DeltaSink:
                 DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
             found = [f.name for f in DeltaTable(self.uri).schema().fields]
         except DeltaError as e:
-            raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri, str(e)) from None
+            raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri,
+                              str(e)) from None
         former = found[-len(FORMER_KEY):] == list(FORMER_KEY)
         wanted = [*schema.names[:-1], *FORMER_KEY] if former else schema.names
         if found != wanted:
@@ -126,14 +134,18 @@ class DeltaSink:
         if newest is None or newest < version:
             files = [e["data"] for e in entries if e["data"]]
             actions: list[AddAction | RemoveAction] = [
-                AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]})) for f in files]
+                AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
+                for f in files]
             once = CommitProperties(app_transactions=[Transaction(commit["app"], version)])
-            table.create_write_transaction(actions, "append", table.schema(), commit_properties=once)
+            table.create_write_transaction(actions, "append", table.schema(),
+                                           commit_properties=once)
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
-        rejected = [rejected_rows(pq.read_table(staging / e["unmatched_file"], columns=["reason", "stream_id", "tuple"]),
-                                  ledger.load_id(e), self.warehouse.fact) for e in entries if e["unmatched_file"]]
+        rejected = [rejected_rows(pq.read_table(staging / e["unmatched_file"],
+                                                columns=["reason", "stream_id", "tuple"]),
+                                  ledger.load_id(e), self.warehouse.fact) for e in entries
+                    if e["unmatched_file"]]
         ledger.commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
 
     def clean_up(self) -> None:
@@ -143,7 +155,8 @@ class DeltaSink:
     def newest(self, app: str) -> tuple[int, int] | None:
         from deltalake import DeltaTable
 
-        version = DeltaTable(self.uri).transaction_version(app) if DeltaTable.is_deltatable(self.uri) else None
+        version = DeltaTable(self.uri).transaction_version(
+            app) if DeltaTable.is_deltatable(self.uri) else None
         return None if version is None else divmod(version, 2)
 
     def stored(self, app: str) -> StoredRows:
@@ -159,23 +172,30 @@ class DeltaSink:
         schema = pa.schema(data.schema)
         former = "load_id" not in schema.names
         first, last = app_loads(number)
-        mine = pc.field("app") == app if former else (pc.field("load_id") >= first) & (pc.field("load_id") <= last)
+        mine = pc.field(
+            "app") == app if former else (pc.field("load_id")
+                                          >= first) & (pc.field("load_id") <= last)
         log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
-        sizes = {unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)}
+        sizes = {unquote(path): size for path,
+                 size in zip(log["path"], log["size_bytes"], strict=True)}
 
         def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
-            found, wanted = data.filesystem.get_file_info(fragment.path).size, sizes.get(fragment.path)
+            found, wanted = data.filesystem.get_file_info(
+                fragment.path).size, sizes.get(fragment.path)
             if wanted not in (None, found):
-                raise OSError("it is gone" if found is None else f"it has {found:,} bytes in place of {wanted:,}")
+                raise OSError("it is gone" if found is None else f"it has {found:,} bytes in place "
+                                                                 f"of {wanted:,}")
             batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=READ_ROWS)
             yield from (_with_load_id(batch, number) for batch in batches) if former else batches
 
         if former:
             schema = _with_load_id(pa.RecordBatch.from_pylist([], schema), number).schema
-        return StoredRows(schema, ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
+        return StoredRows(
+            schema, ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
 
     def _flush(self, version: int) -> None:
-        """Wait until the table's log from a version on is on disk: the ledger will say that it is."""
+        """Wait until the table's log from a version on is on disk: the ledger will say that it
+        is."""
         files, directory = pyarrow.fs.FileSystem.from_uri(self.uri)
         if not isinstance(files, pyarrow.fs.LocalFileSystem):
             return
@@ -187,13 +207,14 @@ class DeltaSink:
 
 
 class DataFile:
-    """A partition's joined rows as a Parquet file of a Delta table, written, and on a local disk flushed, while they are joined;
-    until the driver's commit nothing refers to it.
+    """A partition's joined rows as a Parquet file of a Delta table, written, and on a local disk
+    flushed, while they are joined; until the driver's commit nothing refers to it.
 
     load: batch, drain and partition; key: further columns, of which each has one value in all rows.
     """
 
-    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any], key: dict[str, pa.Scalar]):
+    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any],
+                 key: dict[str, pa.Scalar]):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
         self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
         self._name = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-{uuid.uuid4().hex}.parquet"
@@ -212,7 +233,8 @@ class DataFile:
             self._write_group()
 
     def close(self) -> dict[str, Any] | None:
-        """What the commit says of it: path, size and rows; None where there are none, and no file."""
+        """What the commit says of it: path, size and rows; None where there are none, and no
+        file."""
         if self._group:
             self._write_group()
         if self._writer is None:
@@ -222,7 +244,8 @@ class DataFile:
             if self._local:
                 sync(Path(self._path))
                 sync(Path(self._directory))
-        return {"path": self._name, "size": self._files.get_file_info(self._path).size, "rows": self._rows}
+        return {"path": self._name, "size": self._files.get_file_info(self._path).size,
+                "rows": self._rows}
 
     def discard(self) -> None:
         if self._writer is not None:
@@ -244,15 +267,18 @@ class DataFile:
             group = group.append_column(name, pa.repeat(value, joined.num_rows))
         with naming(self._path):
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files, compression="snappy",
-                                                use_dictionary=_with_dictionary(group.schema, self._key))
+                self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files,
+                                                compression="snappy",
+                                                use_dictionary=_with_dictionary(
+                                                    group.schema, self._key))
             self._writer.write_table(group, GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group, self._group_rows, self._group_bytes = [], 0, 0
         self._flush()
 
     def _flush(self) -> None:
-        """Begin to bring what is written to disk, so that little is left of it when the file ends."""
+        """Begin to bring what is written to disk, so that little is left of it when the file
+        ends."""
         if self._local and (self._flushing is None or not self._flushing.is_alive()):
             self._flushing = threading.Thread(target=sync, args=(Path(self._path),), daemon=True)
             self._flushing.start()
@@ -260,10 +286,13 @@ class DataFile:
 
 def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     """Rows of a former table with the load_id in the place of its four columns."""
-    keys = key_of(number, *(batch.column(name).to_numpy().astype(np.int64) for name in ("batch", "drain", "partition")))
+    keys = key_of(
+        number, *(batch.column(name).to_numpy().astype(np.int64)
+                  for name in ("batch", "drain", "partition")))
     return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
 
 
 def _with_dictionary(schema: pa.Schema, key: Collection[str]) -> list[str]:
-    """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the compression."""
+    """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the
+    compression."""
     return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in key]

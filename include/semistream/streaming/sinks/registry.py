@@ -13,10 +13,12 @@ SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the
 
 
 def open_warehouse(url: str, job: Job, retry: float = 60.0) -> SqlSink:
-    """The warehouse's own tables, which every sink has beside it; retry: seconds for which a lost database is tried again."""
+    """The warehouse's own tables, which every sink has beside it; retry: seconds for which a lost
+    database is tried again."""
     return SqlSink(url, job.fact_table, job.master.name, retry, job.index_ids)
 
 
 def open_sink(setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
     """The sink that a setting names: ``sql``, a directory, a URI …"""
-    return next(kind for kind in SINKS if kind.accepts(setting)).open(setting, warehouse, checkpoint)
+    return next(kind for kind in SINKS
+                if kind.accepts(setting)).open(setting, warehouse, checkpoint)

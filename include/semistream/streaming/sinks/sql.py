@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, Table
 
-from semistream.streaming.sinks.base import INSERT_ROWS, StoredRows, rejected_rows, stored_checksum, with_key
+from semistream.streaming.sinks.base import (
+    INSERT_ROWS,
+    StoredRows,
+    rejected_rows,
+    stored_checksum,
+    with_key,
+)
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
@@ -30,7 +36,8 @@ def _engine(url: str, _process: int) -> Engine:
 
 @dataclass(frozen=True)
 class SqlSink:
-    """Each task writes its rows and its ledger row in one transaction; what it needs again after a lost connection is spooled."""
+    """Each task writes its rows and its ledger row in one transaction; what it needs again after a
+    lost connection is spooled."""
 
     url: str = field(repr=False)
     fact: str
@@ -66,7 +73,8 @@ class SqlSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
         key = ledger.load_id(entry)
-        joined, rejected = with_key(spool.joined(), key), rejected_rows(spool.unmatched(), key, self.fact)
+        joined, rejected = with_key(spool.joined(),
+                                    key), rejected_rows(spool.unmatched(), key, self.fact)
         entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
                          "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
@@ -78,7 +86,8 @@ class SqlSink:
         return ledger.load(entry, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
-        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns, index_ids=self.index_ids))
+        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns,
+                                       index_ids=self.index_ids))
         return self
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:

@@ -1,4 +1,5 @@
-"""What every source is: how it is read, which limits a micro-batch of it takes, and how its proof counts it again."""
+"""What every source is: how it is read, which limits a micro-batch of it takes, and how its proof
+counts it again."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class CannotRecount(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a source that one batch read. read(ids): pieces of (rows, the ids of those that have readable ones)."""
+    """The part of a source that one batch read. read(ids): pieces of (rows, the ids of those that
+    have readable ones)."""
 
     label: str
     read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]
@@ -35,7 +37,8 @@ class Part:
 class Source:
     """Any source of Spark's, by its format and options.
 
-    formats: that name sources of the kind; rows_option: the option that bounds the tuples of a micro-batch, if there is one.
+    formats: that name sources of the kind; rows_option: the option that bounds the tuples of a
+    micro-batch, if there is one.
     """
 
     formats: ClassVar[tuple[str, ...]] = ()
@@ -45,7 +48,8 @@ class Source:
         self.spec = spec
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
-        """As Spark takes them. max_files, max_rows: of a micro-batch, where the source can limit them; 0: no limit."""
+        """As Spark takes them. max_files, max_rows: of a micro-batch, where the source can limit
+        them; 0: no limit."""
         limit = {self.rows_option: str(max_rows)} if max_rows and self.rows_option else {}
         return limit | self.spec.all_options()
 
@@ -68,5 +72,7 @@ class Source:
         return ConfigError("stream", "must be a source that Spark can read", what, str(error))
 
     def recount(self, offsets: dict[str, Any], warehouse: Engine) -> Part:
-        """A batch's part of the source, to be read again; offsets: its ``load_commits.source_offsets``. Raises CannotRecount."""
-        raise CannotRecount(f"a source of format {self.spec.format} is not kept for a second reading")
+        """A batch's part of the source, to be read again; offsets: its
+        ``load_commits.source_offsets``. Raises CannotRecount."""
+        raise CannotRecount(
+            f"a source of format {self.spec.format} is not kept for a second reading")

@@ -1,4 +1,5 @@
-"""Tuples of text that could not be parsed, marked and not lost: ``_corrupt_record`` is a document for ``unparsable.explain``."""
+"""Tuples of text that could not be parsed, marked and not lost: ``_corrupt_record`` is a document
+for ``unparsable.explain``."""
 
 from __future__ import annotations
 

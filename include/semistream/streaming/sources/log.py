@@ -12,7 +12,8 @@ from semistream.streaming.unparsable import plain_path
 
 
 class SourceLog:
-    """Which part of the source each micro-batch is, out of Spark's own logs under the query's checkpoint."""
+    """Which part of the source each micro-batch is, out of Spark's own logs under the query's
+    checkpoint."""
 
     def __init__(self, query_checkpoint: Path, source_format: str):
         self.directory, self.format = query_checkpoint, source_format
@@ -21,13 +22,16 @@ class SourceLog:
         """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
         start, end = self._read(batch - 1) if batch else None, self._read(batch)
         out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
-        return out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS and end else out
+        return out | {"files": len(
+            self.files(batch))} if self.format in FILE_FORMATS and end else out
 
     def files(self, batch: int) -> list[str]:
-        """The files of a batch as the source's log has them: plain paths, or URIs where they are not local."""
+        """The files of a batch as the source's log has them: plain paths, or URIs where they are
+        not local."""
         if self.format not in FILE_FORMATS:
             return []
-        after, last = (o[0]["logOffset"] if o and o[0] else -1 for o in (self._read(batch - 1), self._read(batch)))
+        after, last = (o[0]["logOffset"] if o and o[0] else -1
+                       for o in (self._read(batch - 1), self._read(batch)))
         entries: dict[str, None] = {}
         for number in range(after + 1, last + 1):
             for line in self._log(number).read_text().splitlines()[1:]:
@@ -37,7 +41,8 @@ class SourceLog:
         return list(entries)
 
     def flush(self, batch: int) -> None:
-        """Wait until what Spark has noted of a batch is on disk, as it does not: the ledger will say that the batch is in."""
+        """Wait until what Spark has noted of a batch is on disk, as it does not: the ledger will
+        say that the batch is in."""
         offsets, end = self.directory / "offsets", self._read(batch)
         paths = [offsets / str(batch), offsets]
         if self.format in FILE_FORMATS and end and end[0]:

@@ -13,20 +13,24 @@ SURE = 15  # digits that a double keeps
 
 
 def convert(text: Column, kind: DataType) -> Column:
-    """The number that a text says; null where it is no number of the type, or would be another one."""
+    """The number that a text says; null where it is no number of the type, or would be another
+    one."""
     text = F.trim(text)
     value = text.try_cast(kind)
     if isinstance(kind, DoubleType):
         kept = F.when(text.rlike(SPECIAL), True).otherwise(
             ~F.isnan(value) & (F.abs(value) < float("inf"))
-            & (((F.length(_digits(text)) <= SURE) & ((value != 0) | (_digits(text) == ""))) | _same(text, value)))
+            & (((F.length(_digits(text)) <= SURE) & ((value != 0) | (_digits(text) == "")))
+               | _same(text, value)))
     elif isinstance(kind, DecimalType):
         kept = _same(text, value)
     else:  # also where it is written with an exponent
         written = text.try_cast(DecimalType(38, 0))
-        value = F.coalesce(value, F.when(text.rlike("[eE]") & _same(text, written), written).try_cast(kind))
+        value = F.coalesce(value, F.when(text.rlike("[eE]") & _same(text, written), written)
+                           .try_cast(kind))
         kept = F.lit(True)
-    number = text.rlike(NUMBER) | text.rlike(SPECIAL) if isinstance(kind, DoubleType) else text.rlike(NUMBER)
+    number = text.rlike(NUMBER) | text.rlike(SPECIAL) if isinstance(
+        kind, DoubleType) else text.rlike(NUMBER)
     return F.when(number & kept, value)
 
 

@@ -24,8 +24,9 @@ from semistream.warehouse.tables import arrow_schema, existing_table
 class OutboxDataSource(DataSource):
     """``outbox``: rows of a SQL table in the order of its auto-increment id.
 
-    Options: table, id (default "id"), url (default: the warehouse, $WAREHOUSE_URL; or urlVariable, the environment variable that
-    holds it, so that no password is an option), rowsPerBatch, partitions. Rows are never changed or deleted by the reader.
+    Options: table, id (default "id"), url (default: the warehouse, $WAREHOUSE_URL; or urlVariable,
+    the environment variable that holds it, so that no password is an option), rowsPerBatch,
+    partitions. Rows are never changed or deleted by the reader.
     """
 
     @classmethod
@@ -48,14 +49,17 @@ class Outbox(NumberedSource):
     def label(self, first: int, last: int) -> str:
         return f"{option(self.spec.all_options(), 'table', '')}, {super().label(first, last)}"
 
-    def ids(self, first: int, last: int, ids: tuple[str, ...], warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def ids(self, first: int, last: int, ids: tuple[str, ...],
+            warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
         options = self.spec.all_options()
         url = option(options, "url", "") or os.environ.get(option(options, "urlVariable", ""), "")
         engine = connect(url) if url else warehouse
         table = existing_table(engine, option(options, "table", ""))
         column = table.c[option(options, "id", "id")]
         schema = pa.schema([f for f in arrow_schema(table) if f.name in ids])
-        query = select(*(table.c[n] for n in schema.names or [column.name])).where(column > first, column <= last)
+        query = select(
+            *(table.c[n] for n in schema.names or [column.name])).where(
+                column > first, column <= last)
         try:
             with engine.connect() as connection:
                 for batch in fetch(connection, query, schema, RECOUNT_ROWS):
@@ -73,8 +77,9 @@ class OutboxReader(RangeReader):
     def newest(self, start: int) -> int:
         """The highest id below which no transaction is still writing.
 
-        Ids are given out before commit, so that a lower id may appear after a higher one was seen. The locking count waits for
-        whoever holds a row up to that id; counted again without change, after the lock was let go, nobody was about to insert.
+        Ids are given out before commit, so that a lower id may appear after a higher one was seen.
+        The locking count waits for whoever holds a row up to that id; counted again without change,
+        after the lock was let go, nobody was about to insert.
         """
         engine, table, column = _outbox(self.options)
         try:
@@ -85,7 +90,8 @@ class OutboxReader(RangeReader):
             if engine.dialect.name == "sqlite":  # one writer: ids become visible in order
                 return int(newest)
             before = -1
-            while (count := _settled_count(engine, table.name, column.name, start, newest)) != before:
+            while (count := _settled_count(engine, table.name, column.name, start,
+                                           newest)) != before:
                 before = count
                 time.sleep(0.02)
             return int(newest)
@@ -96,7 +102,8 @@ class OutboxReader(RangeReader):
         assert isinstance(partition, Range)
         engine, table, column = _outbox(self.options)
         columns = [table.c[n] for n in self.schema.names]
-        query = select(*columns).where(column > partition.start, column <= partition.end).order_by(column)
+        query = select(*columns).where(column > partition.start,
+                                       column <= partition.end).order_by(column)
         try:
             with engine.connect() as connection:
                 yield from fetch(connection, query, self.schema)
@@ -108,7 +115,8 @@ def _settled_count(engine: Engine, table: str, column: str, start: int, newest: 
     quote = engine.dialect.identifier_preparer.quote
     table, column = quote(table), quote(column)
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-        query = text(f"SELECT COUNT(*) FROM {table} WHERE {column} > :a AND {column} <= :b LOCK IN SHARE MODE")
+        query = text(f"SELECT COUNT(*) FROM {table} WHERE {column} > :a AND {column} <= :b LOCK IN "
+                     f"SHARE MODE")
         return int(_scalar(connection, query, {"a": start, "b": newest}))
 
 
@@ -121,17 +129,22 @@ def _outbox(options: dict[str, str]) -> tuple[Engine, Any, Any]:
     engine = connect(_resolved(options)["url"])
     name = option(options, "table", "")
     if not name:
-        raise ConfigError("table", "must be given for an outbox", "", "Add --source-options table=NAME.")
+        raise ConfigError("table", "must be given for an outbox", "",
+                          "Add --source-options table=NAME.")
     table = existing_table(engine, name)
     column = option(options, "id", "id")
     if column not in table.c:
-        raise ConfigError("id", f"must be a column of {name}", column, f"It has: {', '.join(c.name for c in table.columns)}.")
+        raise ConfigError("id", f"must be a column of {name}", column,
+                          f"It has: {', '.join(c.name for c in table.columns)}.")
     return engine, table, table.c[column]
 
 
 def _resolved(options: dict[str, str]) -> dict[str, str]:
-    """The options with the URL that they stand for; executors need not have the driver's environment."""
-    url = option(options, "url", "") or os.environ.get(option(options, "urlVariable", "WAREHOUSE_URL"), "")
+    """The options with the URL that they stand for; executors need not have the driver's
+    environment."""
+    url = option(options, "url",
+                 "") or os.environ.get(option(options, "urlVariable", "WAREHOUSE_URL"), "")
     if not url:
-        raise ConfigError("url", "must be given for an outbox", "", "Set WAREHOUSE_URL, or the variable that urlVariable names.")
+        raise ConfigError("url", "must be given for an outbox", "",
+                          "Set WAREHOUSE_URL, or the variable that urlVariable names.")
     return options | {"url": url}

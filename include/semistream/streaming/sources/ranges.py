@@ -12,7 +12,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from sqlalchemy import Engine
 
 from semistream.errors import ConfigError
@@ -20,7 +25,8 @@ from semistream.streaming.sources.base import RECOUNT_ROWS, Part, Source
 
 
 class NumberedSource(Source):
-    """A source of tuples numbered from 1, by a Spark data source whose offsets are {"id": the last number read}."""
+    """A source of tuples numbered from 1, by a Spark data source whose offsets are {"id": the last
+    number read}."""
 
     rows_option = "rowsPerBatch"
     data_source: ClassVar[type[DataSource]]
@@ -35,11 +41,14 @@ class NumberedSource(Source):
     def label(self, first: int, last: int) -> str:
         return f"ids {first + 1} to {last}"
 
-    def ids(self, first: int, last: int, ids: tuple[str, ...], warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Pieces of (rows, their ids) of the numbers in (first, last]. As of a generator: the number is the column id."""
+    def ids(self, first: int, last: int, ids: tuple[str, ...],
+            warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Pieces of (rows, their ids) of the numbers in (first, last]. As of a generator: the
+        number is the column id."""
         for start in range(first, last, RECOUNT_ROWS):
             numbers = pa.array(range(start + 1, min(start + RECOUNT_ROWS, last) + 1), pa.int64())
-            yield len(numbers), pa.record_batch([numbers], names=["id"]).select([i for i in ids if i == "id"])
+            yield len(numbers), pa.record_batch([numbers],
+                                                names=["id"]).select([i for i in ids if i == "id"])
 
 
 class Range(InputPartition):
@@ -50,7 +59,8 @@ class Range(InputPartition):
 
 
 class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads ids in (start, end], at most ``rowsPerBatch`` of them in a micro-batch, split over ``partitions`` tasks."""
+    """Reads ids in (start, end], at most ``rowsPerBatch`` of them in a micro-batch, split over
+    ``partitions`` tasks."""
 
     def __init__(self, options: dict[str, str]):
         self.most = whole(options, "rowsPerBatch", 0)
@@ -97,5 +107,6 @@ def whole(options: dict[str, str], name: str, default: int, least: int = 0) -> i
     except ValueError:
         number = least - 1
     if number < least:
-        raise ConfigError(name, f"must be a whole number of at least {least}", value, "It is an option of the source.")
+        raise ConfigError(name, f"must be a whole number of at least {least}", value,
+                          "It is an option of the source.")
     return number

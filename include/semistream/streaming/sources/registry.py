@@ -1,6 +1,8 @@
-"""Which source a job's format names. A new source is a file beside this one, and a line in ``SOURCES``.
+"""Which source a job's format names. A new source is a file beside this one, and a line in
+``SOURCES``.
 
-A micro-batch's offsets are those of Spark's offset log (``log``). Of file formats, ``quality.sources`` counts the files.
+A micro-batch's offsets are those of Spark's offset log (``log``). Of file formats,
+``quality.sources`` counts the files.
 """
 
 from __future__ import annotations
@@ -25,14 +27,18 @@ def find_source(spec: StreamSpec) -> Source:
     return next((kind for kind in SOURCES if spec.format in kind.formats), Source)(spec)
 
 
-def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0, max_rows: int = 0) -> DataFrame:
+def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0,
+                max_rows: int = 0) -> DataFrame:
     """The stream's tuples, and ``_corrupt_record`` where the format can have unparsable ones.
 
-    max_files, max_rows: of one micro-batch; 0: no limit. Raises ConfigError for a source that cannot be read.
+    max_files, max_rows: of one micro-batch; 0: no limit. Raises ConfigError for a source that
+    cannot be read.
     """
     source = find_source(spec)
-    # Spark shows a source's options in its plans, which errors quote; whatever a file's are called, they are not shown.
-    spark.conf.set("spark.sql.redaction.options.regex", "|".join(["(?i)url", *map(re.escape, spec.secrets())]))
+    # Spark shows a source's options in its plans, which errors quote; whatever a file's are called,
+    # they are not shown.
+    spark.conf.set("spark.sql.redaction.options.regex",
+                   "|".join(["(?i)url", *map(re.escape, spec.secrets())]))
     source.register(spark)
     reader = spark.readStream.format(spec.format).options(**source.options(max_files, max_rows))
     if (schema := source.schema(spark)) is not None:

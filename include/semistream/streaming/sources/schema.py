@@ -12,7 +12,8 @@ from semistream.source_files import RAW
 
 
 def stream_schema(df: DataFrame) -> pa.Schema:
-    """The Arrow schema of the stream's tuples as the tasks get them, ``_corrupt_record`` left out."""
+    """The Arrow schema of the stream's tuples as the tasks get them, ``_corrupt_record`` left
+    out."""
     return to_arrow_schema(StructType([f for f in df.schema if f.name != RAW]), timezone="UTC")
 
 

@@ -18,10 +18,12 @@ BLOCK = 65_536  # tuples made at a time
 
 
 class ZipfDataSource(DataSource):
-    """``zipf``: tuples (id BIGINT, key BIGINT, value DOUBLE), ids 1, 2, 3 …, keys as ``workloads.ZipfKeys`` draws them.
+    """``zipf``: tuples (id BIGINT, key BIGINT, value DOUBLE), ids 1, 2, 3 …, keys as
+    ``workloads.ZipfKeys`` draws them.
 
-    Options: rows (total; 0: without end), keys (R_t, default 1000000), exponent (default 1), seed, scattered (true: frequent keys
-    lie apart), rowsPerBatch, rowsPerSecond (0: as fast as they are read), partitions.
+    Options: rows (total; 0: without end), keys (R_t, default 1000000), exponent (default 1), seed,
+    scattered (true: frequent keys lie apart), rowsPerBatch, rowsPerSecond (0: as fast as they are
+    read), partitions.
     """
 
     @classmethod
@@ -43,11 +45,15 @@ class Zipf(NumberedSource):
 class ZipfReader(RangeReader):
     def __init__(self, options: dict[str, str]):
         super().__init__(options)
-        self.rows, self.rate = whole(options, "rows", 0), float(option(options, "rowsPerSecond", "0"))
-        self.keys = ZipfKeys(whole(options, "keys", 1_000_000, least=1), float(option(options, "exponent", "1")),
-                             whole(options, "seed", 0), option(options, "scattered", "false").lower() == "true")
+        self.rows, self.rate = whole(options, "rows",
+                                     0), float(option(options, "rowsPerSecond", "0"))
+        self.keys = ZipfKeys(whole(options, "keys", 1_000_000, least=1),
+                             float(option(options, "exponent", "1")),
+                             whole(options, "seed", 0),
+                             option(options, "scattered", "false").lower() == "true")
         if not self.rows and not self.rate and not self.most:
-            raise ConfigError("rows", "must be given for a Zipf stream without rowsPerSecond or rowsPerBatch", 0,
+            raise ConfigError("rows", "must be given for a Zipf stream without rowsPerSecond or "
+                                      "rowsPerBatch", 0,
                               "Bound the stream in all, per second, or per micro-batch.")
         self._clock: tuple[float, int] | None = None
 
@@ -55,12 +61,14 @@ class ZipfReader(RangeReader):
         newest = self.rows or start + (self.most or 2**40)
         if self.rate:
             self._clock = self._clock or (time.monotonic(), start)
-            newest = min(newest, self._clock[1] + int(self.rate * (time.monotonic() - self._clock[0])))
+            newest = min(newest,
+                         self._clock[1] + int(self.rate * (time.monotonic() - self._clock[0])))
         return newest
 
     def prepareForTriggerAvailableNow(self) -> None:
         if not self.rows:
-            raise ConfigError("rows", "must be given for a Zipf stream with trigger availableNow", 0, "Say how many.")
+            raise ConfigError("rows", "must be given for a Zipf stream with trigger availableNow",
+                              0, "Say how many.")
         self.target = self.rows
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,8 @@
 """Tuples of a micro-batch that one task decodes for all tasks of its machine.
 
-A task decodes a piece of the micro-batch, splits it by partition, and writes the other partitions' tuples as Arrow messages into
-an unnamed temporary file, whose descriptor it sends to the tasks that ask. A task decodes for itself what no other task has.
+A task decodes a piece of the micro-batch, splits it by partition, and writes the other partitions'
+tuples as Arrow messages into an unnamed temporary file, whose descriptor it sends to the tasks that
+ask. A task decodes for itself what no other task has.
 """
 
 from __future__ import annotations
@@ -20,25 +21,34 @@ from contextlib import closing, suppress
 import pyarrow as pa
 
 from semistream.scratch import task_directory
-from semistream.streaming.workers.sockets import close, connect, connections, listen, receive_exactly
+from semistream.streaming.workers.sockets import (
+    close,
+    connect,
+    connections,
+    listen,
+    receive_exactly,
+)
 
 log = logging.getLogger(__name__)
-ASK, SIZE = struct.Struct("<II"), struct.Struct("<I")  # the partition that asks, pieces it knows of; bytes of the answer's JSON
+# the partition that asks, pieces it knows of; bytes of the answer's JSON
+ASK, SIZE = struct.Struct("<II"), struct.Struct("<I")
 Spans = list[tuple[int, int]]  # (start, bytes) of each of a piece's Arrow messages in the file
 
 
 class Exchange:
     """One task's end of the exchange. A piece has the same number in all tasks.
 
-    key: identifies the micro-batch and its partitions; opening one for another key closes those before. found: the pieces that
-    other tasks have published so far, by number.
+    key: identifies the micro-batch and its partitions; opening one for another key closes those
+    before. found: the pieces that other tasks have published so far, by number.
     """
 
-    _open: list[Exchange] = []  # of this process: a task may have ended long before another one asks
+    # of this process: a task may have ended long before another one asks
+    _open: list[Exchange] = []
 
     def __init__(self, key: object, partition: int, count: int, schema: pa.Schema):
         self.key, self.partition, self.schema = key, partition, schema
-        self._published: list[list[tuple[int, Spans]]] = [[] for _ in range(count)]  # (piece, its spans), for each partition
+        # (piece, its spans), for each partition
+        self._published: list[list[tuple[int, Spans]]] = [[] for _ in range(count)]
         self._next: list[Spans] = [[] for _ in range(count)]  # of the piece that is being decoded
         self.found: dict[int, tuple[mmap.mmap, Spans]] = {}
         self._known = [0] * count  # how many pieces each other task has published
@@ -75,7 +85,8 @@ class Exchange:
     def poll(self) -> None:
         """Ask all other tasks what they have published since."""
         for other, known in enumerate(self._known):
-            if other != self.partition and (answer := ask((self.key, other), self.partition, known)):
+            if other != self.partition and (answer := ask((self.key, other), self.partition,
+                                                          known)):
                 file, pieces = answer
                 self.found |= {piece: (file, spans) for piece, spans in pieces}
                 self._known[other] += len(pieces)
@@ -109,7 +120,8 @@ class Exchange:
                 log.warning("decoded tuples were not sent to another task: %s", e)
 
 
-def ask(key: object, partition: int, known: int) -> tuple[mmap.mmap, list[tuple[int, Spans]]] | None:
+def ask(key: object, partition: int, known: int) -> tuple[mmap.mmap,
+                                                          list[tuple[int, Spans]]] | None:
     """What the task that listens for ``key`` has published for a partition; None if nothing.
 
     known: how many pieces the caller knows, which are left out.

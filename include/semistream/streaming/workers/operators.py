@@ -1,7 +1,9 @@
-"""Join operators kept in a Python worker from one micro-batch to the next, and passed to another worker that needs them.
+"""Join operators kept in a Python worker from one micro-batch to the next, and passed to another
+worker that needs them.
 
-The operator's arrays are memory files. Their file descriptors are sent over a Unix socket, and the rest of the operator is
-pickled, so that its arrays are neither copied nor held twice. A worker that gets no operator restores the saved state.
+The operator's arrays are memory files. Their file descriptors are sent over a Unix socket, and the
+rest of the operator is pickled, so that its arrays are neither copied nor held twice. A worker that
+gets no operator restores the saved state.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ import numpy as np
 
 from semistream.joins import SemiStreamJoin
 from semistream.joins.arena import Region
-from semistream.streaming.workers.sockets import close, connect, connections, listen, receive_exactly
+from semistream.streaming.workers.sockets import (
+    close,
+    connect,
+    connections,
+    listen,
+    receive_exactly,
+)
 
 log = logging.getLogger(__name__)
 Key = tuple[str, int, str]  # checkpoint, partition, state file: the state that the operator is in
@@ -30,10 +38,12 @@ MOST_FILES = 65_536
 
 
 class OperatorCache:
-    """The operator that this process ran last, for the next micro-batch here or in another worker of the machine.
+    """The operator that this process ran last, for the next micro-batch here or in another worker
+    of the machine.
 
-    One only, as each may take M/P bytes. While another operator runs here, the cached one waits for the worker that is given its
-    partition: the machine holds as many operators as there are partitions, whichever workers run them.
+    One only, as each may take M/P bytes. While another operator runs here, the cached one waits for
+    the worker that is given its partition: the machine holds as many operators as there are
+    partitions, whichever workers run them.
     """
 
     def __init__(self) -> None:
@@ -49,7 +59,8 @@ class OperatorCache:
             self._listen(key)
 
     def take(self, key: Key) -> SemiStreamJoin | None:
-        """Take the operator out of the cache of this worker, or of another one; None if no worker has it."""
+        """Take the operator out of the cache of this worker, or of another one; None if no worker
+        has it."""
         with self._lock:
             if self._held and self._held[0] == key:
                 join = self._held[1]
@@ -92,7 +103,8 @@ class OperatorCache:
 
 
 def _free(join: SemiStreamJoin) -> None:
-    """Free its memory now: its parts refer to it, so that it would stay until the next garbage collection."""
+    """Free its memory now: its parts refer to it, so that it would stay until the next garbage
+    collection."""
     join.master.close()
     vars(join).clear()
 
@@ -145,7 +157,8 @@ class _Pickler(pickle.Pickler):
         if number == len(self.regions):
             self.regions.append(region)
         start = np.frombuffer(region, np.uint8).ctypes.data
-        return number, len(region), value.dtype.str, value.shape, value.strides, value.ctypes.data - start
+        return number, len(
+            region), value.dtype.str, value.shape, value.strides, value.ctypes.data - start
 
 
 class _Unpickler(pickle.Unpickler):

@@ -76,5 +76,8 @@ def _address(key: object) -> str:
 
 
 def _is_own_user(other: socket.socket) -> bool:
-    """Whether the process at the other end is of this user; another one's answers are not to be trusted."""
-    return struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] == os.getuid()
+    """Whether the process at the other end is of this user; another one's answers are not to be
+    trusted."""
+    return struct.unpack("3i",
+                         other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
+                                          12))[1] == os.getuid()
