@@ -265,15 +265,13 @@ def find_intervals(codes, low, high, pid, out):
     codes: int64[n], read; low, high: int64[m], disjoint closed intervals, ascending, read; pid: int32[m], read.
     """
     for i in range(len(codes)):
-        a, b = 0, len(low)
-        while a < b:
-            m = (a + b) // 2
-            if low[m] <= codes[i]:
-                a = m + 1
-            else:
-                b = m
-        if a and codes[i] <= high[a - 1]:
-            out[i] = pid[a - 1]
+        k, n = 0, len(low)
+        while n > 1:  # without a branch to mispredict
+            half = n // 2
+            k = k + half if low[k + half] <= codes[i] else k
+            n -= half
+        if n and low[k] <= codes[i] <= high[k]:
+            out[i] = pid[k]
 
 
 @njit(cache=True)

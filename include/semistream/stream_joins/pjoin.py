@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import NotEnoughMemory
+from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
 from semistream.stream_joins.base import AGAINST_PUNCTUATION, Propagated, StreamJoinOutput, StreamStreamJoin
@@ -77,12 +77,12 @@ class PJoin(StreamStreamJoin):
     # Arrival of punctuations
 
     def _punctuate(self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
-        constants, others, watermark = parse(self.spec, side, punctuations)
-        yield from self._make_room(self.punctuations[side].growth(constants, len(others)))
+        constants, others, times = parse(self.spec, side, punctuations)
+        watermark = self._advanced(side, times)
+        yield from self._make_room(lambda: self.punctuations[side].growth(constants, len(others)))
         news = self.punctuations[side].add(constants, others)
-        if watermark is not None and watermark > self.watermarks[side]:
-            self.watermarks[side] = watermark
-            news += 1
+        news += watermark > self.watermarks[side]
+        self.watermarks[side] = watermark
         self._account_punctuations()
         self.stats.sides[side].punctuations += news
         self._news += news
@@ -97,13 +97,28 @@ class PJoin(StreamStreamJoin):
             yield from self._raise(Event.PROPAGATE_COUNT_REACH)
         yield from self._check_time()
 
-    def _make_room(self, size: int) -> Iterator[StreamJoinOutput]:
-        """Raises NotEnoughMemory where punctuations come to take more than their part of M."""
-        least = PUNCTUATION_SHARE * (self.state.punctuation_bytes + size)
-        if least > self.spec.memory:
-            raise NotEnoughMemory(least, self.spec.memory, "the punctuations that wait for their counterparts",
+    def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
+        """The watermark behind these ranges of time. Raises ConfigError for one that leaves a gap."""
+        mark = self.watermarks[side]
+        for low, high in sorted(times):
+            if low > mark + 1:
+                raise ConfigError("punctuation", "must be a range of times that goes on from the one before", [low, high],
+                                  "Leave its start open: all older times are closed.")
+            mark = max(mark, high)
+        return mark
+
+    def _make_room(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
+        """Raises NotEnoughMemory where punctuations come to take more than their part of M, whatever is propagated."""
+        def least() -> int:
+            return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
+
+        if least() > self.spec.memory:
+            for component in (self.state_purge, self.leftover_join, self.index_build, self.propagation):
+                yield from component()
+        if least() > self.spec.memory:
+            raise NotEnoughMemory(least(), self.spec.memory, "the punctuations that wait for their counterparts",
                                   "Give more memory, or let the other stream have punctuations of the same values.")
-        while self.state.free < size:
+        while self.state.free < size():
             if not self.state.compact(self.spec.memory):
                 yield from self.state_relocation()
 

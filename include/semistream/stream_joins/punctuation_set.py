@@ -191,7 +191,7 @@ class PunctuationSet:
         then."""
         new: list[Punctuation] = []
         for p in others:
-            if p in new:
+            if any(self._equal(p, q) for q in new):
                 continue
             if any(p.overlaps(q) for q in new):
                 raise self._overlap(p.plain(self.spec.key_columns(self.side)))
@@ -235,17 +235,26 @@ class PunctuationSet:
             if table.holds(low, high):
                 return True
             pids = set(table.pid[met].tolist())
-            equal = len(pids) == 1 and CLOSED not in pids and self.forms.get(pids.pop()) == p
+            other = self.forms.get(pids.pop()) if len(pids) == 1 else None
+            equal = other is not None and self._equal(p, other)
             if not equal:
                 raise self._overlap(p.plain(self.spec.key_columns(self.side)))
         if self.hashed and p.matches(self.hashed.keys.values).any():
             raise self._overlap(p.plain(self.spec.key_columns(self.side)))
         for box, pid in self.boxes:
-            if box == p or (pid == CLOSED and box.contains(p)):
+            if self._equal(p, box) or (pid == CLOSED and box.contains(p)):
                 equal = True
             elif box.overlaps(p):
                 raise self._overlap(p.plain(self.spec.key_columns(self.side)))
         return equal
+
+    def _equal(self, p: Punctuation, q: Punctuation) -> bool:
+        """Whether the same keys match both."""
+        def alike(i: int, a: Pattern, b: Pattern) -> bool:
+            kind = self.kinds[i]
+            return a == b or (i in self.intervals and np.array_equal(code_intervals(a, kind), code_intervals(b, kind)))
+
+        return all(alike(i, a, b) for i, (a, b) in enumerate(zip(p.patterns, q.patterns, strict=True)))
 
     def _overlap(self, what: dict[str, Any]) -> ConfigError:
         return ConfigError("punctuation", f"must be disjoint from the others of the {SIDES[self.side]} stream, or equal to one",

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from semistream.errors import ConfigError
 from semistream.joins.stored_types import as_stored
 from semistream.keys import canonical, codes, is_exact
-from semistream.stream_joins.spec import SIDES, Band, StreamJoinSpec
+from semistream.stream_joins.spec import SIDES, StreamJoinSpec
 
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # codes
 Interval = tuple[Any, Any]
@@ -153,24 +153,25 @@ class Keys(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Punctuations of a side: constants of all join columns; others; and the end of a watermark's range, if there is one."""
+    """Punctuations of a side: constants of all join columns; others; and ranges over the time of ``within``, as (low, high)."""
 
     constants: Keys
     others: list[Punctuation]
-    watermark: int | None = None
+    times: list[tuple[int, int]]
 
 
 def parse(spec: StreamJoinSpec, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Parsed:
     """Raises ConfigError for a column that is no join column, and for what is no pattern."""
     if isinstance(punctuations, pa.RecordBatch):
-        return Parsed(_constants(spec, side, punctuations), [])
+        return Parsed(_constants(spec, side, punctuations), [], [])
     columns, schema = spec.key_columns(side), spec.schemas[side]
     found: list[Punctuation] = []
-    watermark: int | None = None
+    times: list[tuple[int, int]] = []
     for plain in punctuations:
         if spec.within and set(plain) == {spec.within.columns[side]}:
-            reached = _watermark(plain[spec.within.columns[side]], spec.within.columns[side], spec.within)
-            watermark = reached if watermark is None else max(watermark, reached)
+            column, kind = spec.within.columns[side], spec.within.kind
+            low, high = code_intervals(Pattern.of(plain[column], column, kind), kind)
+            times += zip(low.tolist(), high.tolist(), strict=True)
             continue
         if unknown := set(plain) - set(columns):
             raise ConfigError("punctuation", f"must name join columns of the {SIDES[side]} stream: {', '.join(columns)}",
@@ -187,15 +188,7 @@ def parse(spec: StreamJoinSpec, side: int, punctuations: pa.RecordBatch | Iterab
     constant = [p for p in found if all(x.is_constant for x in p.patterns)]
     arrays = [pa.array([p.patterns[i].intervals[0][0] for p in constant], k) for i, k in enumerate(spec.keys.types)]
     others = [p for p in found if not p.is_empty and not all(x.is_constant for x in p.patterns)]
-    return Parsed(Keys(codes(arrays, spec.keys.types)[0], arrays), others, watermark)
-
-
-def _watermark(plain: Any, column: str, within: Band) -> int:
-    pattern = Pattern.of(plain, column, within.kind)
-    if len(pattern.intervals) != 1 or pattern.intervals[0][0] is not None:
-        raise ConfigError("punctuation", "must be a range with an open start where it is over time", {column: plain},
-                          f"Write {{{column!r}: {{'range': [None, time]}}}}.")
-    return int(code_intervals(pattern, within.kind)[1][0])
+    return Parsed(Keys(codes(arrays, spec.keys.types)[0], arrays), others, times)
 
 
 def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
