@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import yaml
 from sqlalchemy import text
@@ -73,12 +74,24 @@ class Pair:
 
     def put(self, side: str, table: pa.Table) -> None:
         """A file, complete when it appears, and newer than those before."""
-        beside, target = self.places.home / "next.parquet", self.places.home / side
+        beside = self.places.home / "next.parquet"
         pq.write_table(table, beside)
+        self._appear(side, beside)
+
+    def put_csv(self, side: str, table: pa.Table, more: str = "") -> None:
+        """The same as CSV, with more lines."""
+        beside = self.places.home / "next.csv"
+        csv.write_csv(table, beside)
+        with open(beside, "a") as file:
+            file.write(more)
+        self._appear(side, beside)
+
+    def _appear(self, side: str, beside: Path) -> None:
+        target = self.places.home / side
         last = max((f.stat().st_mtime_ns for f in target.iterdir()), default=0)
         if beside.stat().st_mtime_ns < last + 2_000_000:
             os.utime(beside, ns=(last + 2_000_000,) * 2)
-        beside.rename(target / f"part-{self.files:05d}.parquet")
+        beside.rename(target / f"part-{self.files:05d}{beside.suffix}")
         self.files += 1
 
     def settings(self, **values: Any) -> StreamStreamSettings:
@@ -161,7 +174,7 @@ class Pair:
 
     def check_ledger(self, ended: bool = True) -> None:
         entries = self.query("SELECT batch, drain, waiting_before, rows_read, matched, unmatched, "
-                             "waiting, sides FROM load_batches ORDER BY batch, drain, partition")
+                             "waiting, sides FROM load_batches ORDER BY load_id")
         read = Counter()
         for *_, before, rows, matched, unmatched, waiting, told in entries:
             assert before + rows == matched + unmatched + waiting

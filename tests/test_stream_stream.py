@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from loads import same
+from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
 from semistream.quality import verify
+from semistream.workloads import ZipfKeys
 from stream_pairs import Pair
 
 
@@ -100,3 +103,64 @@ def assert_proven(pair, tmp_path):
     names = {check.name for check in result.results}
     assert {"side_arithmetic", "left_none_missing", "right_sample_pairs", "no_pair_twice",
             "right_source_rows", "left_source_files"} <= names
+
+
+def test_sources_may_differ_and_unparsable_tuples_are_kept_with_their_side(spark, tmp_path):
+    """Spark brings the tuples where the tasks cannot read them themselves."""
+    pair = sqlite(tmp_path, "left")
+    pair.change(right={"format": "csv", "columns": "line BIGINT, order_no STRING, amount DOUBLE"},
+                left={"unique": True})
+    for first in (0, 200):
+        pair.put("left", pair.tuples("left", 200, np.arange(first, first + 200)))
+        pair.put_csv("right", pair.tuples("right", 300), "oops,o1,2.5\n")
+    pair.run(spark, end=True)
+    broken = pair.query("SELECT side, tuple FROM unmatched WHERE reason = 'unparsable'")
+    assert len(broken) == 2 and all(
+        side == "right" and "oops,o1,2.5" in text for side, text in broken)
+    pair.execute("DELETE FROM unmatched WHERE reason = 'unparsable'")
+    joined, unmatched = pair.expected()
+    same(pair.facts(), joined)
+    same(pair.unmatched(), unmatched)
+
+
+def test_generated_streams_with_the_same_columns(spark, tmp_path):
+    pair = sqlite(tmp_path)
+    zipf = {"format": "zipf", "path": None, "id": ["id"]}
+    sides = {side: zipf | {"options": {"rows": "600", "keys": "150", "seed": str(seed)}}
+             for seed, side in enumerate(("left", "right"))}
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | sides | {"on": {"key": "key"}})
+    pair.run(spark, max_rows=250)
+    keys = [np.bincount(ZipfKeys(150, 1.0, seed).draw(0, 600), minlength=151) for seed in (0, 1)]
+    wanted = int((keys[0] * keys[1]).sum())
+    rows = pair.query("SELECT count(*), count(DISTINCT id * 1000 + right_id), "
+                      "sum(\"key\" - right_key) FROM fact_orders")
+    assert rows == [(wanted, wanted, 0)]
+    result = prove(pair, tmp_path)
+    assert result.success, result
+
+
+@pytest.mark.parametrize("job, settings, match", [
+    ({"on": {"order_no": "nope"}}, {}, "nope"),
+    ({"left": {"watermark": {"column": "customer"}}}, {}, "left.watermark"),
+    ({"left": {"unique": True}}, {"algorithm": "xjoin"}, "pjoin"),
+    ({}, {"algorithm": "meshjoin"}, "algorithm"), ({}, {"parameters": {"nope": 1}}, "parameters"),
+    ({"within": {"left": "id", "right": "nope", "distance": 1}}, {}, "within.right")])
+def test_what_cannot_work_is_refused_before_there_is_a_session(tmp_path, job, settings, match):
+    pair = sqlite(tmp_path)
+    pair.add(10, 10)
+    pair.change(**{side: job.pop(side) for side in ("left", "right") if side in job})
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | job)
+    with pytest.raises(ConfigError, match=match):
+        pair.run(None, **settings)
+
+
+def test_a_load_goes_on_with_the_settings_that_it_began_with(spark, tmp_path):
+    pair = sqlite(tmp_path)
+    pair.add(100, 100)
+    pair.run(spark)
+    pair.add(100, 100)
+    for changed in ({"partitions": 3}, {"algorithm": "xjoin"}):
+        with pytest.raises(ConfigError, match="must stay what the load began with"):
+            pair.run(spark, **changed)
+    pair.run(spark, memory="800KB", end=True)
+    pair.check()

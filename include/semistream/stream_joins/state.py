@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +31,11 @@ INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
 
 
+@lru_cache(maxsize=1)
+def _scratch(_process: int) -> Path:
+    return scratch_directory()
+
+
 class Leftover(NamedTuple):
     """Pairs that a disk join found, by rows of two blocks: of the left stream, then of the right one."""
 
@@ -47,7 +55,6 @@ class State:
         self._heads, self._following = mapped(2 * self.block_rows, np.int32), mapped(self.block_rows, np.int32)
         self.directory = Directory(spec.memory // Directory.POSITION)
         self.memory = [TupleLog(s, self.directory, side, spec.memory) for side, s in enumerate(spec.schemas)]
-        self._scratch: Path | None = None
         self.disk = [DiskPortion(Path(), s, BUCKETS, self.block_rows) for s in spec.schemas]
         self.done = np.zeros(BUCKETS, np.int64)  # per bucket: all that arrived before has been joined
         self.relocations = self.relocated = self.disk_joins = 0
@@ -144,12 +151,16 @@ class State:
         log.remove(slots)
 
     def _on_disk(self, side: int) -> DiskPortion:
-        if self._scratch is None:
-            self._scratch = scratch_directory()
         disk = self.disk[side]
         if disk.directory == Path():
-            disk.directory = Path(tempfile.mkdtemp(dir=self._scratch))
+            disk.directory = Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
         return disk
+
+    def remove(self) -> None:
+        """Delete what is on disk; the state cannot be used any more."""
+        for disk in self.disk:
+            if disk.directory != Path():
+                shutil.rmtree(disk.directory, ignore_errors=True)
 
     # Disk join
 

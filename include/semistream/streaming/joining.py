@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -38,9 +38,11 @@ class Finished(NamedTuple):
 
 
 class Joining(Protocol):
-    """An operator in a task."""
+    """An operator in a task. portable: whether another process can go on with it; what it has on
+    disk is its process's alone."""
 
     output_schema: pa.Schema
+    portable: ClassVar[bool]
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Take in tuples of a side."""
@@ -70,6 +72,8 @@ class Joining(Protocol):
 
 class WithMaster:
     """A stream, joined with R."""
+
+    portable: ClassVar[bool] = True
 
     def __init__(self, join: SemiStreamJoin):
         self.join, self.output_schema = join, join.output_schema
@@ -116,6 +120,8 @@ class OfTwoStreams:
 
     promises: of each side, what turns its tuples into punctuations.
     """
+
+    portable: ClassVar[bool] = False
 
     def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...] = ([], [])):
         self.join, self.output_schema, self.promises = join, join.output_schema, promises
@@ -192,6 +198,7 @@ class OfTwoStreams:
         self.join.restore(state)
 
     def close(self) -> None:
+        self.join.state.remove()
         vars(self.join).clear()
 
 

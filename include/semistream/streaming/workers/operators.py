@@ -56,7 +56,8 @@ class OperatorCache:
         self.clear()
         with self._lock:
             self._held = key, join
-            self._listen(key)
+            if join.portable:
+                self._listen(key)
 
     def take(self, key: Key) -> Joining | None:
         """Take the operator out of the cache of this worker, or of another one; None if no worker
