@@ -23,7 +23,7 @@ PARAMS = form(
      "Stop policy": ("trigger", "stop_after", "end"),
      "Source": ("max_files", "max_rows", "min_age"),
      "Failure": ("retry",)},
-    job={"default": "orders", "examples": list(StreamStreamJob.shipped), "minLength": 1},
+    job={"default": "tpch_orders", "examples": list(StreamStreamJob.shipped), "minLength": 1},
     algorithm={"enum": ["pjoin", "xjoin"]},
     parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}'},
     memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",

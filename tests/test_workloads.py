@@ -65,7 +65,7 @@ def test_the_shipped_masters_are_provisioned_and_published(data, places, name):
 
 def test_the_shipped_job_of_two_streams(places):
     """The orders come in the order of their dates, each once; the lines of one come together."""
-    job = load_stream_stream_job("orders", places)
+    job = load_stream_stream_job("tpch_orders", places)
     prepare(job, places)
     orders, lines = (pq.read_table(stream.path) for stream in job.streams)
     assert (orders.num_rows, lines.num_rows) == (150_000, 600_572)
@@ -79,7 +79,7 @@ def test_the_shipped_job_of_two_streams(places):
     keys = lines["l_orderkey"].to_numpy()
     assert np.count_nonzero(np.diff(keys)) + 1 == len(np.unique(keys))
     with pytest.raises(ConfigError, match="stream_stream_join"):
-        load_job("orders", places)
+        load_job("tpch_orders", places)
     with pytest.raises(ConfigError, match="semi_stream_join"):
         load_stream_stream_job("tpch", places)
 
@@ -112,7 +112,7 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
         path.write_text(wrong)
         with pytest.raises(ConfigError, match=message):
             load_job(path, places)
-    with pytest.raises(ConfigError, match="tpch, nycflights13, orders or the path"):
+    with pytest.raises(ConfigError, match="tpch, nycflights13, tpch_orders or the path"):
         load_job("nope", places)
 
 

@@ -107,7 +107,7 @@ def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
 
     Made beside and renamed into place: what is there is complete.
     """
-    makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "orders": _make_orders}
+    makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "tpch_orders": _make_orders}
     if job.name not in makers or (places.data / job.name / COMPLETE).exists():
         return
     target, making = places.data / job.name, places.data / f".{job.name}.making"
@@ -138,11 +138,11 @@ def _make_orders(directory: Path, progress: Progress) -> None:
     for table, side, what in (("orders", "left", "orders"), ("lineitem", "right", "order lines")):
         tpch_table(table, TPCH_SCALE, directory / side)
         made = directory / side / f"{table}.parquet"
-        rows = pq.read_table(made)
+        rows = plain_strings(pq.read_table(made))
         made.unlink()
         if side == "left":
             rows = rows.sort_by("o_orderdate")
-        _write_stream(plain_strings(rows), directory / side, progress, what)
+        _write_stream(rows, directory / side, progress, what)
 
 
 def tpch_table(table: str, scale: float, directory: Path) -> None:
