@@ -98,7 +98,8 @@ class Staging:
         return count
 
     def index(self, table: sa.Table, *columns: str) -> None:
-        Index(f"ix_{table.name}_{columns[0]}"[:64],
+        # a name of its own in the whole of an SQLite database
+        Index(f"ix_{table.name}_{len(table.indexes)}"[:64],
               *(table.c[c] for c in columns)).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:

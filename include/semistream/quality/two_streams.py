@@ -117,7 +117,8 @@ def _side(staging: Staging, scope: Scope, job: StreamStreamJob, side: int,
     columns = {name: _indexable(fact.c[of].type) for name, of in (ids | keys).items()}
     sources = stage_sources(staging, spec, commits, columns, len(ids), side)
     files = stage_source_files(staging, scope, spec, SIDES[side])
-    if sources is not None and sources.ids is not None:
+    covered = list(ids)[:len(keys)] == list(keys)  # by the index on the ids
+    if sources is not None and sources.ids is not None and not covered:
         staging.index(sources.ids, *keys)
     return Side(SIDES[side], ids, keys, sources, files)
 

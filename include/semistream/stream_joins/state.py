@@ -236,8 +236,10 @@ class State:
 
     # Snapshots
 
-    def tables(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, pa.Table], dict[str, Any], dict[str, Path]]:
+        """What ``JoinState`` has of it: tables, values, and the files of runs on disk, which never change but for their marks."""
         tables: dict[str, pa.Table] = {}
+        linked: dict[str, Path] = {}
         runs_told: list[list[Any]] = []
         for side, log in enumerate(self.memory):
             slots = log.slots()
@@ -247,19 +249,17 @@ class State:
             disk = self.disk[side]
             for bucket, runs in enumerate(disk.runs):
                 for run in runs:
-                    name = f"{SIDES[side]} {len(runs_told)}"
-                    tables[name] = run.table()
-                    runs_told.append([name, side, bucket, run.dts])
+                    tables[run.path.name] = run.marks_table()
+                    linked[run.path.name] = run.path
+                    runs_told.append([run.path.name, side, bucket, run.dts])
         return tables, {"clock": self.clock, "done": self.done.tolist(), "disk": runs_told,
-                        "history": [disk.history for disk in self.disk]}
+                        "history": [disk.history for disk in self.disk]}, linked
 
-    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any], linked: dict[str, Path]) -> None:
         """What was in memory and does not fit there now, as M is smaller, goes to disk."""
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
         for name, side, bucket, dts in values["disk"]:
-            disk = self._on_disk(side)
-            batches = [b for whole in tables[name].to_batches() for b in _pieces(whole, self.block_rows)]
-            disk.write(bucket, ((_Saved(b, dts), np.arange(b.num_rows)) for b in batches), dts)
+            self._on_disk(side).take_up(bucket, linked[name], tables[name], dts)
         for disk, history in zip(self.disk, values["history"], strict=True):
             disk.history = [[(a, b) for a, b in one] for one in history]
         for side in (0, 1):
