@@ -1,6 +1,10 @@
 """The app of two streams, in Spark."""
 
+import json
+from collections import Counter
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from loads import same
@@ -69,6 +73,39 @@ def test_promises_let_tuples_go(spark, tmp_path):
     assert summary["sides"] == {"left": len(newest), "right": 0}
     pair.run(spark, end=True)
     pair.check()
+
+
+def test_rows_of_the_source_are_punctuations(spark, tmp_path):
+    """Of a key, by a mark; of several keys, or all that come, by patterns. They are no tuples, and
+    only of a single key is told that it is final."""
+    pair = sqlite(tmp_path, "left")
+    pair.change(left={"punctuation": "note"}, right={"punctuation": "complete"})
+
+    def put(side, keys, column, kind, marks):
+        """Tuples, and rows that are punctuations: (order_no, mark)."""
+        table = pair.tuples(side, len(keys), np.array(keys))
+        table = table.append_column(column, pa.nulls(table.num_rows, kind))
+        rows = [{"order_no": key, column: mark} for key, mark in marks]
+        pair.put(side, pa.concat_tables([table, pa.Table.from_pylist(rows, table.schema)]))
+
+    closed = json.dumps({"order_no": {"in": [f"o{k}" for k in range(10, 50)]}})
+    notes = [(None, json.dumps({"order_no": f"o{k}"})) for k in range(10)]
+    put("left", list(range(60)), "note", pa.string(), [*notes, (None, closed)])
+    put("right", [*range(30), *range(30)], "complete", pa.bool_(),
+        [(f"o{k}", True) for k in range(40)])
+    assert pair.run(spark)["sides"] == {"left": 20, "right": 0}
+    told = pair.query("SELECT side, pattern FROM propagated")
+    assert Counter(side for side, _ in told) == {"left": 10, "right": 40}
+    assert ("left", '{"order_no": "o7"}') in told and len(set(told)) == 50
+    result = prove(pair, tmp_path)
+    assert result.success, result
+    put("left", [50, 7], "note", pa.string(), [])
+    put("right", [], "complete", pa.bool_(), [(f"o{k}", True) for k in range(40, 60)])
+    assert pair.run(spark)["sides"] == {"left": 0, "right": 0}
+    reasons = pair.query("SELECT reason, count(*) FROM unmatched GROUP BY reason")
+    assert dict(reasons) == {"no_partner": 31, "against_punctuation": 1}
+    result = prove(pair, tmp_path)
+    assert result.success, result
 
 
 def test_a_load_is_proven(spark, pair, tmp_path):

@@ -363,6 +363,11 @@ class StreamSpec(Settings):
         """Raises ConfigError as ``secrets`` does."""
         return self.options | self.secrets()
 
+    @property
+    def mark(self) -> str | None:
+        """The column that tells rows that are no tuples."""
+        return None
+
     def shown(self) -> Self:
         """Without options that may hold a secret."""
         options = {k: v for k, v in self.options.items()
@@ -389,11 +394,19 @@ class SideSpec(StreamSpec):
                                                "micro-batch brings others and none of them")
     watermark: WatermarkSpec | None = Field(None, description="No tuple is older than the newest "
                                                               "before it by more than a delay")
+    punctuation: str | None = Field(None, description="Column that tells rows that are no tuples: "
+                                                      "true: no later tuple has this row's join "
+                                                      "columns, of which null means any; or a text, "
+                                                      "the patterns as JSON by join column")
+
+    @property
+    def mark(self) -> str | None:
+        return self.punctuation
 
     @property
     def promises(self) -> dict[str, Any]:
         """Those that are given, as JSON has them."""
-        return self.model_dump(include={"unique", "clustered", "watermark"}, exclude_defaults=True)
+        return self.model_dump(include={"unique", "clustered", "watermark", "punctuation"}, exclude_defaults=True)
 
 
 class WithinSpec(Settings):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Text, select
 
@@ -109,6 +110,8 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         return Part(
             label, lambda ids: (piece for f in files
                                 for piece in _readable_file(f, kind, stream, options, ids)))
+    if stream.mark is not None:
+        raise CannotRecount("rows that are punctuations are not told apart in this source")
     # imports Spark, which files do without
     from semistream.streaming.sources.registry import find_source
 
@@ -172,11 +175,16 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none.
     ids: of Parquet files any columns; text files give the stream's id."""
+    if stream.mark is not None and kind != "parquet":
+        raise CannotRecount(f"rows that are punctuations are not told apart in {kind} files")
     if kind == "parquet":
         parquet = open_parquet(file)
         if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
             raise CannotRecount(f"{file} has no column {lacking[0]}")
-        for batch in parquet.iter_batches(ROWS, columns=list(ids)):
+        marks = [] if stream.mark is None else [stream.mark]
+        for batch in parquet.iter_batches(ROWS, columns=[*ids, *marks]):
+            if marks:
+                batch = batch.filter(_is_tuple(batch.column(marks[0]))).select(list(ids))
             yield len(batch), batch
     elif kind == "csv":
         yield from _pieces(_csv_rows(file, stream, options), stream.id)
@@ -184,6 +192,12 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
         yield from _pieces(_json_rows(file, stream), stream.id)
     else:
         raise CannotRecount(f"no way is known to read {kind} again")
+
+
+def _is_tuple(marks: pa.Array) -> pa.Array:
+    """Whether a row is a tuple and no punctuation; see ``stream_joins.sources.PunctuationRows``."""
+    marked = marks if pa.types.is_boolean(marks.type) else pc.not_equal(marks, "")
+    return pc.invert(pc.fill_null(marked, False))
 
 
 def _pieces(rows: Iterator[tuple[Any, ...] | None],

@@ -43,15 +43,26 @@ class StreamStreamPlan:
         return cls(**{**values, "on": tuple((a, b) for a, b in values["on"]),
                       "promises": tuple(values["promises"])})
 
+    def mark(self, side: int) -> str | None:
+        """The column that tells rows that are punctuations; it is no column of the tuples."""
+        return self.promises[side].get("punctuation")
+
+    def tuples(self, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, ...]:
+        """Of the streams' rows, those that are tuples."""
+        return tuple(pa.schema([f for f in stream if f.name != self.mark(side)])
+                     for side, stream in enumerate(streams))
+
     def open(self, streams: tuple[pa.Schema, ...]) -> StreamStreamJoin:
         """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of
         the M of all partitions."""
         from semistream.stream_joins import open_stream_join
 
+        streams = self.tuples(streams)
         parameters = {name: _number(value) for name, value in self.parameters.items()}
         if self.algorithm == "xjoin" and any(self.promises):
             raise ConfigError("algorithm", "must be pjoin where a stream makes promises", "xjoin",
-                              "Choose pjoin, or leave unique, clustered and watermark out.")
+                              "Choose pjoin, or leave these out: "
+                              "unique, clustered, watermark, punctuation.")
         try:
             return open_stream_join(self.algorithm, memory=self.memory, left=streams[0],
                                     right=streams[1], on=list(self.on), join_type=self.join_type,

@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -169,10 +168,8 @@ class Load:
 
     def _open(self, plan: AnyPlan) -> None:
         """Check the plan against streams, master and sink, and take it up. Raises ConfigError."""
-        joined = list(self.planner.open(plan, self.schemas))
-        n, sink = len(self.schemas[0]), self.commits.sink
-        stream, added = pa.schema(joined[:n]), pa.schema(joined[n:])
-        ids = self.job.fact_ids([f.name for f in joined])
+        stream, added = self.planner.open(plan, self.schemas)
+        sink, ids = self.commits.sink, self.job.fact_ids([*stream.names, *added.names])
         self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids),
                                      self.settings.retry)
 

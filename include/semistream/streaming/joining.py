@@ -38,10 +38,12 @@ class Finished(NamedTuple):
 
 
 class Joining(Protocol):
-    """An operator in a task. portable: whether another process can go on with it; what it has on
-    disk is its process's alone."""
+    """An operator in a task. first: how many of its output columns are the (left) stream's;
+    portable: whether another process can go on with it; what it has on disk is its process's
+    alone."""
 
     output_schema: pa.Schema
+    first: int
     portable: ClassVar[bool]
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
@@ -77,6 +79,7 @@ class WithMaster:
 
     def __init__(self, join: SemiStreamJoin):
         self.join, self.output_schema = join, join.output_schema
+        self.first = len(join.spec.stream)
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return (Finished(*output) for output in self.join.process(tuples))
@@ -118,13 +121,15 @@ class OfTwoStreams:
     """Two streams, joined with each other. A tuple waits as long as it is held, also where it has
     had a partner.
 
-    promises: of each side, what turns its tuples into punctuations.
+    promises: of each side, what turns its tuples into punctuations. alone: whether this is the only
+    partition; else a range that it propagates says nothing of the others' keys, and is not told.
     """
 
     portable: ClassVar[bool] = False
 
-    def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...] = ([], [])):
+    def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...], alone: bool):
         self.join, self.output_schema, self.promises = join, join.output_schema, promises
+        self.first, self.alone = len(join.spec.schemas[0]), alone
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return self._finished(self._process(side, tuples, self.promises[side]))
@@ -153,13 +158,12 @@ class OfTwoStreams:
     def drain(self) -> Iterator[Finished]:
         return self._finished(self.join.drain())
 
-    @staticmethod
-    def _finished(outputs: Iterator[StreamJoinOutput]) -> Iterator[Finished]:
+    def _finished(self, outputs: Iterator[StreamJoinOutput]) -> Iterator[Finished]:
         for joined, side, unmatched, propagated in outputs:
             if joined is not None or unmatched is not None:
                 yield Finished(joined, unmatched, side)
             if propagated is not None:
-                yield Finished(None, None, propagated.side, _texts(propagated))
+                yield Finished(None, None, propagated.side, _texts(propagated, self.alone))
 
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
@@ -202,9 +206,10 @@ class OfTwoStreams:
         vars(self.join).clear()
 
 
-def _texts(propagated: Propagated) -> list[str]:
+def _texts(propagated: Propagated, patterns: bool) -> list[str]:
     constants = propagated.constants.to_pylist() if propagated.constants is not None else []
-    return [json.dumps(pattern, default=str) for pattern in [*constants, *propagated.patterns]]
+    others = propagated.patterns if patterns else []
+    return [json.dumps(pattern, default=str) for pattern in [*constants, *others]]
 
 
 def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:

@@ -39,7 +39,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a query. schema: of its tuples; raw: whether some may be unparsable; log: Spark's
+    """A stream of a query. schema: of its rows; raw: whether some may be unparsable; log: Spark's
     notes of its source."""
 
     spec: StreamSpec
@@ -85,7 +85,7 @@ class MicroBatch:
         for stream, files in zip(self.streams, self.files, strict=True):
             check_files(stream.spec, files, stream.schema.names)
         own = bool(self.paths) and all(
-            stream.spec.format == "parquet" and (not files or can_read(files, stream.schema,
+            stream.spec.format == "parquet" and stream.spec.mark is None and (not files or can_read(files, stream.schema,
                                                                        partitions))
             for stream, files in zip(self.streams, self.files, strict=True))
         return {"source": self.offsets, "sources": rested, "own": own}

@@ -118,8 +118,9 @@ class Planner:
             return None
         return wanted
 
-    def open(self, plan: Any, streams: tuple[pa.Schema, ...]) -> pa.Schema:
-        """Take up a plan, and hold its master version; gives the schema of the joined rows.
+    def open(self, plan: Any, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
+        """Take up a plan, and hold its master version; gives the joined rows' columns of the stream,
+        and the others.
 
         Raises ConfigError where the plan does not fit stream and master.
         """
@@ -129,4 +130,9 @@ class Planner:
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)
         self.plan = plan
-        return joined
+        return split(joined, len(streams[0]))
+
+
+def split(joined: pa.Schema, first: int) -> tuple[pa.Schema, pa.Schema]:
+    """The first columns, and the others."""
+    return pa.schema(list(joined)[:first]), pa.schema(list(joined)[first:])

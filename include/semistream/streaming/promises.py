@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from semistream.config import SIDES
 from semistream.errors import ConfigError
+from semistream.partitioning import Placement
 from semistream.sizing.stream_stream_plan import StreamStreamPlan, distance
 from semistream.stream_joins.sources import (
+    PunctuationRows,
     Punctuations,
     PunctuationSource,
     Step,
@@ -65,6 +67,41 @@ class Behind:
         return held
 
 
+class Rows(Behind):
+    """Rows of the source that are punctuations. Those that concern several keys come to every
+    partition; of a single key only its own partition may say that it is complete."""
+
+    def __init__(self, mark: str, on: list[str], placement: Placement, partition: int):
+        super().__init__(PunctuationRows(mark, on))
+        self.on, self.placement, self.partition = on, placement, partition
+
+    def behind(self) -> list[Punctuations]:
+        return [own for said in super().behind() for own in self._own(said)]
+
+    def _own(self, said: Punctuations) -> Iterator[Punctuations]:
+        if isinstance(said, pa.RecordBatch):
+            yield said
+            return
+        constant = [p for p in said if set(p) == set(self.on)
+                    and not any(isinstance(v, dict) for v in p.values())]
+        yield [p for p in said if p not in constant]
+        if constant:
+            columns = [_typed([p[name] for p in constant], self.placement.stream.field(name).type)
+                       for name in self.on]
+            keys = pa.RecordBatch.from_arrays(columns, self.on)
+            yield keys.filter(pa.array(self.placement.partitions(keys) == self.partition))
+
+
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Of JSON, where dates and decimals are texts. Raises ConfigError."""
+    try:
+        texts = pa.array(values)
+        return texts.cast(kind) if pa.types.is_string(texts.type) else pa.array(values, kind)
+    except pa.ArrowException as e:
+        raise ConfigError("punctuation", f"must have values of type {kind}", values[:5],
+                          str(e)) from None
+
+
 class ClusteredBatches:
     """Tuples of a key come together: a key of the micro-batch before that this one has not is
     complete, if this one has any. The state has the keys of the latest micro-batch."""
@@ -102,11 +139,18 @@ def _message(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...]) -> list[Promise]:
-    """Those that a side makes. Raises ConfigError for a watermark over a column that tells the join
-    nothing."""
+def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...],
+                partition: int) -> list[Promise]:
+    """Those that a side makes, in a partition. Raises ConfigError for a watermark over a column that
+    tells the join nothing."""
     given, on = plan.promises[side], [pair[side] for pair in plan.on]
     out: list[Promise] = []
+    if (mark := plan.mark(side)) is not None:
+        if mark not in streams[side].names or mark in on:
+            raise ConfigError(f"{SIDES[side]}.punctuation", "must name a column of the stream that "
+                                                            "is no join column", mark,
+                              f"It has: {', '.join(streams[side].names)}.")
+        out.append(Rows(mark, on, plan.placement(side, streams), partition))
     if given.get("unique"):
         out.append(AtOnce(UniqueKey(on)))
     if given.get("clustered"):

@@ -33,10 +33,12 @@ class Spool:
     """
 
     def __init__(self, joined: pa.Schema, streams: tuple[pa.Schema, ...],
-                 ids: tuple[tuple[str, ...], ...], data: DataFile | None = None):
-        """joined: schema of the joined rows; streams: of each stream's tuples; ids: names of its id
-        columns."""
+                 ids: tuple[tuple[str, ...], ...], data: DataFile | None = None,
+                 first: int | None = None):
+        """joined: schema of the joined rows, of which the first ones are the (left) stream's;
+        streams: of each stream's rows; ids: names of its id columns."""
         self.output_schema, self.streams, self.ids, self.data = joined, streams, ids, data
+        self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
         self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
         # unparsable tuples that are not written yet, by side
@@ -58,11 +60,11 @@ class Spool:
     @property
     def stream_schema(self) -> pa.Schema:
         """The (left) stream's columns in the types that the join gives them out in."""
-        return pa.schema(list(self.output_schema)[:len(self.streams[0])])
+        return pa.schema(list(self.output_schema)[:self._first])
 
     @property
     def added_schema(self) -> pa.Schema:
-        return pa.schema(list(self.output_schema)[len(self.streams[0]):])
+        return pa.schema(list(self.output_schema)[self._first:])
 
     def write(self, joined: pa.RecordBatch | None, unmatched: pa.RecordBatch | None,
               side: int = 0, propagated: list[str] | None = None) -> None:

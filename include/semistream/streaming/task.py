@@ -103,9 +103,9 @@ class Work:
         before = join.count()
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
         with Spool(join.output_schema, self.streams, self.ids,
-                   self.sink.data_file(join.output_schema, load)) as spool:
-            refused = self._run(join, self._tuples(partition, batches), spool)
-            entry = self._entry(partition, join.entry(before, refused))
+                   self.sink.data_file(join.output_schema, load), join.first) as spool:
+            refused, changed = self._run(join, self._tuples(partition, batches), spool)
+            entry = self._entry(partition, join.entry(before, refused), changed)
             name = entry["state_file"]
             state, former = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
             if name != former:
@@ -142,10 +142,12 @@ class Work:
             join.restore(Path(self.checkpoint) / "state" / before)
         return join
 
-    def _run(self, join: Joining, batches: Iterator[Sided], spool: Spool) -> Refused:
-        """Feed the operator; gives the tuples that it was not given."""
+    def _run(self, join: Joining, batches: Iterator[Sided], spool: Spool) -> tuple[Refused, bool]:
+        """Feed the operator; gives the tuples that it was not given, and whether its state may have
+        changed."""
         refused, read = Refused(), False
         for side, batch in batches:
+            read = read or bool(batch.num_rows)
             batch, rejected = split_unparsable(batch)
             if rejected is not None:
                 refused[side, UNPARSABLE] += rejected.num_rows
@@ -154,14 +156,13 @@ class Work:
             if rejected is not None:
                 refused[side, LONG_ID] += rejected.num_rows
                 spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows), side)
-            read = read or bool(batch.num_rows)
             for output in join.process(side, batch):
                 spool.write(*output)
         for output in join.drain() if self.drain else join.settle() if read else ():
             spool.write(*output)
-        return refused
+        return refused, read or bool(self.drain)
 
-    def _entry(self, partition: int, entry: dict[str, Any]) -> dict[str, Any]:
+    def _entry(self, partition: int, entry: dict[str, Any], changed: bool) -> dict[str, Any]:
         """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing
         is loaded."""
         finished = entry["matched"] + entry["unmatched"]
@@ -176,12 +177,12 @@ class Work:
             "algorithm": self.plan.algorithm, "reason": self.plan.reason or None,
             "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
             "memory_budget": self.plan.memory,
-            "state_file": self._state_file(partition, entry["rows_read"])}
+            "state_file": self._state_file(partition, changed)}
 
-    def _state_file(self, partition: int, rows_read: int) -> str:
-        """A new name; that of the state before where no tuple has come, and nothing has changed."""
+    def _state_file(self, partition: int, changed: bool) -> str:
+        """A new name; that of the state before where nothing has come, and nothing has changed."""
         before = self.states.get(partition)
-        if before and not rows_read and not self.drain:
+        if before and not changed:
             return before
         return f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"
 
@@ -198,8 +199,9 @@ def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) 
     if isinstance(plan, StreamStreamPlan):
         from semistream.streaming.promises import promises_of  # one stream does without
 
-        promises = tuple(promises_of(plan, side, streams) for side in range(len(streams)))
-        return OfTwoStreams(plan.open(streams), promises)
+        promises = tuple(promises_of(plan, side, streams, partition)
+                         for side in range(len(streams)))
+        return OfTwoStreams(plan.open(streams), promises, plan.partitions == 1)
     return WithMaster(plan.open(streams[0], partition))
 
 
