@@ -187,8 +187,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     experiments = command("experiments", _experiments,
                           "repeat the papers' experiments, and judge their claims")
     experiments.add_argument("names", nargs="*", metavar="NAME",
-                             help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, sketch: "
-                                  "all of it), or all")
+                             help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, pjoin, "
+                                  "sketch: all of it), or all")
     experiments.add_argument("--list", action="store_true", help="list them")
     _settings_arguments(experiments, ExperimentSettings, progress=False)
     algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
