@@ -34,16 +34,16 @@ class Settings:
     algorithms: tuple[str, ...] = ("sscj", "ssbj", "hybridjoin", "ssij")
     batch: int = 16_384
     seconds: float = 0.1
-    warm_up: float = 0.5
+    warm_up: float = 20.0  # at most
 
 
 SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), skews=(1.0,), drifts=(0, 50_000),
-                               algorithms=("ssbj", "sscj"), seconds=0.02, warm_up=0.1),
+                               algorithms=("ssbj", "sscj"), seconds=0.02, warm_up=5.0),
           "small": Settings(),
           "full": Settings(master=1_000_000, shares=(1.0, 10.0, 50.0), skews=(0.0, 0.5, 1.0, 1.5),
                            drifts=(0, 500_000),
                            algorithms=tuple(a for a in REGISTRY if a != OURS), batch=65_536,
-                           seconds=0.7, warm_up=3.0)}
+                           seconds=0.7, warm_up=120.0)}
 
 
 def run(bench: Bench, s: Settings) -> None:

@@ -61,6 +61,7 @@ class Result:
     memory_peak: int = 0  # of the arena, or what the peer itself counts against its limit
     rss_peak: int = 0  # of the process, or of the tree of them
     note: str = ""
+    settled: bool = True  # whether its rate was, when it was measured
 
 
 class Peer(Protocol):
@@ -162,7 +163,7 @@ def _summary(samples: list[Sample], result: Result, rates: dict[str, float], nam
         "rows": result.answer.rows, "checksum": f"{result.answer.checksum:016x}",
         "right": result.answer == result.expected,
         "memory_budget": result.memory_budget, "memory_peak": result.memory_peak,
-        "rss_peak": result.rss_peak, "extra": extra, "note": note}
+        "rss_peak": result.rss_peak, "settled": result.settled, "extra": extra, "note": note}
 
 
 # ---- a peer in a process of its own

@@ -33,15 +33,15 @@ class Settings:
     skew: float = 1.0
     batch: int = 65_536
     seconds: float = 0.15
-    warm_up: float = 1.0
+    warm_up: float = 20.0  # at most
     hash_join: bool = True  # beside them; its R must fit into this machine's memory
 
 
 SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"),
-                               batch=20_000, seconds=0.02, warm_up=0.1),
+                               batch=20_000, seconds=0.02, warm_up=5.0),
           "small": Settings(),
           "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
-                           seconds=3.0, warm_up=60.0)}
+                           seconds=3.0, warm_up=600.0)}
 
 
 def run(bench: Bench, s: Settings) -> None:

@@ -15,6 +15,10 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import data, harness  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
+from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
+
+from semistream.experiments.warm_up import CYCLES  # noqa: E402
+from semistream.joins import REGISTRY  # noqa: E402
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
@@ -64,6 +68,46 @@ def answer(*parts: pa.Table) -> data.Answer:
     for part in parts:
         out.add(part)
     return out
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return data.Files(tmp_path_factory.mktemp("benchmarks"))
+
+
+def peer(files, algorithm: str, share: float, master: int = 50_000, skew: float = 1.0):
+    stream, memory = data.Stream(master, skew), int(share * master * data.MASTER_BYTES)
+    return Operator(files, data.OPAQUE, algorithm, memory, stream, 4096, 0.02, 30.0)()
+
+
+def test_the_warm_up_ends_behind_the_cycle_in_which_ssbj_first_caches(files):
+    """As a small point of the grid; SSBJ's first tuples come into H_R behind its fourth R-cycle."""
+    ssbj = peer(files, "ssbj", 0.1)
+    assert ssbj.join.stats.r_cycles >= 3 * CYCLES and ssbj.join.cached > 0
+    sample = ssbj.measure()
+    assert sample.extra["% through the cache"] > 20 and ssbj.finish().settled == ssbj.settled
+
+
+@pytest.mark.parametrize("algorithm, share", [("meshjoin", 0.1), ("hybridjoin", 0.1),
+                                              ("sscj", 0.1), ("elevatorjoin", 0.1),
+                                              (HASH_JOIN, 0.1)])
+def test_the_warm_up_is_one_rule_for_all(files, algorithm, share):
+    join = peer(files, algorithm, share).join
+    if algorithm == HASH_JOIN:  # nothing waits: as many tuples as R has, twice
+        assert join.stats.rows_read >= 2 * 50_000
+    elif REGISTRY[algorithm].needs_index:
+        left = join.stats.matched - join.stats.cache_hits
+        assert left >= 2 * CYCLES * join.stats.waiting > 0
+    else:
+        assert join.stats.r_cycles >= 2 * CYCLES
+
+
+def test_a_warm_up_that_is_cut_short_is_told(files):
+    stream = data.Stream(50_000)
+    cut = Operator(files, data.OPAQUE, "ssbj", 600_000, stream, 4096, 0.02, 0.0)()
+    cut.measure()
+    result = cut.finish()
+    assert not result.settled and result.note == "not settled after 0 s"
 
 
 class Loser:

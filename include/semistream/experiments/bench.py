@@ -25,6 +25,7 @@ from semistream.experiments.measure import (
     measure_arrivals,
 )
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
+from semistream.experiments.warm_up import warm_up
 from semistream.joins import REGISTRY
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Pace, calibrate
@@ -193,7 +194,8 @@ class Bench:
             drive = Drive(join, data.stream(0), self._fed(data, prediction), self.clock, self.pace)
             arrivals = Arrivals(drive, point.rate) if point.rate else None
             adapts = parameters.get("form") == "rate"
-            drive.warm_up(prediction, arrivals.feed if arrivals and adapts else drive.feed)
+            settled = warm_up(join, arrivals.feed if arrivals and adapts else drive.feed,
+                              self.seconds)
             if arrivals and (adapts or not point.needed):
                 arrivals.settle(prediction)
                 measured = measure_arrivals(drive, arrivals, self.seconds)
@@ -202,7 +204,7 @@ class Bench:
             answer = check(drive, data.stream(ELSEWHERE), data.batch)
         finally:
             join.master.close()
-        return measured, {"answer_rows": answer.joined, "answer_unmatched": answer.unmatched,
+        return measured, {"settled": settled, "answer_rows": answer.joined, "answer_unmatched": answer.unmatched,
                           "answer": answer.checksum}
 
     def _fed(self, data: Data, prediction: Prediction) -> int:

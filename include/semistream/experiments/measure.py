@@ -23,9 +23,6 @@ from semistream.joins.output import JoinOutput
 BATCHES = 10  # means that an interval is taken over
 T_95 = 2.262  # of Student's distribution with 9 degrees of freedom
 CYCLES = 3  # R-cycles that a scanning join is measured over at least
-TURNOVERS = 4  # of H_S, between two looks at whether H_R still grows
-LOOKS = 20  # at most
-GROWTH = 1.02  # of H_R between two looks, that ends the warm-up
 LATE = 0.1  # of the arrivals, that may be left in the stream buffer
 
 
@@ -74,19 +71,6 @@ class Drive:
                 answer.add(step)
         self.paces.append(self.pace())
         return spent / float(np.median(self.paces[-5:]))
-
-    def warm_up(self, prediction: Prediction, feed: Callable[[], float]) -> None:
-        """Until H_S is full and has been renewed several times, and H_R no longer grows."""
-        stats = self.join.stats
-        step = TURNOVERS * max(prediction.h_s, 1) * max(prediction.w, 1) / max(prediction.w_s, 1)
-        cached, goal = -1, step
-        for _ in range(LOOKS):
-            while stats.rows_read < goal:
-                feed()
-            now = getattr(self.join, "cached", 0)
-            if now <= GROWTH * cached or now == 0:
-                return
-            cached, goal = now, goal + step
 
 
 def measure(drive: Drive, seconds: float) -> Measured:
