@@ -21,7 +21,7 @@ from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 BENCHMARKS = {"memory": "memory", "grid": "grid", "duckdb": "duckdb_join", "spark": "spark_join",
               "scale-out": "scale_out", "sinks": "sinks", "start": "start_up",
               "workers": "workers"}  # name: module
-RUNS = {"smallest": 1, "small": 3, "full": 5}
+RUNS = {"smallest": 2, "small": 3, "full": 5}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -36,7 +36,7 @@ class Settings:
 
 
 SCALES = {"smallest": Settings(master=50_000, share=30.0, batches=(20_000,), algorithms=("ssbj",),
-                               layouts=("sorted",), seconds=0.02, warm_up=5.0),
+                               layouts=("sorted",), seconds=0.02, warm_up=0.3),
           "small": Settings(), "full": Settings(master=20_000_000, forms=("columns", "opaque"),
                                                 seconds=5.0, warm_up=600.0)}
 
@@ -105,6 +105,7 @@ class DuckDBPeer:
         self.out: pa.RecordBatchStreamWriter | None = None
         while not self._works():
             self.limit = int(1.25 * self.limit)
+        self.measure()  # until it holds what memory_limit lets it
 
     def measure(self) -> Sample:
         spent, first, read = 0.0, self.fed, _read_bytes()

@@ -120,20 +120,20 @@ class OperatorPeer:
         self.settled = warm_up(self.join, self._feed, of.seconds, of.stream.drift, of.warm_up)
 
     def measure(self) -> Sample:
-        """Batches until the time is over and, where R is read at all, as much was read as R has (at
-        most five times as long)."""
+        """Batches until the time is over, some tuples are finished and, where R is read at all, as
+        much was read as R has (at most five times as long)."""
         stats, before = self.join.stats, replace(self.join.stats)
         finished = self._finished
         start, cpu = self.seconds, self.cpu
         while True:
             self._feed()
             spent, read = self.seconds - start, stats.disk_tuples_read - before.disk_tuples_read
-            if spent >= self.of.seconds and (not read or read >= self.of.stream.master
-                                             or spent >= 5 * self.of.seconds):
+            done = self._finished - finished
+            if done and spent >= self.of.seconds and (
+                    not read or read >= self.of.stream.master or spent >= 5 * self.of.seconds):
                 hits = stats.cache_hits - before.cache_hits
-                return Sample(self._finished - finished, spent,
-                              stats.bytes_read - before.bytes_read, self.cpu - cpu,
-                              {"% through the cache": 100 * hits / max(self._finished - finished, 1)})
+                return Sample(done, spent, stats.bytes_read - before.bytes_read, self.cpu - cpu,
+                              {"% through the cache": 100 * hits / done})
 
     def finish(self) -> Result:
         self._pass_on(self.join.drain())

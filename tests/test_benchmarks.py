@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,14 @@ from benchmarks import data, harness  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
 
+from semistream.experiments.verdicts import Verdict  # noqa: E402
 from semistream.experiments.warm_up import CYCLES  # noqa: E402
 from semistream.joins import REGISTRY  # noqa: E402
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "memory", "grid", "duckdb", "sinks", "--scale",
-               "smallest", "--runs", "1",
+               "smallest",
                "--set", "databases=delta", "--data", tmp_path / "data", "--output",
                tmp_path / "results"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -38,13 +40,14 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
             assert row["baseline"] == baseline and row["commit"] and row[
                 "command"] and row["versions"]["pyarrow"]
             assert row["ratio"] == 1 or row["peer"] != baseline
+            assert row["runs"] == 2 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
             assert row["memory_peak"] <= row["memory_budget"]
         table = (tmp_path / "results" / f"{name}-smallest.txt").read_text()
         assert all(row["peer"] in table and row["checksum"] in table for row in rows)
     curve = (tmp_path / "results" / "memory-smallest.svg").read_text()
     assert curve.startswith("<svg") and ">SSBJ<" in curve and ">SSCJ<" in curve
     grid = (tmp_path / "results" / "grid-smallest.svg").read_text()
-    assert "no drift" in grid and "other keys after 50,000 tuples" in grid and grid.count("SSBJ<") + grid.count("SSCJ<") == 4
+    assert "no drift" in grid and "other keys after 50,000 tuples" in grid and grid.count("SSBJ<") + grid.count("SSCJ<") == 2
 
 
 def test_checksum_is_that_of_the_join_in_any_order_and_form():
@@ -110,17 +113,20 @@ def test_a_warm_up_that_is_cut_short_is_told(files):
     assert not result.settled and result.note == "not settled after 0 s"
 
 
-class Loser:
-    """A peer that loses a row."""
+class Fixed:
+    """A peer that gives so many rows, and notes in a file that it ran."""
 
-    def __init__(self, rows: int = 2):
-        self.rows = rows
+    def __init__(self, rows: int = 3, log: Path | None = None, name: str = "", seconds: float = 0.5):
+        self.rows, self.log, self.name, self.seconds = rows, log, name, seconds
 
     def __call__(self):
         return self
 
     def measure(self):
-        return harness.Sample(3, 0.5)
+        if self.log:
+            with open(self.log, "a") as file:
+                file.write(f"{self.name} {os.getpid()}\n")
+        return harness.Sample(3, self.seconds)
 
     def finish(self):
         return harness.Result(data.Answer(self.rows, 7), data.Answer(3, 7))
@@ -129,13 +135,36 @@ class Loser:
 def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
     with pytest.raises(harness.WrongAnswer, match="rows=2"):
-        bench.compare("x", "case", {"good": Loser(3), "bad": Loser()}, "good")
+        bench.compare("x", "case", {"good": Fixed(), "bad": Fixed(2)}, "good")
     assert [(r["peer"], r["right"], r["ratio"])
             for r in bench.rows] == [("good", True, 1), ("bad", False, 1)]
     assert "WRONG" in (tmp_path / "x-smallest.txt").read_text()
 
 
-class Starved(Loser):
+def test_every_run_is_a_process_of_its_own_and_the_order_is_random(tmp_path):
+    names, log = ["a", "b", "c", "d"], tmp_path / "log"
+    bench = harness.Bench("smallest", 4, data.Files(tmp_path), tmp_path)
+    bench.compare("x", "case", {n: Fixed(3, log, n) for n in names}, "a")
+    ran = [line.split() for line in log.read_text().splitlines()]
+    assert len({pid for _, pid in ran}) == len(ran) == 16
+    orders = [tuple(name for name, _ in ran[i:i + 4]) for i in range(0, 16, 4)]
+    assert all(sorted(o) == names for o in orders) and len(set(orders)) > 1
+    assert all(r["verdict"] == Verdict.NOT_DECIDED for r in bench.rows)
+
+
+def test_ratios_are_of_the_same_repetition_with_an_interval():
+    runs = [(harness.Sample(100, s), Fixed().finish()) for s in (1.0, 2.0, 4.0)]
+    row = harness.summary(runs, [50.0, 25.0, 12.5], "other")
+    assert row["ratio"] == row["ratio_low"] == row["ratio_high"] == pytest.approx(2)
+    assert row["verdict"] == "faster" and row["rate_interval"] > row["rate"] / 2
+    row = harness.summary(runs, [100.0, 100.0, 12.5], "other")
+    assert row["ratio_low"] < 1 < row["ratio_high"] and row["verdict"] == "not decided"
+    row = harness.summary(runs[:1], [50.0], "other")
+    assert row["ratio_low"] is row["rate_interval"] is None and row["verdict"] == "not decided"
+    json.loads(json.dumps(row), parse_constant=pytest.fail)
+
+
+class Starved(Fixed):
     """A peer whose memory does not do."""
 
     def measure(self):
@@ -144,7 +173,7 @@ class Starved(Loser):
 
 def test_a_peer_that_cannot_go_on_is_a_row_and_the_others_go_on(tmp_path):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
-    bench.compare("x", "case", {"starved": Starved(3), "good": Loser(3)}, "good")
+    bench.compare("x", "case", {"starved": Starved(), "good": Fixed()}, "good")
     assert [(r["peer"], r.get("ratio"), r.get("note")) for r in bench.rows] == [
         ("starved", None, "cannot run: no memory"), ("good", 1, "")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,22 @@ from semistream.experiments.answer import Answer
 from semistream.experiments.bench import Bench
 from semistream.experiments.data import ELSEWHERE, open_data
 from semistream.experiments.explain import TERMS, explain, limits, sentence, without
+from semistream.experiments.findings import judge
 from semistream.experiments.measure import Arrivals, Drive, measure_arrivals
-from semistream.experiments.model import MEASURED, TITLES, Claim, Number, Point, having, ratio
+from semistream.experiments.model import (
+    FAILED,
+    MEASURED,
+    TITLES,
+    Claim,
+    Number,
+    Point,
+    having,
+    ratio,
+)
+from semistream.experiments.repetitions import combined, shuffled
 from semistream.experiments.run import chosen, run, told, wrong_answers
 from semistream.experiments.settings import ExperimentSettings
+from semistream.experiments.verdicts import Verdict, half_width, ratio_of
 from semistream.joins import REGISTRY
 from semistream.joins.output import JoinOutput
 from semistream.sizing import open_join
@@ -235,19 +248,74 @@ def test_a_term_that_is_free_costs_nothing():
 
 
 @pytest.mark.parametrize("value, interval, verdict", [
-    (7, 0, "reproduced"), (5.3, 0, "reproduced"), (5.0, 0.3, "within the interval"),
-    (12, 0, "more than claimed"),
-    (2, 0.1, "same direction, less"), (1.05, 0.1, "not reproduced"), (0.8, 0, "not reproduced"),
-    (float("nan"), 0, "not measured")])
+    (7, 0, Verdict.REPRODUCED), (7, 1.7, Verdict.REPRODUCED), (5.3, 0.3, Verdict.NOT_DECIDED),
+    (5.0, 0.3, Verdict.NOT_DECIDED), (12, 1, Verdict.MORE), (9, 1, Verdict.NOT_DECIDED),
+    (2, 0.1, Verdict.LESS), (1.05, 0.1, Verdict.NOT_DECIDED), (0.8, 0.1, Verdict.NOT_REPRODUCED),
+    (7, math.inf, Verdict.NOT_DECIDED), (float("nan"), 0, Verdict.NOT_MEASURED)])
 def test_verdicts_on_seven_times(value, interval, verdict):
     claim = Claim("7 times", lambda rows: None, "7", 5.25, 8.75, worse=1.0)
-    assert claim.verdict(
-        Number(value, interval)) == verdict and claim.verdict(None) == "not measured"
+    assert claim.verdict(Number(value, interval)) is verdict
+    assert claim.verdict(None) is Verdict.NOT_MEASURED
+
+
+@pytest.mark.parametrize("value, interval, verdict", [
+    (0.05, 0.04, Verdict.MET), (0.05, 0.06, Verdict.NOT_DECIDED), (0.3, 0.1, Verdict.NOT_MET),
+    (0.12, 0.04, Verdict.NOT_DECIDED)])
+def test_verdicts_on_an_aim(value, interval, verdict):
+    assert Claim("error", lambda rows: None, "", 0, 0.1, aim=True).verdict(
+        Number(value, interval)) is verdict
+
+
+def test_intervals_are_those_of_students_distribution():
+    assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3 ** 0.5, rel=1e-3)
+    assert half_width([1.0]) == math.inf and half_width([2.0, 2.0]) == 0
+    faster = ratio_of([20, 22, 24], [10, 11, 12])
+    assert faster == pytest.approx((2, 2, 2)) and faster.verdict is Verdict.FASTER
+    assert ratio_of([10, 11], [20, 22]).verdict is Verdict.SLOWER
+    either = ratio_of([20, 11], [10, 11])
+    assert either.low < 1 < either.value < either.high and either.verdict is Verdict.NOT_DECIDED
+    assert ratio_of([20], [10]).verdict is Verdict.NOT_DECIDED
+
+
+def test_intervals_cover_95_of_100_means():
+    random = np.random.default_rng(0)
+    held = [abs(np.mean(x)) <= half_width(list(x)) for x in random.normal(size=(4000, 3))]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_claim_is_judged_over_repetitions():
+    """SSJ twice as fast as MESHJOIN in the mean; decided only where the repetitions agree."""
+    claim = Claim("faster", ratio("ssj", "meshjoin"), "more", 1.0, worse=1.0)
+    experiment = replace(EXPERIMENTS["ssj-memory"], claims=(claim,))
+
+    def judged(*rates: float) -> Verdict:
+        runs = [r | {"point": r["algorithm"], "repetition": i} for i, mu in enumerate(rates)
+                for r in point_rows(("ssj", 1, mu), ("meshjoin", 1, 10))]
+        [finding] = judge(experiment, None, [], runs)
+        assert finding.number.value == pytest.approx(np.mean(rates) / 10)
+        return finding.verdict
+
+    assert judged(20, 21, 19) is Verdict.REPRODUCED
+    assert judged(20, 38, 2) is Verdict.NOT_DECIDED and judged(20) is Verdict.NOT_DECIDED
+    assert judged(5, 5.1, 5.2) is Verdict.NOT_REPRODUCED
+
+
+def test_repetitions_are_combined():
+    one = {"point": "p", "repetition": 0, "state": MEASURED, "mu": 10.0, "h_r": 4, "settled": True,
+           "series": "SSJ", "master_tuples": 7}
+    two = one | {"repetition": 1, "mu": 12.0, "h_r": 5, "settled": False}
+    [row] = combined([one, two])
+    assert row["mu"] == 11 and row["mu_interval"] == pytest.approx(12.706 * 2 ** 0.5 / 2 ** 0.5, 1e-3)
+    assert row["h_r"] == 4.5 and row["master_tuples"] == 7 and row["settled"] is False
+    assert row["repetitions"] == 2 and combined([one])[0]["mu_interval"] is None
+    assert combined([one, two | {"state": FAILED, "error": "x"}])[0]["error"] == "x"
+    orders = {tuple(shuffled("x", i, range(9))) for i in range(4)}
+    assert len(orders) == 4 and all(sorted(o) == list(range(9)) for o in orders)
+    assert shuffled("x", 0, range(9)) == shuffled("x", 0, range(9))
 
 
 def point_rows(*rates: tuple[str, float, float]) -> list[dict]:
-    return [{"algorithm": a, "memory_percent": m, "mu": mu, "mu_interval": mu / 10,
-             "mu_model": 2 * mu, "state": MEASURED,
+    return [{"algorithm": a, "memory_percent": m, "mu": mu, "mu_model": 2 * mu, "state": MEASURED,
              "master_tuples": 1, "skew": 1.0, "data": "zipf", "rate": 0.0} for a, m, mu in rates]
 
 
@@ -255,8 +323,7 @@ def test_ratios_compare_the_same_settings():
     made = point_rows(("ssj", 1, 20), ("meshjoin", 1, 10), ("ssj", 10, 80), ("meshjoin", 10, 10),
                       ("ssj", 5, 1000))
     number = ratio("ssj", "meshjoin", memory_percent=10)(made)
-    assert number.value == number.predicted == pytest.approx(
-        8) and number.interval == pytest.approx(8 * 0.1 * 2 ** 0.5)
+    assert number.value == number.predicted == pytest.approx(8)
     assert ratio("ssj", "meshjoin")(made).value == pytest.approx(4)
     assert ratio("ssj", "meshjoin", every=True)(made).value == pytest.approx(2)
     assert ratio("ssj", "sscj")(made) is None and len(having(made, memory_percent=1)) == 2
@@ -281,7 +348,7 @@ def test_every_experiment_is_laid_out(experiment, places, costs):
 def semistream(places, monkeypatch, costs, *arguments: str) -> int:
     monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
     return main(["experiments", *arguments, "--costs", str(costs), "--data",
-                 str(places.home / "data"), "--seconds", "0.01"])
+                 str(places.home / "data"), "--seconds", "0.01", "--repetitions", "2"])
 
 
 GRID = ("--master", str(R_T), "--memory", "0.1,30", "--skew", "1", "--algorithms", "meshjoin,sscj")
@@ -292,12 +359,14 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
                       str(tmp_path)) == 0
     out, err = capsys.readouterr()
     assert "median error of c_loop" in out and "report.html" in out
-    assert "[4/4]" in err and err.count("failed: 'memory'") == 2
+    assert "[8/8]" in err and err.count("failed: 'memory'") == 4
     results = json.loads((tmp_path / "cost-models" / "results.json").read_text())
     about = results["about"]
     assert about["machine"]["cores"] and about["command"].startswith(
         "semistream experiments cost-models") and about["commit"]
     good = [r for r in results["rows"] if r["state"] == MEASURED]
+    assert len(results["runs"]) == 8 and all(r["mu_interval"] > 0 and r["repetitions"] == 2
+                                             for r in good)
     assert len(results["rows"]) == 4 and len(
         {r["answer"] for r in good}) == 1 and results["wrong_answers"] == []
     with open(tmp_path / "cost-models" / "results.csv") as f:
@@ -315,7 +384,7 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
 
 def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
     settings = ExperimentSettings.load(
-        {"costs": costs, "data": places.home / "data", "output": tmp_path, "seconds": 0.01,
+        {"costs": costs, "data": places.home / "data", "output": tmp_path, "seconds": 0.01, "repetitions": 1,
          "algorithms": "meshjoin,ssbj", "master": str(R_T), "memory": "30", "skew": "1"})
     experiment, lines = EXPERIMENTS["cost-models"], []
 

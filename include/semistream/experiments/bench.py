@@ -89,8 +89,9 @@ class Bench:
                 self.tell(f"measuring this machine's costs with {data} tuples (kept in {path})")
                 d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places,
                               self.directory)
-                calibrate(d.sample, d.relation, d.on, clock=self.clock_name,
-                          pace=self.pace).save(path)  # type: ignore[arg-type]
+                found = calibrate(d.sample, d.relation, d.on, pace=self.pace,
+                                  clock=self.clock_name)  # type: ignore[arg-type]
+                found.save(path)
             self._costs[kind] = Costs.load(path)
         return self._costs[kind]
 
@@ -227,5 +228,4 @@ class Bench:
             if abs(row["mu"] / point.rate - 1) < NEAR:
                 break
             memory = memory * min(max(point.rate / row["mu"], 0.5), 2.0)
-        return row | {"needed": row["memory"] * point.rate / row["mu"], "needed_model": predicted,
-                      "needed_interval": row["memory"] * row["mu_interval"] / row["mu"]}
+        return row | {"needed": row["memory"] * point.rate / row["mu"], "needed_model": predicted}

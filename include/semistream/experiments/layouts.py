@@ -70,6 +70,4 @@ def lost(rows: Sequence[Row], size: str) -> Number | None:
     ours = next((r for r in line if r.get(f"at_{size}") == 1.0), None)
     if ours is None or len(line) < 2:
         return None
-    best = max(line, key=lambda r: r["mu"])
-    wide = sum(r["mu_interval"] / r["mu"] for r in (ours, best)) if best is not ours else 0.0
-    return Number(1 - ours["mu"] / best["mu"], wide)
+    return Number(1 - ours["mu"] / max(r["mu"] for r in line))

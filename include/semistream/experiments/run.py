@@ -8,9 +8,12 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from semistream.experiments import EXPERIMENTS, Experiment
 from semistream.experiments.bench import Bench
 from semistream.experiments.findings import Finding, claims, judge, key, wrong_answers
 from semistream.experiments.model import FAILED
+from semistream.experiments.repetitions import Run, combined, process, shuffled
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
@@ -68,33 +72,54 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     output.mkdir(parents=True, exist_ok=True)
     bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
     tell(f"{experiment.name}: {experiment.about}; scale {bench.scale:g}")
-    points = experiment.points(bench, names)
-    about = _about(experiment, settings, bench, command)
+    points = list(experiment.points(bench, names))
+    if not experiment.study:
+        for p in points:  # this machine's costs, before anything else uses it
+            bench.costs(p.data, p.tuples, p.skew)
+    repetitions = 1 if experiment.study else settings.repetitions
+    about = _about(experiment, settings, bench, command) | {"repetitions": repetitions}
     known = {} if settings.again else _known(output, about)
-    rows: list[dict[str, Any]] = []
     if known:
-        tell(f"{sum(key(p) in known for p in points)} of {len(points)} points are known from an "
-             f"earlier run (--again measures "
-             "them anew)")
+        tell(f"{len(known)} of {len(points) * repetitions} points are known from an earlier run "
+             f"(--again measures them anew)")
+    runs: list[dict[str, Any]] = []
     try:
-        for i, point in enumerate(points):
-            row = known.get(key(point))
-            if row is None:
-                row = bench.run(point,
-                                experiment.figures) | {"point": key(point), "measured_at": _now()}
-                tell(f"[{i + 1}/{len(points)}] {told(row, experiment)}")
-            rows.append(row)
-            _write(output, about, rows)
+        for repetition in range(repetitions):
+            with _runner(experiment, bench, settings, places) as measure:
+                for point in (points if experiment.study
+                              else shuffled(experiment.name, repetition, points)):
+                    row = known.get((key(point), repetition))
+                    if row is None:
+                        row = measure(point, experiment.figures) | {
+                            "point": key(point), "repetition": repetition, "measured_at": _now()}
+                        tell(f"[{len(runs) + 1}/{len(points) * repetitions}] "
+                             f"{told(row, experiment)}")
+                    runs.append(row)
+                    _write(output, about, runs)
     finally:
-        findings = judge(experiment, bench, points, rows)
-        if rows:
+        findings = judge(experiment, bench, points, runs)
+        if runs:
             from semistream.experiments.report import claims_text, write_report
 
-            values = _write(output, about, rows, findings)
+            values = _write(output, about, runs, findings)
             write_text(output / CLAIMS, claims_text(values))
-            write_report(output / REPORT, experiment, about, rows, findings)
-    return Outcome(about, output / REPORT, findings, wrong_answers(rows),
-                   sum(r["state"] != FAILED for r in rows))
+            write_report(output / REPORT, experiment, about, values["rows"], findings,
+                         values["wrong_answers"])
+    return Outcome(about, output / REPORT, findings, wrong_answers(runs),
+                   sum(r["state"] != FAILED for r in combined(runs)))
+
+
+def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
+            places: Places) -> AbstractContextManager[Run]:
+    """What runs the points of a repetition: a process of its own; of a study, whose repetitions are
+    within its points, this one."""
+    if experiment.study:
+        return nullcontext(bench.run)
+    return process(_open, experiment.name, settings, places)
+
+
+def _open(name: str, settings: ExperimentSettings, places: Places) -> Any:
+    return _bench(EXPERIMENTS[name], settings, places, partial(print, file=sys.stderr))
 
 
 def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
@@ -106,9 +131,10 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
         return experiment.study.told(row)
     sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k,
                       v in row["parameters"].items())
-    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} ± "
-            f"{row['mu_interval']:,.0f} tuples/s (model {row['mu_model']:,.0f})  "
-            f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s")
+    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} tuples/s "
+            f"(model {row['mu_model']:,.0f})  "
+            f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s"
+            + ("" if row["settled"] else "  not settled"))
 
 
 def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Any:
@@ -182,21 +208,23 @@ def machine() -> dict[str, Any]:
 SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "machine", "versions")
 
 
-def _known(output: Path, about: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The points that were measured with the same settings, machine and code."""
+def _known(output: Path, about: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    """What was measured with the same settings, machine and code, by point and repetition."""
     try:
         before = json.loads((output / RESULTS).read_text())
         same = all(before["about"][k] == about[k] for k in SAME)
     except (OSError, ValueError, KeyError):
         return {}
-    return {r["point"]: r for r in before["rows"] if r["state"] != FAILED} if same else {}
+    return {(r["point"], r["repetition"]): r for r in before["runs"]
+            if r["state"] != FAILED and r["repetition"] < about["repetitions"]} if same else {}
 
 
-def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]],
+def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],
            findings: Sequence[Finding] = ()) -> dict[str, Any]:
     """Gives what it writes as JSON."""
+    rows = combined(runs)
     values = {"about": about | {"finished": _now()}, "claims": claims(findings),
-              "wrong_answers": wrong_answers(rows), "rows": list(rows)}
+              "wrong_answers": wrong_answers(runs), "rows": rows, "runs": list(runs)}
     write_text(output / RESULTS, json.dumps(values, indent=1, default=str))
     columns = list(dict.fromkeys(k for r in rows for k in r))
     with open(output / TABLE, "w", newline="") as file:
