@@ -4,28 +4,25 @@ checked answers, rows with all that one needs to judge them."""
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import math
 import multiprocessing
 import os
-import platform
 import random
 import shlex
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import psutil
 
 from benchmarks.data import Answer, Files
 from semistream.errors import ConfigError
+from semistream.experiments.provenance import commit, machine, versions
 from semistream.experiments.verdicts import half_width, ratio_of
 
 ROOT = Path(__file__).parent.parent
@@ -88,7 +85,7 @@ class Bench:
     files: Files
     output: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
-    about: dict[str, Any] = field(default_factory=lambda: machine())
+    about: dict[str, Any] = field(default_factory=lambda: about())
 
     def say(self, text: str) -> None:
         print(f"# {text}", file=sys.stderr, flush=True)
@@ -280,29 +277,12 @@ def _parse(value: Any, text: str) -> Any:
     return type(value)(float(text)) if isinstance(value, int) else type(value)(text)
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on beside the code."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True,  # noqa: E731
-                                        check=False).stdout
-    cpu = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines()
-           if x.startswith("model name")]
-    return {
-        "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": cpu[0] if cpu else platform.processor(), "cores": len(os.sched_getaffinity(0)),
-        "memory": psutil.virtual_memory().total,
-        "commit": git("rev-parse", "--short", "HEAD")
-        .strip() + ("+changes" if git("status", "--porcelain", "include",
-                                      "spark_apps").strip() else ""),
-        "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-        "versions": {"python": platform.python_version(), **dict(_versions())}}
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in PACKAGES:
-        try:
-            yield name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+def about() -> dict[str, Any]:
+    """What the figures depend on beside their settings."""
+    here = machine()
+    return {"machine": here["system"], **{k: here[k] for k in ("processor", "cores", "memory")},
+            **commit(), "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
+            "versions": {"python": here["python"], **versions(PACKAGES)}}
 
 
 HEAD = (
@@ -326,7 +306,7 @@ def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
     """Rows for people."""
     lines = [f"{about['processor']}, {about['cores']} cores, {about['memory'] / 1e9:.0f} GB, "
              f"{about['machine']}",
-             f"commit {about['commit']}, "
+             f"commit {about['commit']}{' and changes' if about['dirty'] else ''}, "
              f"{', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
              f"means of {max((r.get('runs', 0) for r in rows), default=0)} repetitions, each peer in a "
              f"new process, in random order; ratio: to the rate of the case's baseline in the same "

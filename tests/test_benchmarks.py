@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import data, harness  # noqa: E402
+from benchmarks import data, docs, harness  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
 
@@ -37,6 +37,7 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
         assert len(rows) > 1
         for row in rows:
             assert row.get("right") and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
+            assert row["dirty"] in (True, False)
             assert row["baseline"] == baseline and row["commit"] and row[
                 "command"] and row["versions"]["pyarrow"]
             assert row["ratio"] == 1 or row["peer"] != baseline
@@ -187,3 +188,62 @@ def test_list_tells_every_benchmark_and_unknown_names_are_errors(capsys):
         with pytest.raises(SystemExit, match="2"):
             main(wrong)
         assert wrong[-1].split("=")[0] in capsys.readouterr().err
+
+
+def test_pages_have_the_figures_of_the_result_files_and_no_others():
+    """Also where an algorithm's own files change: then a page has to say so."""
+    for page in docs.PAGES:
+        text = page.read_text()
+        try:
+            assert docs.filled(text) == text, f"{page.name}: run python -m benchmarks docs"
+        except docs.NoHistory as e:
+            pytest.skip(f"what has changed since the results cannot be told: {e}")
+        assert docs.unmarked(text) == [], f"{page.name}: a figure outside of the result files"
+    assert "| ssbj |" in (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("text, found", [
+    ("It joins 2.95 million tuples/s.", ["2.95 million tuples/s"]),
+    ("4.5 times as fast", ["4.5 times as fast"]), ("takes 66 ns a key", ["66 ns a key"]),
+    ("```\n3 tuples/s\n```", []), ("R of 20 million tuples of 120 bytes", []),
+    ("<!-- results: x -->\n3 tuples/s\n<!-- end -->", [])])
+def test_figures_that_stand_by_themselves_are_found(text, found):
+    assert docs.unmarked(text) == found
+
+
+def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", "-C", tmp_path, *who, *words], check=True, text=True,
+                              capture_output=True).stdout.strip()
+
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+    docs.has_changed.cache_clear()
+    git("init", "-q")
+    (tmp_path / "a.py").write_text('def f(x):\n    """What."""\n    return x + 1\n')
+    git("add", "."), git("commit", "-qm", "first")
+    first = git("rev-parse", "HEAD")
+    (tmp_path / "a.py").write_text("def f(\n    x\n):\n    return x + 1  # more\n")
+    assert not docs.has_changed(first, "a.py") and not docs.has_changed(first, ".")
+    docs.has_changed.cache_clear()
+    (tmp_path / "a.py").write_text("def f(x):\n    return x + 2\n")
+    assert docs.has_changed(first, "a.py") and docs.has_changed(first, ".")
+    with pytest.raises(docs.NoHistory, match="1234567"):
+        docs.has_changed("1234567", "a.py")
+    docs.has_changed.cache_clear()
+
+
+def test_results_that_an_algorithm_has_left_behind_are_told(monkeypatch):
+    row = {"benchmark": "memory", "case": "M=1%", "peer": "ssbj", "rate": 1e6, "ratio": 2.0,
+           "ratio_low": 1.5, "ratio_high": 2.5, "verdict": "faster", "note": "", "settled": True,
+           "commit": "abc", "dirty": False, "command": "python -m benchmarks memory --scale full",
+           "processor": "P", "cores": 2}
+    monkeypatch.setattr(docs, "has_changed", lambda commit, path: False)
+    assert docs.about_rows([row]) == '`make bench SCALE=full ARGS="memory"` at commit abc, P, 2 cores.'
+    monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("joins/ssbj.py"))
+    assert "**To be measured again**: by today's ssbj, which changed since." in docs.about_rows([row])
+    assert "measured again" not in docs.about_rows([row | {"peer": "sscj"}])
+    assert "changed files" in docs.about_rows([row | {"dirty": True}])
+    assert docs._interval(row) == "1.5–2.5"
+    undecided = row | {"ratio_low": 0.5, "verdict": "not decided"}
+    assert docs._interval(undecided) == "0.5–2.5, not decided"

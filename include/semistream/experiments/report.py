@@ -72,7 +72,8 @@ def claims_text(values: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k,
                          v in {"python": m["python"], **about["versions"]}.items())
     screen.print(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, "
-                 f"{m['system']}\ncommit {about['commit']}, {versions}", soft_wrap=True)
+                 f"{m['system']}\ncommit {about['commit']}"
+                 f"{' and changes' if about['dirty'] else ''}, {versions}", soft_wrap=True)
     answers = "; ".join(values["wrong_answers"]) or about["answers"]
     screen.print(f"$ {about['command']}\nscale {about['scale']:g}; "
                  f"{about['repetitions']} repetitions; {about['page_cache']}; answers: {answers}\n",

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +22,11 @@ from semistream.experiments import EXPERIMENTS, Experiment
 from semistream.experiments.bench import Bench
 from semistream.experiments.findings import Finding, claims, judge, key, wrong_answers
 from semistream.experiments.model import FAILED
+from semistream.experiments.provenance import commit, machine, versions
 from semistream.experiments.repetitions import Run, combined, process, shuffled
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
-from semistream.tuning.calibration import processor
 
 RESULTS, TABLE, CLAIMS, REPORT = "results.json", "results.csv", "claims.txt", "report.html"
 Tell = Callable[[str], None]
@@ -61,6 +57,7 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     return list(found.values())
 
 
+PACKAGES = ("semistream", "numpy", "numba", "pyarrow")
 PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "sketch")
 
 
@@ -179,33 +176,20 @@ def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[st
 
 def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
            command: str) -> dict[str, Any]:
-    here = Path(__file__).parent
-    told = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True,
-                          text=True, check=False)
-    changed = subprocess.run(["git", "-C", here, "status", "--porcelain", "-uno"],
-                             capture_output=True, text=True, check=False)
     study = experiment.study
     return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure,
             "about": experiment.about,
             "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock,
             "pace": settings.pace,
             "command": command,
-            "commit": told.stdout.strip() + ("-changed" if changed.stdout.strip() else ""),
-            "machine": machine(),
-            "versions": {p: version(p) for p in ("semistream", "numpy", "numba", "pyarrow")},
+            **commit(), "machine": machine(), "versions": versions(PACKAGES),
             "date": _now(), "costs": bench.costs_used,
             "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
             "answers": study.answers if study else "of all joins equal, by checksum"}
 
 
-def machine() -> dict[str, Any]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"name": platform.node(), "processor": processor(), "cores": os.cpu_count(),
-            "memory": memory, "system": platform.platform(), "python": platform.python_version()}
-
-
 # that results may be taken up
-SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "machine", "versions")
+SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "dirty", "machine", "versions")
 
 
 def _known(output: Path, about: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
