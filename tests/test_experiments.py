@@ -22,8 +22,19 @@ from semistream.experiments import EXPERIMENTS
 from semistream.experiments.answer import Answer
 from semistream.experiments.bench import Bench
 from semistream.experiments.data import ELSEWHERE, open_data
-from semistream.experiments.explain import TERMS, explain, limits, sentence, without
+from semistream.experiments.explain import (
+    PAPERS,
+    TERMS,
+    Setting,
+    Share,
+    explain,
+    limits,
+    reason,
+    sentence,
+    without,
+)
 from semistream.experiments.findings import judge
+from semistream.experiments.layouts import deviation, everywhere, optimum
 from semistream.experiments.measure import Arrivals, Drive, measure_arrivals
 from semistream.experiments.model import (
     FAILED,
@@ -229,6 +240,22 @@ def test_the_parts_of_an_iteration_are_all_of_it(bench):
     assert "at most about" in limits(settings) and limits(explain(bench, points[::-1])) == ""
 
 
+def test_no_costs_give_more_than_the_bound(bench):
+    """As when one term after another is free, at the same sizes."""
+    points = [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
+    work, memory = bench.work(points[0]), bench.memory(points[0])
+    [*_, here] = explain(bench, points)
+    sizes = [bench.predict(p).sizes for p in points]
+    ratios = []
+    for term in TERMS:
+        costs = without(bench.costs("zipf"), term)
+        first, second = (MODELS[p.algorithm].predict(work, memory, costs, **size)
+                         for p, size in zip(points, sizes, strict=True))
+        ratios.append(first.mu / second.mu)
+    assert here.ratio <= here.bound[0] and max(ratios) <= here.bound[0] * 1.01
+    assert here.bound[1] in TERMS
+
+
 def test_what_is_left_of_waiting_for_the_disk_is_a_part_of_reading(bench, monkeypatch):
     known, points = bench.costs("zipf"), [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
     waiting = {p: replace(getattr(known, p), wait_partition=2e-4, left_partition=1e-4)
@@ -314,6 +341,37 @@ def test_repetitions_are_combined():
     assert shuffled("x", 0, range(9)) == shuffled("x", 0, range(9))
 
 
+@pytest.mark.parametrize("paper, bound, told", [
+    (5.0, 9.0, "agree with the paper"), (2.0, 4.0, "one of the two is wrong"),
+    (2.0, 6.0, "cannot be told"), (9.0, 9.0, "cannot be told")])
+def test_why_a_ratio_is_not_the_papers(paper, bound, told):
+    n = len(TERMS)  # of the first every term has the same share, of the second reading R another
+
+    def share(algorithm: str, mu: float, read: float) -> Share:
+        return Share(algorithm, mu, 0.0, {t: read if t == "read R" else (1 - read) / (n - 1)
+                                          for t in TERMS})
+
+    shares = share("ssj", paper, 1 / n), share("meshjoin", 1.0, bound / paper / n)
+    settings = [Setting(name, paper, shares, 0.5) for name in (PAPERS, "as measured here")]
+    claim = Claim("5 times", lambda rows: None, "5", 3.75, 6.25, worse=1.0)
+    assert settings[0].bound[0] == pytest.approx(bound)
+    assert told in reason(claim, settings) and f"{paper:.2f}" in reason(claim, settings)
+    assert reason(claim, settings[1:]) == reason(claim, []) == ""
+
+
+def test_a_surface_is_compared_at_every_position():
+    """The best measured size is the model's, and the model is far off elsewhere."""
+    made = [{**point_rows(("ssj", 1, mu))[0], "mu_model": model, "at_disk_tuples": d,
+             "at_cache_tuples": h} for d, h, mu, model in (
+        (0.5, 1.0, 80, 80), (1.0, 1.0, 100, 102), (2.0, 1.0, 90, 45), (1.0, 2.0, 70, 70),
+        (2.0, 2.0, 10, 31))]
+    assert deviation("disk_tuples", "2.5%", 0.025).find(made).value == pytest.approx(0.5)
+    assert deviation("cache_tuples", "0.65%", 0.0065).find(made).value == pytest.approx(0.02)
+    assert everywhere().find(made).value == pytest.approx(2.1)
+    assert optimum("disk_tuples").find(made).value == 0
+    assert EXPERIMENTS["ssj-tuning"].claims[0].verdict(Number(0.5)) is Verdict.NOT_REPRODUCED
+
+
 def point_rows(*rates: tuple[str, float, float]) -> list[dict]:
     return [{"algorithm": a, "memory_percent": m, "mu": mu, "mu_model": 2 * mu, "state": MEASURED,
              "master_tuples": 1, "skew": 1.0, "data": "zipf", "rate": 0.0} for a, m, mu in rates]
@@ -372,7 +430,7 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
     with open(tmp_path / "cost-models" / "results.csv") as f:
         assert [float(r["mu"]) for r in csv.DictReader(f) if r["mu"]] == [r["mu"] for r in good]
     claims = (tmp_path / "cost-models" / "claims.txt").read_text()
-    assert f"commit {about['commit']}, " in claims and f"$ {about['command']}\n" in claims
+    assert f"commit {about['commit']}" in claims and f"$ {about['command']}\n" in claims
     assert "answers: of all joins equal" in claims and all(c["claim"] in claims
                                                            for c in results["claims"])
     page = (tmp_path / "cost-models" / "report.html").read_text()

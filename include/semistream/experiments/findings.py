@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from semistream.experiments.explain import Setting, explain
+from semistream.experiments.explain import Setting, explain, reason
 from semistream.experiments.model import FAILED, Claim, Experiment, Number, Row
 from semistream.experiments.repetitions import combined
 from semistream.experiments.verdicts import Verdict, half_width
@@ -22,6 +22,13 @@ class Finding:
     number: Number | None
     verdict: Verdict
     why: list[Setting]
+
+    @property
+    def reason(self) -> str:
+        """Why the claim does not hold, by the cost models; empty where it does, or they cannot
+        say."""
+        held = (Verdict.REPRODUCED, Verdict.MET, Verdict.NOT_MEASURED)
+        return reason(self.claim, self.why) if self.verdict not in held else ""
 
 
 def key(point: Any) -> str:
@@ -69,5 +76,5 @@ def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit,
              "verdict": f.verdict,
              "measured": f.number and f.number.value, "interval": f.number.interval if f.number and math.isfinite(f.number.interval) else None,
-             "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why]}
+             "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why], "reason": f.reason}
             for f in findings]

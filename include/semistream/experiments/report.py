@@ -79,6 +79,9 @@ def claims_text(values: Mapping[str, Any]) -> str:
                  f"{about['repetitions']} repetitions; {about['page_cache']}; answers: {answers}\n",
                  soft_wrap=True, markup=False)
     screen.print(claims_table(about, values["claims"]))
+    for c in values["claims"]:
+        if c["reason"]:
+            screen.print(f"\n{c['claim']}: {c['verdict']}. {c['reason']}", markup=False)
     return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
 
 
