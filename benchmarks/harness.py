@@ -293,13 +293,18 @@ def line(row: dict[str, Any]) -> str:
     start = f"{row['case']:<42}{row['peer']:<26}"
     if "rate" not in row:
         return f"{start}{row['note']}"
-    mb = lambda name, width: f"{row.get(name, 0) / MB:>{width},.1f}" if row.get(name) else " " * (width - 1) + "-"  # noqa: E731
+
+    def mb(name: str, width: int) -> str:
+        return f"{row[name] / MB:>{width},.1f}" if row.get(name) else f"{'-':>{width}}"
+
     ratio = f"{row['ratio']:>8.2f}" if row.get("ratio") is not None else f"{'-':>8}"
     known = row.get("ratio_low") is not None
     ratio += f"{row['ratio_low']:>8.2f}–{row['ratio_high']:<7.2f}" if known else f"{'-':^16}"
     rate = f"{row['rate']:>12,.0f}" if row["rate"] >= 100 else f"{row['rate']:>12.3g}"
-    return (
-        f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  {row['checksum']}{'' if row['right'] else ' WRONG'}{'  ' + row['note'] if row.get('note') else ''}")
+    return (f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}"
+            f"{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  "
+            f"{row['checksum']}{'' if row['right'] else ' WRONG'}"
+            f"{'  ' + row['note'] if row.get('note') else ''}")
 
 
 def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:

@@ -32,8 +32,8 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
     assert done.returncode == 0, done.stderr
     for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"),
                            ("duckdb", "duckdb, sorted"), ("sinks", "write_deltalake")):
-        rows = [json.loads(line) for line in (tmp_path / "results" / f"{name}-smallest.jsonl")
-                .read_text().splitlines()]
+        rows = [json.loads(line) for line in (tmp_path / "results"
+                                              / f"{name}-smallest.jsonl").read_text().splitlines()]
         assert len(rows) > 1
         for row in rows:
             assert row.get("right") and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row

@@ -22,10 +22,8 @@ WAITS = ("wait_partition", "wait_tuple", "left_partition", "left_tuple")
 TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "read R": (("read_partition", "read_code", "payload", "read_payload", *WAITS), ()),
     "look up in H_S": (("look_up",), ()),
-    "output": (("output",), ("output_cache",)),
-    "append, remove": (("append", "remove"), ()),
-    "read the stream": (("read_stream",), ()),
-    "look up in H_R": ((), ("look_up_cache",)),
+    "output": (("output",), ("output_cache",)), "append, remove": (("append", "remove"), ()),
+    "read the stream": (("read_stream",), ()), "look up in H_R": ((), ("look_up_cache",)),
     "detect frequent": ((), ("compare", "compare_match", "detection", "switch")),
     "iteration itself": (("iteration", "probe"), ()),
 }
@@ -119,12 +117,10 @@ def without(costs: Costs, term: str) -> Costs:
 def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
     """The same processor, with R on a disk that must position for a read through the index; a scan
     goes on where it was."""
-    slow: dict[str,
-               Any] = {p: replace(getattr(costs, p), read_partition=SEEK if p == "index" else 0.0,
-                                  payload=0.0,
-                                  read_code=0.0, read_payload=tuple_bytes / BANDWIDTH,
-                                  **dict.fromkeys(WAITS, 0.0))
-                       for p in PHASES}
+    slow: dict[str, Any] = {p: replace(getattr(costs, p),
+                                       read_partition=SEEK if p == "index" else 0.0, payload=0.0,
+                                       read_code=0.0, read_payload=tuple_bytes / BANDWIDTH,
+                                       **dict.fromkeys(WAITS, 0.0)) for p in PHASES}
     return replace(costs, **slow)
 
 
@@ -174,7 +170,8 @@ def limits(settings: Sequence[Setting]) -> str:
 
 
 def _at_most(cached: float) -> str:
-    return f"at most about {1 / (1 - cached):.1f} times" if cached < 0.999 else "as good as everything"
+    return (f"at most about {1 / (1 - cached):.1f} times" if cached < 0.999
+            else "as good as everything")
 
 
 def _largest(share: Share) -> list[tuple[str, float]]:

@@ -101,8 +101,8 @@ class Arrivals:
     def feed(self) -> float:
         """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
         self.now = max(self.now, (self.taken + 1) / self.rate)
-        due, before = min(max(int(self.rate * self.now) - self.taken, 1),
-                          self.drive.batch), self.drive.join.stats.rows_read
+        due = min(max(int(self.rate * self.now) - self.taken, 1), self.drive.batch)
+        before = self.drive.join.stats.rows_read
         at = self.now
         took = self.drive.feed(due)
         due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
@@ -113,8 +113,8 @@ class Arrivals:
     def settle(self, prediction: Prediction) -> None:
         """Until H_S has what this rate leaves in it: a pass over R, or as many tuples as it
         holds."""
-        stats, scans = self.drive.join.stats, not REGISTRY[
-            self.drive.join.spec.algorithm].needs_index
+        stats = self.drive.join.stats
+        scans = not REGISTRY[self.drive.join.spec.algorithm].needs_index
         cycles, rows = stats.r_cycles + 1, stats.rows_read + max(prediction.h_s, self.drive.batch)
         while stats.rows_read < rows and not (scans and stats.r_cycles >= cycles):
             self.feed()
@@ -127,7 +127,8 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
     Raises SemistreamError when it cannot keep up.
     """
     stats = drive.join.stats
-    start, begun, taken, waited = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken, arrivals.waited
+    start, begun, taken = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken
+    waited = arrivals.waited
     ends, busy, peak = [arrivals.now], [arrivals.busy], 0
     while ends[-1] - ends[0] < seconds or len(ends) <= 2 * BATCHES:
         arrivals.feed()

@@ -46,13 +46,12 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     ConfigError for an unknown one."""
     found: dict[str, Experiment] = {}
     for name in names:
-        some = {k: e for k,
-                e in EXPERIMENTS.items() if name in ("all", k) or k.rsplit("-", 1)[0] == name or (
-            k.startswith(f"{name}-") and name in PAPERS)}
+        some = {k: e for k, e in EXPERIMENTS.items() if name in ("all", k)
+                or k.rsplit("-", 1)[0] == name or (k.startswith(f"{name}-") and name in PAPERS)}
         if not some:
             raise ConfigError("experiment", f"must be one of {', '.join(EXPERIMENTS)}; or of "
-                                            f"{', '.join(PAPERS)}, for all of a "
-                              "paper's; or all", name, "See semistream experiments --list.")
+                                            f"{', '.join(PAPERS)}, for all of a paper's; or all",
+                              name, "See semistream experiments --list.")
         found |= some
     return list(found.values())
 
