@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +30,7 @@ from semistream.experiments.model import (
     Study,
     having,
 )
+from semistream.experiments.verdicts import half_width
 from semistream.stream_joins import (
     LEFT,
     RIGHT,
@@ -47,7 +47,6 @@ MEMORY = 64_000_000  # bytes: XJoin's whole state stays in memory, as on the pap
 REPEATS = 3  # with other arrivals
 LOOKS = 100  # at the state, equally spaced in the stream's time
 SMOOTH = 5  # looks that an output rate spans
-STUDENT = 4.303  # of a 95% interval over three runs
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.float64())])
 TITLES = {"xjoin": "XJoin", "pjoin": "PJoin"}
 OVER_TIME = ("time", "held", "held_a", "held_b", "results", "propagated", "rate_now")
@@ -127,8 +126,7 @@ class PunctuatedRunner:
                          "late_propagated"):
                 found = [r[name] for r in runs if r[name] is not None]
                 row[name] = float(np.mean(found)) if found else None
-                row[f"{name}_interval"] = (STUDENT * float(np.std(found, ddof=1)) / sqrt(REPEATS)
-                                           if len(found) == REPEATS else None)
+                row[f"{name}_interval"] = half_width(found) if len(found) > 1 else None
                 row[f"{name}_runs"] = found
         except (SemistreamError, MemoryError, OSError) as e:
             row |= {"state": FAILED, "error": str(e) or type(e).__name__}
@@ -271,8 +269,7 @@ def _number(values: Sequence[float]) -> Number | None:
     """Their mean, with its 95% interval."""
     if not len(values):
         return None
-    wide = float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else 0.0
-    return Number(float(np.mean(values)), STUDENT * wide)
+    return Number(float(np.mean(values)), half_width(values))
 
 
 def _ratio(rows: Sequence[Row], above: Callable[[Row], bool], below: Callable[[Row], bool],
