@@ -58,8 +58,7 @@ class App:
               local_directories: bool = True) -> None:
         places = self.load.places
         environment = {**os.environ, "SEMISTREAM_HOME": str(places.home),
-                       "WAREHOUSE_URL": places.warehouse_url,
-                       "PYSPARK_PYTHON": sys.executable,
+                       "WAREHOUSE_URL": places.warehouse_url, "PYSPARK_PYTHON": sys.executable,
                        "SPARK_LOCAL_DIRS": str(places.home / "scratch")}
         if not local_directories:
             del environment["SPARK_LOCAL_DIRS"]
@@ -105,8 +104,7 @@ class App:
     def workers(self) -> list[int]:
         """Python workers of the app: what the daemons forked."""
         assert self.process is not None
-        return [pid for pid in descendants(self.process.pid)
-                if "pyspark.daemon" in command_of(pid)
+        return [pid for pid in descendants(self.process.pid) if "pyspark.daemon" in command_of(pid)
                 and "pyspark.daemon" in command_of(parent_of(pid))]
 
 
@@ -132,8 +130,8 @@ def parent_of(pid: int) -> int:
 
 def command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0",
-                                                                 b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(
+            errors="replace")
     except OSError:
         return ""
 

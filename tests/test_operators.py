@@ -57,13 +57,12 @@ def work(root, name, queue, first, key_before, key_after):
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_another_process_goes_on_with_the_operator(root, name):
-    spawn, keys = multiprocessing.get_context("spawn"), [("checkpoint", 0, f"{name} {i}")
-                                                         for i in range(2)]
+    spawn = multiprocessing.get_context("spawn")
+    keys = [("checkpoint", 0, f"{name} {i}") for i in range(2)]
     queues = [spawn.Queue() for _ in range(3)]
-    workers = [
-        spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
-               for i,
-        (queue, before, after) in enumerate(zip(queues, [None, *keys], [*keys, None], strict=True))]
+    workers = [spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after),
+                             daemon=True) for i, (queue, before, after) in enumerate(
+                                 zip(queues, [None, *keys], [*keys, None], strict=True))]
     joined = []
     for i, (worker, queue) in enumerate(zip(workers, queues, strict=True)):
         worker.start()

@@ -44,7 +44,8 @@ SQLITE_ARGUMENTS = {"timeout": 60}
 # Under one shell, which is the head of their process group. Without their log servers: these would
 # listen to every network, and are of use only where logs are on other machines.
 AIRFLOW = """airflow db migrate || exit
-airflow api-server & airflow scheduler --skip-serve-logs & airflow dag-processor & airflow triggerer --skip-serve-logs & wait"""
+airflow api-server & airflow scheduler --skip-serve-logs &
+airflow dag-processor & airflow triggerer --skip-serve-logs & wait"""
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
 
 
@@ -176,10 +177,9 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     # while the master data are made: Spark's workers would each do it in their first micro-batch
     with open(log, "ab") as output:
         # mostly chosen
-        compiling = subprocess.Popen(
-            [sys.executable, "-m", "semistream.sizing.precompile", "elevatorjoin"],
-                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env={**os.environ, **settings})
+        compiling = subprocess.Popen([sys.executable, "-m", "semistream.sizing.precompile",
+                                      "elevatorjoin"], stdin=subprocess.DEVNULL, stdout=output,
+                                     stderr=output, env={**os.environ, **settings})
     try:
         with _step(screen, "Airflow", lambda: "importing") as step:
             step.succeeded = airflow.wait()
@@ -253,7 +253,8 @@ def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, plac
         text = _text_from(log, begin).replace("\\n", "\n")
         failed = re.search(r"[^\n]*\d+ of \d+ checks failed\.\n.*?\nReport: \S+", text, re.DOTALL)
         errors = failed[0].splitlines() if failed else \
-            [line for line in text.splitlines() if re.search(r"Error|Exception|error *\]", line)][-8:]
+            [line for line in text.splitlines()
+             if re.search(r"Error|Exception|error *\]", line)][-8:]
         screen.print(f"[red]{dag} failed for {job}.[/red] The whole log: {log}", highlight=False)
         for line in errors:
             screen.print("  " + line[:400], markup=False, highlight=False)
@@ -277,9 +278,8 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step
             now, clock = doing(), time.monotonic()
             if status is not None:
                 status.update(f"{name}: {now}")
-            elif now.split(" ")[0] != said.split(" ")[0] or (now != said
-                                                             and clock
-                                                             - at > SECONDS_BETWEEN_LINES):
+            elif (now.split(" ")[0] != said.split(" ")[0]
+                    or (now != said and clock - at > SECONDS_BETWEEN_LINES)):
                 screen.print(f"    {name}: {now}", highlight=False)
                 said, at = now, clock
 

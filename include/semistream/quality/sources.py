@@ -50,8 +50,7 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
         return _stage(staging, columns, ids, parts, "" if side is None else f"_{SIDES[side]}")
     except CannotRecount as e:
         staging.notes.append(f"The source was not counted again: {e}. Rows read are checked "
-                             f"against the ledger only, and "
-                             "stream ids for duplicates only.")
+                             "against the ledger only, and stream ids for duplicates only.")
         return None
 
 
@@ -115,8 +114,8 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
     # imports Spark, which files do without
     from semistream.streaming.sources.registry import find_source
 
-    return find_source(
-        stream.model_copy(update={"format": kind or stream.format})).recount(offsets, engine)
+    return find_source(stream.model_copy(update={"format": kind or stream.format})).recount(
+        offsets, engine)
 
 
 def _with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema) -> pa.Table:
@@ -223,9 +222,8 @@ def _csv_rows(file: Path, stream: StreamSpec,
               options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
     """Spark's options by their names. A row of the wrong width has no ids."""
     with _text(file, options.get("encoding", "utf-8-sig")) as f:
-        separator, quote = options.get("sep",
-                                       options.get("delimiter", ",")), options.get(
-                                           "quote", '"') or None
+        separator = options.get("sep", options.get("delimiter", ","))
+        quote = options.get("quote", '"') or None
         csv.field_size_limit(FIELD)
         reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []

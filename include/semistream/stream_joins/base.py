@@ -65,6 +65,7 @@ class SideStatistics:
     purged: int = 0
     punctuations: int = 0  # taken in
     propagated: int = 0
+    forgotten: int = 0  # punctuations, for want of memory
 
 
 @dataclass

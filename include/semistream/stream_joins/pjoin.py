@@ -12,17 +12,28 @@ import pyarrow as pa
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
-from semistream.stream_joins.base import AGAINST_PUNCTUATION, Propagated, StreamJoinOutput, StreamStreamJoin
+from semistream.stream_joins.base import (
+    AGAINST_PUNCTUATION,
+    Propagated,
+    StreamJoinOutput,
+    StreamStreamJoin,
+)
 from semistream.stream_joins.disk import Block
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.kernels import BUFFERED, DEAD
-from semistream.stream_joins.punctuation_set import NONE, Closed, PunctuationSet, forget_closed_by_both
+from semistream.stream_joins.punctuation_set import (
+    NONE,
+    Closed,
+    PunctuationSet,
+    forget_closed_by_both,
+)
 from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
 from semistream.stream_joins.spec import StreamJoinSpec, equal_keys
 from semistream.stream_joins.state import BUCKETS, FREED_SHARE
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
+PIECE_SHARE, LEAST_PIECE = 2048, 64  # bytes of M for each constant that is taken in at a time; the fewest of these
 
 
 class PJoin(StreamStreamJoin):
@@ -77,13 +88,25 @@ class PJoin(StreamStreamJoin):
     # Arrival of punctuations
 
     def _punctuate(self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
+        own = self.punctuations[side]
         constants, others, times = parse(self.spec, side, punctuations)
         watermark = self._advanced(side, times)
-        yield from self._make_room(lambda: self.punctuations[side].growth(constants, len(others)))
-        news = self.punctuations[side].add(constants, others)
-        news += watermark > self.watermarks[side]
+        constants, others = own.new(constants, others)
+        advanced = watermark > self.watermarks[side]
         self.watermarks[side] = watermark
+        most = max(self.spec.memory // PIECE_SHARE, LEAST_PIECE)
+        yield from self._take_in(side, constants.take(np.arange(min(most, len(constants.codes)))), others, advanced)
+        for first in range(most, len(constants.codes), most):
+            piece = constants.take(np.arange(first, min(first + most, len(constants.codes))))
+            yield from self._take_in(side, piece, [], False)
+
+    def _take_in(self, side: int, constants: Keys, others: list[Punctuation], advanced: bool) -> Iterator[StreamJoinOutput]:
+        """Punctuations that are new. advanced: so is the watermark."""
+        own = self.punctuations[side]
+        yield from self._make_room(lambda: own.growth(constants, len(others)))
+        own.add(constants, others)
         self._account_punctuations()
+        news = len(constants.codes) + len(others) + advanced
         self.stats.sides[side].punctuations += news
         self._news += news
         m = self.monitor
@@ -108,19 +131,36 @@ class PJoin(StreamStreamJoin):
         return mark
 
     def _make_room(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
-        """Raises NotEnoughMemory where punctuations come to take more than their part of M, whatever is propagated."""
+        """Where punctuations would take more than their part of M, propagate them, and else forget constants: tuples that they
+        close are then held as if there had been none, and joined exactly. Raises NotEnoughMemory where others take too much."""
         def least() -> int:
             return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
 
         if least() > self.spec.memory:
-            for component in (self.state_purge, self.leftover_join, self.index_build, self.propagation):
+            for component in (self.state_purge, self.index_build, self.propagation):
                 yield from component()
-        if least() > self.spec.memory:
-            raise NotEnoughMemory(least(), self.spec.memory, "the punctuations that wait for their counterparts",
-                                  "Give more memory, or let the other stream have punctuations of the same values.")
+        while least() > self.spec.memory:
+            before = self.state.punctuation_bytes
+            for side in (0, 1):
+                self._forget(side)
+            self._account_punctuations()
+            if self.state.punctuation_bytes == before:
+                raise NotEnoughMemory(least(), self.spec.memory, "the punctuations that wait for their counterparts")
         while self.state.free < size():
             if not self.state.compact(self.spec.memory):
                 yield from self.state_relocation()
+
+    def _forget(self, side: int) -> None:
+        own, log = self.punctuations[side], self.state.memory[side]
+        gone = np.zeros(len(own.index) + 1, bool)  # the last one for NONE
+        pids = own.forget_half()
+        gone[pids] = True
+        self.stats.sides[side].forgotten += len(pids)
+        log.pid[:log.end][gone[log.pid[:log.end]]] = NONE
+        for runs in self.state.disk[side].runs:
+            for run in runs:
+                pid = run.marks()["pid"]
+                pid[gone[pid]] = NONE
 
     def _account_punctuations(self) -> None:
         self.state.punctuation_bytes = sum(p.bytes for p in self.punctuations)

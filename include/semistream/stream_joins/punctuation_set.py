@@ -16,6 +16,8 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuations import (
+    LEAST,
+    MOST,
     Keys,
     Pattern,
     Punctuation,
@@ -186,9 +188,8 @@ class PunctuationSet:
 
     # Arrival
 
-    def add(self, constants: Keys, others: Sequence[Punctuation]) -> int:
-        """Returns how many are new. Raises ConfigError for one that overlaps another and is not equal to it; nothing has changed
-        then."""
+    def new(self, constants: Keys, others: Sequence[Punctuation]) -> tuple[Keys, list[Punctuation]]:
+        """Those that say something new. Raises ConfigError for one that overlaps another and is not equal to it."""
         new: list[Punctuation] = []
         for p in others:
             if any(self._equal(p, q) for q in new):
@@ -197,9 +198,7 @@ class PunctuationSet:
                 raise self._overlap(p.plain(self.spec.key_columns(self.side)))
             if not self._repeats(p):
                 new.append(p)
-        fresh = self._new_constants(constants, new)
-        self._open(fresh, new)
-        return len(fresh.codes) + len(new)
+        return self._new_constants(constants, new), new
 
     def _new_constants(self, constants: Keys, others: Sequence[Punctuation]) -> Keys:
         found = self.match(constants)
@@ -260,7 +259,8 @@ class PunctuationSet:
         return ConfigError("punctuation", f"must be disjoint from the others of the {SIDES[self.side]} stream, or equal to one",
                            what, "Close each value once.")
 
-    def _open(self, constants: Keys, others: Sequence[Punctuation]) -> None:
+    def add(self, constants: Keys, others: Sequence[Punctuation]) -> None:
+        """Take in punctuations that are `new`."""
         n = len(constants.codes)
         pids = self._allocate(n + len(others))
         rows = self.index[pids]
@@ -349,6 +349,32 @@ class PunctuationSet:
         self.index["open"][pids] = False
         self._free = np.concatenate([self._free, pids.astype(np.int32)])
         return Closed(constants, others)
+
+    def forget_half(self) -> np.ndarray:
+        """Forget half of the closed intervals and constants, the ones of the lower codes, and of the open constants the older
+        half. Returns the latter's pids."""
+        pids = np.flatnonzero(self.index["open"] & self.index["constant"])
+        pids = pids[np.argsort(self.index["arrived"][pids])][:-(-len(pids) // 2)]
+        gone = np.zeros(len(self.index), bool)
+        gone[pids] = True
+        for column, table in self.intervals.items():
+            closed = np.flatnonzero((table.pid == CLOSED) & (table.low > LEAST) & (table.high < MOST))
+            keep = np.ones(len(table.pid), bool)
+            keep[closed[:-(-len(closed) // 2)]] = False
+            if self.hashed is None and column == 0:
+                keep[table.pid >= 0] &= ~gone[table.pid[table.pid >= 0]]
+            table.low, table.high, table.pid = table.low[keep], table.high[keep], table.pid[keep]
+        if self.hashed:
+            closed = np.flatnonzero(self.hashed.pid == CLOSED)
+            lost = np.zeros(len(self.hashed.pid), bool)
+            lost[closed[:-(-len(closed) // 2)]] = True
+            lost[self.hashed.pid >= 0] |= gone[self.hashed.pid[self.hashed.pid >= 0]]
+            self.hashed.remove(np.flatnonzero(lost))
+        self.index["open"][pids], self.index["count"][pids] = False, 0
+        last = int(np.flatnonzero(self.index["open"]).max(initial=-1)) + 1
+        self.index = self.index[:last].copy()
+        self._free = np.flatnonzero(~self.index["open"]).astype(np.int32)
+        return pids
 
     # Snapshots
 

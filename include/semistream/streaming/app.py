@@ -149,7 +149,8 @@ class Load:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
                 self._drain()
             self.commits.settle()
-        if self.settings.trigger == AVAILABLE_NOW and not self._stopping and self.commits.last is not None:
+        if (self.settings.trigger == AVAILABLE_NOW and not self._stopping
+                and self.commits.last is not None):
             self.commits.ledger.source_was_listed(self.commits.last[0], listed)
         summary = self._summary()
         clear_stop(self.checkpoint)
@@ -177,8 +178,8 @@ class Load:
         forget_unbegun(self.checkpoint / "query")
         writer = stream.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", str(self.checkpoint / "query"))
-        trigger = {
-            "availableNow": True} if self.settings.trigger == AVAILABLE_NOW else {"processingTime": self.settings.trigger}
+        trigger = ({"availableNow": True} if self.settings.trigger == AVAILABLE_NOW
+                   else {"processingTime": self.settings.trigger})
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         try:
             while not query.awaitTermination(POLL):

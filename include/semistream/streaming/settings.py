@@ -40,8 +40,7 @@ def _trigger(value: str) -> str:
 def _app(value: str) -> str:
     if value and not NAME.fullmatch(value):
         raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-', and not "
-                                 "begin with '.'", value,
-                          "Give a simple name.")
+                                 "begin with '.'", value, "Give a simple name.")
     return value
 
 
@@ -80,15 +79,12 @@ class AppSettings(Settings):
     app: Annotated[str, AfterValidator(_app)] = Field(
         "", description="Name of the load; its rows and its ledger are kept by it; default: the "
                         "job's name")
-    checkpoint: Path | None = Field(None, description="Directory of progress, join state, status "
-                                                      "and lock; it must be shared by driver and "
-                                                      "executors; default: "
-                                                      "$SEMISTREAM_HOME/checkpoints/APP")
-    sink: Annotated[str, AfterValidator(_sink)] = Field("sql", description="Where joined tuples "
-                                                                           "go: sql (the "
-                                                                           "warehouse), or the "
-                                                                           "directory or URI of a "
-                                                                           "Delta table")
+    checkpoint: Path | None = Field(
+        None, description="Directory of progress, join state, status and lock; it must be shared "
+                          "by driver and executors; default: $SEMISTREAM_HOME/checkpoints/APP")
+    sink: Annotated[str, AfterValidator(_sink)] = Field(
+        "sql", description="Where joined tuples go: sql (the warehouse), or the directory or URI "
+                           "of a Delta table")
     trigger: Annotated[str, AfterValidator(_trigger)] = Field(
         AVAILABLE_NOW, description="availableNow: load what there is, then stop; '5 seconds': go "
                                    "on until stopped")
