@@ -68,7 +68,7 @@ class RunBlock(Block):
 
 
 class Run:
-    """Tuples that left memory together: an Arrow file, read by mapping, and a file of marks."""
+    """Tuples that left memory together: an Arrow stream, read by mapping, and a file of marks."""
 
     def __init__(self, path: Path, rows: int, dts: int, live: int):
         self.path, self.rows, self.dts, self.live = path, rows, dts, live
@@ -76,9 +76,7 @@ class Run:
     def blocks(self) -> Iterator[RunBlock]:
         marks, first = self.marks(), 0
         with pa.memory_map(str(self.path)) as file:
-            reader = pa.ipc.open_file(file)
-            for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
+            for batch in pa.ipc.open_stream(file):
                 yield RunBlock(batch, marks[first:first + batch.num_rows], self.dts)
                 first += batch.num_rows
 
@@ -88,7 +86,7 @@ class Run:
     def table(self) -> pa.Table:
         """All of it, mapped, with the marks as they are."""
         with pa.memory_map(str(self.path)) as file:
-            table, marks = pa.ipc.open_file(file).read_all(), self.marks()
+            table, marks = pa.ipc.open_stream(file).read_all(), self.marks()
         return table.append_column("__pid", pa.array(marks["pid"])).append_column("__flags", pa.array(marks["flags"]))
 
     def delete(self) -> None:
@@ -118,7 +116,7 @@ class DiskPortion:
         self._number += 1
         marks, rows = [], 0
         with naming(path), open(path, "wb") as file:
-            with pa.ipc.new_file(file, self.schema) as writer:
+            with pa.ipc.new_stream(file, self.schema) as writer:
                 for block, which in blocks:
                     columns = [*block.columns(which), pa.array(block.code[which]), pa.array(block.ats[which])]
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
