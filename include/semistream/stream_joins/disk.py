@@ -1,4 +1,5 @@
-"""The disk-resident portion of a stream's join state: per hash bucket the runs that state relocation wrote."""
+"""The disk-resident portion of a stream's join state: per hash bucket the runs that state
+relocation wrote."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ from semistream.durable import naming
 from semistream.stream_joins.kernels import DEAD, MATCHED, NEVER
 from semistream.stream_joins.memory import TupleLog
 
-MARKS = np.dtype([("pid", "<i4"), ("flags", "u1")])  # what changes of a tuple on disk, in a file of its own
+# what changes of a tuple on disk, in a file of its own
+MARKS = np.dtype([("pid", "<i4"), ("flags", "u1")])
 CODE, ATS = "__code", "__ats"
 
 
 class Block:
-    """Tuples of one hash bucket that a disk join holds against others. dts: when they left memory."""
+    """Tuples of one hash bucket that a disk join holds against others. dts: when they left
+    memory."""
 
-    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: int, pid: np.ndarray, flags: np.ndarray):
+    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: int, pid: np.ndarray,
+                 flags: np.ndarray):
         self.code, self.ats, self.dts, self.pid, self.flags = code, ats, dts, pid, flags
         self.newest = int(ats.max()) if len(ats) else -1
 
@@ -87,7 +91,8 @@ class Run:
         """All of it, mapped, with the marks as they are."""
         with pa.memory_map(str(self.path)) as file:
             table, marks = pa.ipc.open_stream(file).read_all(), self.marks()
-        return table.append_column("__pid", pa.array(marks["pid"])).append_column("__flags", pa.array(marks["flags"]))
+        return table.append_column("__pid", pa.array(marks["pid"])).append_column(
+            "__flags", pa.array(marks["flags"]))
 
     def delete(self) -> None:
         self.path.unlink()
@@ -101,7 +106,8 @@ class DiskPortion:
         self.directory, self.block_rows, self.schema = directory, block_rows, schema.append(
             pa.field(CODE, pa.int64())).append(pa.field(ATS, pa.int64()))
         self.runs: list[list[Run]] = [[] for _ in range(buckets)]
-        self.history: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]  # (last departure, time) of each probe
+        # (last departure, time) of each probe
+        self.history: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]
         self.tuples = np.zeros(buckets, np.int64)  # live ones
         self._number = 0
         self.written = self.read = 0  # bytes
@@ -118,7 +124,8 @@ class DiskPortion:
         with naming(path), open(path, "wb") as file:
             with pa.ipc.new_stream(file, self.schema) as writer:
                 for block, which in blocks:
-                    columns = [*block.columns(which), pa.array(block.code[which]), pa.array(block.ats[which])]
+                    columns = [*block.columns(which), pa.array(block.code[which]),
+                               pa.array(block.ats[which])]
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
                     mark = np.zeros(len(which), MARKS)
                     mark["pid"], mark["flags"] = block.pid[which], block.flags[which]
@@ -143,7 +150,8 @@ class DiskPortion:
         old = self.runs[bucket]
         self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
         if live:
-            self.write(bucket, ((b, np.arange(len(b.code))) for run in old for b in run.blocks() if len(b.code)), dts)
+            self.write(bucket, ((b, np.arange(len(b.code))) for run in old
+                                for b in run.blocks() if len(b.code)), dts)
         for run in old:
             run.delete()
 
