@@ -1,4 +1,5 @@
-"""The join state of both streams: memory and disk portions under one budget, state relocation, and the joins left over by it."""
+"""The join state of both streams: memory and disk portions under one budget, state relocation, and
+the joins left over by it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import SIDES, StreamJoinSpec
 
 BUCKETS = 64
-DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 8, 16  # parts of M: a disk join's index; what a relocation frees; garbage let lie
+# parts of M: a disk join's index; what a relocation frees; garbage let lie
+DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 8, 16
 LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
 INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
@@ -37,26 +39,32 @@ def _scratch(_process: int) -> Path:
 
 
 class Leftover(NamedTuple):
-    """Pairs that a disk join found, by rows of two blocks: of the left stream, then of the right one."""
+    """Pairs that a disk join found, by rows of two blocks: of the left stream, then of the right
+    one."""
 
     blocks: tuple[Block, Block]
     rows: tuple[np.ndarray, np.ndarray]
 
 
 class State:
-    """``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS), departures (DTS) and probes.
+    """``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS), departures (DTS) and
+    probes.
 
     Each tuple, relocation and disk join has a time of its own, so that two times are never equal.
     """
 
     def __init__(self, spec: StreamJoinSpec):
         self.spec, self.arena, self.clock = spec, Arena(spec.memory), 0
-        self.block_rows = int(np.clip(spec.memory // DISK_SHARE // INDEX_ROW, LEAST_BLOCK, MOST_BLOCK))
-        self._heads, self._following = mapped(2 * self.block_rows, np.int32), mapped(self.block_rows, np.int32)
+        self.block_rows = int(np.clip(spec.memory // DISK_SHARE // INDEX_ROW,
+                                      LEAST_BLOCK, MOST_BLOCK))
+        self._heads, self._following = mapped(2 * self.block_rows,
+                                              np.int32), mapped(self.block_rows, np.int32)
         self.directory = Directory(spec.memory // Directory.POSITION)
-        self.memory = [TupleLog(s, self.directory, side, spec.memory) for side, s in enumerate(spec.schemas)]
+        self.memory = [TupleLog(s, self.directory, side, spec.memory)
+                       for side, s in enumerate(spec.schemas)]
         self.disk = [DiskPortion(Path(), s, BUCKETS, self.block_rows) for s in spec.schemas]
-        self.done = np.zeros(BUCKETS, np.int64)  # per bucket: all that arrived before has been joined
+        # per bucket: all that arrived before has been joined
+        self.done = np.zeros(BUCKETS, np.int64)
         self.relocations = self.relocated = self.disk_joins = 0
         self.punctuation_bytes = 0
         self.account()
@@ -93,7 +101,8 @@ class State:
         return 0
 
     def _used(self) -> int:
-        return INDEX_ROW * self.block_rows + self.directory.bytes + self.punctuation_bytes + sum(m.bytes for m in self.memory)
+        return (INDEX_ROW * self.block_rows + self.directory.bytes + self.punctuation_bytes
+                + sum(m.bytes for m in self.memory))
 
     @property
     def free(self) -> int:
@@ -117,18 +126,20 @@ class State:
     # State relocation
 
     def relocate(self) -> None:
-        """Move the largest hash buckets, of either stream, to disk: an eighth of M. Raises NotEnoughMemory when there is nothing
-        to move."""
+        """Move the largest hash buckets, of either stream, to disk: an eighth of M. Raises
+        NotEnoughMemory when there is nothing to move."""
         counts = [np.empty(BUCKETS, np.int64) for _ in self.memory]
         for log, count in zip(self.memory, counts, strict=True):
             kernels.bucket_counts(log.code, log.flags, log.end, count)
-        sizes = np.concatenate([c * (m.bytes / max(m.end, 1)) for c, m in zip(counts, self.memory, strict=True)])
+        sizes = np.concatenate([c * (m.bytes / max(m.end, 1))
+                                for c, m in zip(counts, self.memory, strict=True)])
         order = np.argsort(-sizes, kind="stable")
         goal = self.spec.memory / FREED_SHARE
         chosen = order[:int(np.searchsorted(np.cumsum(sizes[order]), goal)) + 1]
         chosen = chosen[sizes[chosen] > 0]
         if not len(chosen):
-            raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory, f"a tuple of {self.spec.algorithm}")
+            raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory,
+                                  f"a tuple of {self.spec.algorithm}")
         dts = self.tick()
         for side, log in enumerate(self.memory):
             wanted = np.zeros(BUCKETS, np.uint8)
@@ -165,7 +176,8 @@ class State:
     # Disk join
 
     def probe(self, side: int, bucket: int) -> Iterator[Leftover]:
-        """Join the bucket's disk portion of one stream with the memory portion of the other, and note it in the history."""
+        """Join the bucket's disk portion of one stream with the memory portion of the other, and
+        note it in the history."""
         disk, other = self.disk[side], self._in_memory(1 - side, bucket)
         last = disk.runs[bucket][-1].dts
         for x in disk.blocks(bucket):
@@ -175,7 +187,8 @@ class State:
         self.disk_joins += 1
 
     def finish(self, bucket: int) -> Iterator[Leftover]:
-        """Join all of the bucket that has not been joined yet: disk with disk, and each with the other's memory."""
+        """Join all of the bucket that has not been joined yet: disk with disk, and each with the
+        other's memory."""
         known = int(self.done[bucket])
         memory = [self._in_memory(side, bucket) for side in (0, 1)]
         for x in self.disk[0].blocks(bucket):
@@ -191,15 +204,17 @@ class State:
         self.disk_joins += 1
 
     def waits(self, side: int, codes: np.ndarray, ats: np.ndarray) -> np.ndarray:
-        """Which tuples of the memory portion may still meet tuples of the other stream's disk portion, bool[n]: those that came
-        after some of these had left, and after the last disk join with all of them."""
+        """Which tuples of the memory portion may still meet tuples of the other stream's disk
+        portion, bool[n]: those that came after some of these had left, and after the last disk join
+        with all of them."""
         disk = self.disk[1 - side]
         if not disk.total:
             return np.zeros(len(codes), bool)
         left, met = np.full(BUCKETS, NEVER, np.int64), self.done.copy()
         for bucket in np.flatnonzero(disk.tuples):
             left[bucket] = min(r.dts for r in disk.runs[bucket])
-            met[bucket] = max([met[bucket], *(at for last, at in disk.history[bucket] if last >= disk.runs[bucket][-1].dts)])
+            met[bucket] = max([met[bucket], *(at for last, at in disk.history[bucket]
+                                              if last >= disk.runs[bucket][-1].dts)])
         of = np.empty(len(codes), np.int32)
         kernels.buckets(codes, BUCKETS, of)
         return (ats > left[of]) & (ats >= met[of])
@@ -228,8 +243,9 @@ class State:
         at, j, done = 0, -1, int(self.done[bucket])
         while at < len(y.code):
             rows = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
-            count, at, j = kernels.leftover_pairs(heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats, y.dts,
-                                                  histories[1], done, at, j, *rows)
+            count, at, j = kernels.leftover_pairs(
+                heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats, y.dts,
+                histories[1], done, at, j, *rows)
             if count:
                 found = (rows[0][:count], rows[1][:count])
                 yield Leftover((x, y), found) if side == 0 else Leftover((y, x), found[::-1])
@@ -237,13 +253,15 @@ class State:
     # Snapshots
 
     def saved(self) -> tuple[dict[str, pa.Table], dict[str, Any], dict[str, Path]]:
-        """What ``JoinState`` has of it: tables, values, and the files of runs on disk, which never change but for their marks."""
+        """What ``JoinState`` has of it: tables, values, and the files of runs on disk, which never
+        change but for their marks."""
         tables: dict[str, pa.Table] = {}
         linked: dict[str, Path] = {}
         runs_told: list[list[Any]] = []
         for side, log in enumerate(self.memory):
             slots = log.slots()
-            columns = [*log.columns(slots), *(pa.array(a[slots]) for a in (log.code, log.ats, log.pid, log.flags))]
+            columns = [*log.columns(slots),
+                       *(pa.array(a[slots]) for a in (log.code, log.ats, log.pid, log.flags))]
             names = [*self.spec.schemas[side].names, CODE, ATS, "__pid", "__flags"]
             tables[SIDES[side]] = pa.Table.from_arrays(columns, names)
             disk = self.disk[side]
@@ -255,7 +273,8 @@ class State:
         return tables, {"clock": self.clock, "done": self.done.tolist(), "disk": runs_told,
                         "history": [disk.history for disk in self.disk]}, linked
 
-    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any], linked: dict[str, Path]) -> None:
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any],
+                linked: dict[str, Path]) -> None:
         """What was in memory and does not fit there now, as M is smaller, goes to disk."""
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
         for name, side, bucket, dts in values["disk"]:
@@ -280,7 +299,8 @@ class State:
             part = batch.slice(first, count)
             saved = _Saved(part, 0)
             self.directory.grow(count)
-            slots = log.append(part.columns[:-4], saved.code, saved.ats, saved.flags & kernels.BUFFERED == 0)
+            slots = log.append(part.columns[:-4], saved.code, saved.ats,
+                               saved.flags & kernels.BUFFERED == 0)
             log.pid[slots] = saved.pid
             log.flags[slots] = saved.flags
             first += count
@@ -290,7 +310,8 @@ class _Saved(Block):
     """Rows of a snapshot's table."""
 
     def __init__(self, batch: pa.RecordBatch, dts: int):
-        code, ats, pid, flags = (batch.column(c).to_numpy() for c in (CODE, ATS, "__pid", "__flags"))
+        code, ats, pid, flags = (batch.column(c).to_numpy()
+                                 for c in (CODE, ATS, "__pid", "__flags"))
         super().__init__(code, ats, dts, pid, flags)
         self._batch = batch
 
