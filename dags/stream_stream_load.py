@@ -1,8 +1,8 @@
 """Two streams, joined with each other, into the warehouse: by a Spark app that outlives Airflow.
 
 ``trigger`` and ``stop_after`` are the stop policy, as of ``semi_stream_load``. At a stop nothing is
-drained: what is held waits in the checkpoint for its partner, and the next run goes on with it. Only
-``end`` says that nothing more will come.
+drained: what is held waits in the checkpoint for its partner, and the next run goes on with it.
+Only ``end`` says that nothing more will come.
 """
 
 from datetime import timedelta

@@ -22,7 +22,8 @@ from semistream.workloads import load_stream_stream_job
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("stream_stream_join.py", description=__doc__, allow_abbrev=False,
+    parser = argparse.ArgumentParser("stream_stream_join.py", description=__doc__,
+                                     allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     StreamStreamSettings.add_arguments(parser)
     arguments = parser.parse_args(argv)

@@ -63,11 +63,11 @@ class App:
         if not local_directories:
             del environment["SPARK_LOCAL_DIRS"]
         if command == (sys.executable,):
-            arguments = " ".join(f"'{c}'" if " " in c else c for c in CONF)
-            environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {arguments} pyspark-shell"
+            conf = " ".join(f"'{c}'" if " " in c else c for c in CONF)
+            environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {conf} pyspark-shell"
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([*command, str(self.script), *self.settings.to_arguments()],
-                                            stdout=log, stderr=log,
+            arguments = [*command, str(self.script), *self.settings.to_arguments()]
+            self.process = subprocess.Popen(arguments, stdout=log, stderr=log,
                                             stdin=subprocess.DEVNULL, env=environment,
                                             start_new_session=True)
         self._groups.append(self.process.pid)

@@ -59,7 +59,8 @@ def ids(batches):
 
 
 def without(files, plan):
-    return [ids(parquet.read_partition(files, plan.placement(STREAM), p)) for p in range(plan.partitions)]
+    return [ids(parquet.read_partition(files, plan.placement(STREAM), p))
+            for p in range(plan.partitions)]
 
 
 @pytest.fixture
@@ -96,7 +97,8 @@ def read_all(files, plan, batch, partitions=None):
     found, partitions = {}, partitions or range(plan.partitions)
 
     def read(partition):
-        found[partition] = list(parquet.read_partition(files, plan.placement(STREAM), partition, batch))
+        placement = plan.placement(STREAM)
+        found[partition] = list(parquet.read_partition(files, placement, partition, batch))
 
     threads = [threading.Thread(target=read, args=(p,)) for p in partitions]
     for thread in threads:
@@ -155,7 +157,8 @@ def test_fewer_pieces_than_tasks_and_one_task_exchange_nothing(master, files, de
     monkeypatch.setattr(parquet, "Exchange", None)
     for count in (1, 13):
         plan = plan_of(master, count)
-        found = [ids(parquet.read_partition(files, plan.placement(STREAM), p, "few")) for p in range(count)]
+        found = [ids(parquet.read_partition(files, plan.placement(STREAM), p, "few"))
+                 for p in range(count)]
         assert sorted(i for of in found for i in of) == list(range(ROWS + ROWS // 2))
 
 

@@ -126,7 +126,8 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(sqlite_load, tmp_path, monkeypa
     texts = [f"{i:1000}" for i in range(1000)]
     rows = pa.table({"sku": keys, "text": texts}, stream)
     pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
-    pieces = [list(parquet.read_partition([str(tmp_path / "wide.parquet")], plan.placement(stream), p))
+    files, placement = [str(tmp_path / "wide.parquet")], plan.placement(stream)
+    pieces = [list(parquet.read_partition(files, placement, p))
               for p in (0, 1)]
     assert max(piece.nbytes for of in pieces for piece in of) < 100_000
     assert min(map(len, pieces)) >= 10

@@ -378,8 +378,9 @@ class WatermarkSpec(Settings):
     """A column of event time that advances."""
 
     column: str = Field(description="Column of times: a join column, or one of within")
-    delay: float = Field(0, ge=0, description="How much older a tuple may be than the newest before "
-                                              "it, in seconds; of a column of integers in its unit")
+    delay: float = Field(0, ge=0, description="How much older a tuple may be than the newest "
+                                              "before it, in seconds; of a column of integers in "
+                                              "its unit")
 
 
 class SideSpec(StreamSpec):
@@ -395,8 +396,8 @@ class SideSpec(StreamSpec):
                                                               "before it by more than a delay")
     punctuation: str | None = Field(None, description="Column that tells rows that are no tuples: "
                                                       "true: no later tuple has this row's join "
-                                                      "columns, of which null means any; or a text, "
-                                                      "the patterns as JSON by join column")
+                                                      "columns, of which null means any; or a "
+                                                      "text, the patterns as JSON by join column")
 
     @property
     def mark(self) -> str | None:
@@ -405,7 +406,8 @@ class SideSpec(StreamSpec):
     @property
     def promises(self) -> dict[str, Any]:
         """Those that are given, as JSON has them."""
-        return self.model_dump(include={"unique", "clustered", "watermark", "punctuation"}, exclude_defaults=True)
+        names = {"unique", "clustered", "watermark", "punctuation"}
+        return self.model_dump(include=names, exclude_defaults=True)
 
 
 class WithinSpec(Settings):
@@ -414,8 +416,8 @@ class WithinSpec(Settings):
 
     left: str = Field(description="Column of times of the left stream")
     right: str = Field(description="Column of times of the right stream")
-    distance: float = Field(ge=0, description="The most that they differ, in seconds; of columns of "
-                                              "integers in their unit")
+    distance: float = Field(ge=0, description="The most that they differ, in seconds; of columns "
+                                              "of integers in their unit")
 
 
 class MasterSpec(Settings):

@@ -1,8 +1,8 @@
 """Airflow on this machine alone: ``python -m semistream.local load | up | down``.
 
-``load`` runs the DAGs of each job, one after the other, without a scheduler and with a metadata database
-of its own, so that a scheduler started by ``up`` neither sees nor repeats those runs. Everything is
-kept under SEMISTREAM_HOME (``var``).
+``load`` runs the DAGs of each job, one after the other, without a scheduler and with a metadata
+database of its own, so that a scheduler started by ``up`` neither sees nor repeats those runs.
+Everything is kept under SEMISTREAM_HOME (``var``).
 """
 
 from __future__ import annotations

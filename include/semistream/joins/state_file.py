@@ -27,8 +27,8 @@ class JoinState:
     stands; or, if not whole, what of it has changed since the snapshot before.
 
     tables: Arrow tables by name; values: JSON-able settings and counters, among them ``identity``
-    (what the operator was opened with), which ``restore`` compares. linked: files that never change,
-    by the names that they have beside the state; they are linked there, not written again.
+    (what the operator was opened with), which ``restore`` compares. linked: files that never
+    change, by the names that they have beside the state; they are linked there, not written again.
     """
 
     tables: dict[str, pa.Table]
@@ -56,13 +56,13 @@ class JoinState:
             foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to,
                                "linked": {name: of.stat().st_size
                                           for name, of in self.linked.items()}}).encode()
-            file.write(foot + len(foot).to_bytes(8, "little") + zlib.crc32(foot)
-                       .to_bytes(4, "little"))
+            file.write(foot + len(foot).to_bytes(8, "little")
+                       + zlib.crc32(foot).to_bytes(4, "little"))
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
-        """Names of the files that a state consists of. Raises StateError when this one is missing or
-        damaged."""
+        """Names of the files that a state consists of. Raises StateError when this one is missing
+        or damaged."""
         return [*cls._parts(path), *_foot(path)[0].get("linked", {})]
 
     @classmethod

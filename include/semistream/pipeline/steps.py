@@ -118,8 +118,8 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
 def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
     """Which values no later row of an app of two streams has: those that were not told before.
 
-    values: the first ones, {side, pattern} each; count: of all; loads: the load_ids of the first and
-    the last load that may have some, for the others are in the table propagated.
+    values: the first ones, {side, pattern} each; count: of all; loads: the load_ids of the first
+    and the last load that may have some, for the others are in the table propagated.
     """
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
     told = json.loads(mark.read_text()) if mark.exists() else 0

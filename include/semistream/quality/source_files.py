@@ -45,8 +45,8 @@ def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec,
         staging.notes.append("It is not known yet which files the source had when it was read "
                              "last, so that none can be missed: the ledger notes that when all "
                              "that was there has been loaded.")
-    table = staging.table(f"files_{side}", Column("batch", BigInteger), Column("file", LongString()),
-                          Column("finding", LongString()))
+    table = staging.table(f"files_{side}", Column("batch", BigInteger),
+                          Column("file", LongString()), Column("finding", LongString()))
     staging.insert(table, findings)
     return table
 

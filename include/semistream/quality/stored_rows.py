@@ -19,7 +19,8 @@ from semistream.warehouse.tables import ROW_KEY
 from semistream.warehouse.types import LongString, sql_type, stored_schema
 
 
-def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...]) -> tuple[sa.Table, Sums, sa.Table]:
+def stage(staging: Staging, stored: StoredRows,
+          ids: tuple[str, ...]) -> tuple[sa.Table, Sums, sa.Table]:
     """What a sink outside the warehouse has of an app, its rows' checksums by load, and the damaged
     ones of its files: file, finding."""
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]

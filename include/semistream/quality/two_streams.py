@@ -1,6 +1,6 @@
-"""The proof of a load of two streams: each stream's arithmetic, each stream's tuples, and the pairs.
+"""The proof of a load of two streams: each stream's arithmetic, each stream's tuples, the pairs.
 
-What is common with a load of one stream, the ledger, counts of rows and checksums, is in ``checks``.
+What is common with a load of one stream, the ledger, counts of rows and sums, is in ``checks``.
 The names of both streams' columns in the fact table are as ``config.StreamStreamJob`` has them.
 """
 
@@ -171,9 +171,9 @@ def side_arithmetic(scope: Scope, counted: sa.Table) -> Check:
         .where(scope.holds(load_batches), differs)
     return Check(
         "side_arithmetic", "Of each stream: held before + read = matched + unmatched + held",
-        "Each tuple of either stream is joined and gone, finished without a partner, or held by the "
-        "join, in memory or on disk; and both streams together are what the ledger says in all. The "
-        "difference is what is not accounted for.", sa.union_all(own, both))
+        "Each tuple of either stream is joined and gone, finished without a partner, or held by "
+        "the join, in memory or on disk; and both streams together are what the ledger says in "
+        "all. The difference is what is not accounted for.", sa.union_all(own, both))
 
 
 def source_rows(scope: Scope, side: Side, counted: sa.Table) -> Check:

@@ -147,7 +147,8 @@ class StreamStreamJoin(ABC):
         """The state between two calls."""
         tables, values, linked = self.state.saved()
         more, told = self._state()
-        return JoinState(tables | more, {"state": values, "identity": self.spec.identity()} | told, linked=linked)
+        return JoinState(tables | more,
+                         {"state": values, "identity": self.spec.identity()} | told, linked=linked)
 
     def restore(self, state: JoinState) -> None:
         """Go on from the snapshot of an operator opened alike, in a new one. Raises StateError when

@@ -85,8 +85,8 @@ class MicroBatch:
         for stream, files in zip(self.streams, self.files, strict=True):
             check_files(stream.spec, files, stream.schema.names)
         own = bool(self.paths) and all(
-            stream.spec.format == "parquet" and stream.spec.mark is None and (not files or can_read(files, stream.schema,
-                                                                       partitions))
+            stream.spec.format == "parquet" and stream.spec.mark is None
+            and (not files or can_read(files, stream.schema, partitions))
             for stream, files in zip(self.streams, self.files, strict=True))
         return {"source": self.offsets, "sources": rested, "own": own}
 

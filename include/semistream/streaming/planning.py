@@ -119,8 +119,8 @@ class Planner:
         return wanted
 
     def open(self, plan: Any, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
-        """Take up a plan, and hold its master version; gives the joined rows' columns of the stream,
-        and the others.
+        """Take up a plan, and hold its master version; gives the joined rows' columns of the
+        stream, and the others.
 
         Raises ConfigError where the plan does not fit stream and master.
         """

@@ -1,4 +1,4 @@
-"""What two streams promise about tuples to come, as punctuations, when they arrive in micro-batches.
+"""What two streams promise about tuples to come, as punctuations, where they come in micro-batches.
 
 Within a micro-batch tuples have no order: partitions of the source are read side by side, and tasks
 read pieces of it for each other. What a stream's order tells therefore holds behind a micro-batch.
@@ -141,8 +141,8 @@ def _message(table: pa.Table) -> bytes:
 
 def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...],
                 partition: int) -> list[Promise]:
-    """Those that a side makes, in a partition. Raises ConfigError for a watermark over a column that
-    tells the join nothing."""
+    """Those that a side makes, in a partition. Raises ConfigError for a watermark over a column
+    that tells the join nothing."""
     given, on = plan.promises[side], [pair[side] for pair in plan.on]
     out: list[Promise] = []
     if (mark := plan.mark(side)) is not None:

@@ -51,7 +51,7 @@ class StreamStreamPlanner:
         """Raises ConfigError where the streams had ended with the newest commit, (batch, drain): a
         tuple that comes now may be the partner of one that was said to have none."""
         if last is not None and last[1]:
-            raise ConfigError("end", f"was given with batch {last[0]}, after which nothing can come",
+            raise ConfigError("end", f"was given with batch {last[0]}, after which nothing comes",
                               True, "Load both streams anew: semistream reset APP.")
 
     def drain_due(self, idle: float, waiting: float) -> bool:

@@ -65,8 +65,8 @@ def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
 
     added: the master columns under the names that they have in the join's output. Where two streams
     are joined, master is empty, there is no surrogate key, and added are the right stream's. The
-    primary key is ``schema.row_key``. index_ids: with an index on the id columns. Raises ConfigError
-    for a missing id column, or for a name that occurs twice.
+    primary key is ``schema.row_key``. index_ids: with an index on the id columns. Raises
+    ConfigError for a missing id column, or for a name that occurs twice.
     """
     surrogate = (surrogate_key(master),) if master else ()
     _avoid((*ROW_KEY, *surrogate), stream)

@@ -87,7 +87,8 @@ class Sink(Protocol):
 
 def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
     """Without what only a Delta table's commit needs."""
-    return {name: value for name, value in entry.items() if name not in ("data", "staged", "unmatched_file")}
+    own = ("data", "staged", "unmatched_file")
+    return {name: value for name, value in entry.items() if name not in own}
 
 
 def with_key(rows: pa.Table, load_id: int) -> pa.Table:
