@@ -1,14 +1,14 @@
 """Arrow into and out of the warehouse in bulk, inside the caller's transaction.
 
-MySQL: LOAD DATA LOCAL INFILE, or INSERT of many rows where the server forbids it. SQLite:
-``executemany`` over columns that were converted whole. (ADBC's ingestion is twice as fast, but it
-is a second copy of SQLite in the process, and the copy that closes the file lets go of the other's
-locks: https://sqlite.org/howtocorrupt.html, 2.2.1.)
+MySQL: LOAD DATA LOCAL INFILE, or INSERT of many rows where the server forbids it. SQLite: bound
+from Arrow's buffers through its C interface, or ``executemany`` for few rows and where Python does
+not show that interface.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,10 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 from sqlalchemy import Connection, Select, Table, func, type_coerce, types
+from sqlalchemy.exc import DBAPIError
 
 from semistream.errors import SemistreamError
+from semistream.warehouse.connect import HANDLE, say_where
 
-ROWS = 20_000  # converted to Python objects at a time
+ROWS = 20_000  # converted at a time
+FEW_ROWS = 1_000  # for which ``executemany`` is as fast
 
 
 class BulkError(SemistreamError):
@@ -162,12 +165,31 @@ def _quoted(connection: Connection, *names: str) -> list[str]:
 
 def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
     name, *columns = _quoted(connection, table.name, *data.column_names)
-    verb = "INSERT OR REPLACE" if replace else "INSERT"
-    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    into = f"INSERT {'OR REPLACE ' if replace else ''}INTO {name} ({', '.join(columns)})"
+    handle = connection.info.get(HANDLE) if data.num_rows >= FEW_ROWS else None
+    driver: Any = connection.connection.driver_connection
+    if handle is not None and not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # as Python's module does before an INSERT
     for start in range(0, data.num_rows, ROWS):
         part = data.slice(start, ROWS)
-        values = [_sqlite_values(_plain(c)) for c in part.columns]
-        connection.exec_driver_sql(statement, list(zip(*values, strict=True)))
+        part = pa.table([_plain(c) for c in part.columns], names=part.column_names)
+        if handle is not None:
+            _bind(connection, handle, into, part)
+        else:
+            values = [_sqlite_values(c) for c in part.columns]
+            connection.exec_driver_sql(f"{into} VALUES ({', '.join('?' * len(columns))})",
+                                       list(zip(*values, strict=True)))
+
+
+def _bind(connection: Connection, handle: int, into: str, rows: pa.Table) -> None:
+    # what imports Numba, for the many rows that need it
+    from semistream.warehouse.sqlite_insert import insert
+
+    try:
+        insert(handle, into, rows)
+    except sqlite3.Error as e:
+        say_where(e, connection.engine.url)
+        raise DBAPIError.instance(into, None, e, sqlite3.Error) from e
 
 
 def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
