@@ -5,8 +5,8 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from sqlalchemy import MetaData, Table, func, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Column, MetaData, Table, func, literal_column, select
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from semistream.errors import ConfigError
 from semistream.warehouse import bulk, connect, tables
@@ -101,6 +101,52 @@ def test_sqlite_stores_what_executemany_would(tmp_path):
             connection.info[HANDLE] = None
     engine.dispose()
     assert found[0] == found[1] and len(found[0]) == rows.num_rows
+
+
+@pytest.mark.parametrize("text_bytes", [1, 700, 4_000_000])
+def test_sqlite_s_values_are_read_as_its_module_reads_them(tmp_path, monkeypatch, text_bytes):
+    """Whatever a column's storage classes are, however many texts a batch has room for."""
+    from semistream.warehouse import sqlite_rows
+
+    monkeypatch.setattr(sqlite_rows, "TEXT_BYTES", text_bytes)
+    engine = connect(f"sqlite:///{tmp_path / 'mixed.db'}")
+    values = {
+        "i": [1, None, -2**63, 2**63 - 1], "d": [1, 2.5, None, -3.75], "n": [None] * 4,
+        "big": [2**53, 0.5, 1, -2**53], "wide": [2**53 + 1, 0.5, 1, -2**63], "s": ["", "ü€😀", "x" * 900, None],
+        "b": [b"", b"\x00\xff", None, b"y" * 900], "all": [1, "1", b"1", None],
+        "f": [0.5, -0.0, 1e300, None], "day": ["2024-02-29", None, "1970-01-01", "2100-12-31"],
+        "bit": [1, 0, None, 1]}
+    kinds = {"i": pa.int64(), "d": pa.decimal128(12, 2), "n": pa.string(), "big": pa.float64(),
+             "wide": pa.string(), "s": pa.string(), "b": pa.binary(), "all": pa.string(), "f": pa.float64(),
+             "day": pa.date32(), "bit": pa.bool_()}
+    table = Table("t", MetaData(), *(Column(name) for name in values))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE t ([{'], ['.join(values)}])")
+        connection.exec_driver_sql(f"INSERT INTO t VALUES ({', '.join('?' * len(values))})",
+                                   list(zip(*values.values(), strict=True)) * 26)
+
+        def read(names):
+            schema = pa.schema([(name, kinds[name]) for name in names])
+            query = select(*(table.c[name] for name in names))
+            return pa.Table.from_batches(bulk.fetch(connection, query, schema, 10), schema)
+
+        fit = [name for name in values if name not in ("all", "wide")]
+        found, handle = read(fit), connection.info[HANDLE]
+        for name in ("all", "wide"):
+            parts = [c.to_pylist() if isinstance(c, pa.Array) else c
+                     for c, in sqlite_rows.read(handle, f"SELECT [{name}] FROM t", 10)]
+            assert [v for part in parts for v in part] == values[name] * 26
+        with pytest.raises((TypeError, pa.ArrowInvalid)) as failed:
+            read(["all"])
+        connection.info[HANDLE] = None
+        assert found.equals(read(fit)) and found.num_rows == 104
+        with pytest.raises(failed.type):
+            read(["all"])
+        connection.info[HANDLE] = handle
+        with pytest.raises(OperationalError, match="no such column: none"):
+            read_none = select(literal_column("none")).select_from(table)
+            list(bulk.fetch(connection, read_none, pa.schema([("none", pa.int64())])))
+    engine.dispose()
 
 
 def test_each_thread_s_rows_go_to_its_own_file(tmp_path):

@@ -58,18 +58,33 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
     """A query's rows as record batches of at most ``rows``, streamed; its columns are those of
     ``schema``, in order."""
     columns = list(query.selected_columns)
-    mysql = connection.dialect.name != "sqlite"
-    if mysql:
+    if connection.dialect.name != "sqlite":
         query = query.with_only_columns(_one_text(columns, schema), maintain_column_froms=True)
+        for chunk in _chunks(connection, query, rows):
+            yield _parse_texts([r[0] for r in chunk], schema)
+        return
     # dates as the text that they are stored as: Arrow parses a column faster than SQLAlchemy its
     # values
-    else:
-        query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
-                                        maintain_column_froms=True)
+    query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
+                                    maintain_column_froms=True)
+    handle = connection.info.get(HANDLE)
+    if handle is None:
+        for chunk in _chunks(connection, query, rows):
+            yield arrow_batch(chunk, schema)
+        return
+    from semistream.warehouse.sqlite_rows import read
+
+    text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+    with _as_sqlalchemy(connection, text):
+        for found in read(handle, text, rows):
+            yield pa.record_batch([_stored(c, f.type) for c, f in zip(found, schema, strict=True)],
+                                  schema=schema)
+
+
+def _chunks(connection: Connection, query: Select[*tuple[Any, ...]],
+            rows: int) -> Iterator[Sequence[Sequence[Any]]]:
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
-        for chunk in result.partitions(rows):
-            yield _parse_texts([r[0] for r in chunk],
-                               schema) if mysql else arrow_batch(chunk, schema)
+        yield from result.partitions(rows)
 
 
 def arrow_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -77,6 +92,22 @@ def arrow_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBa
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.record_batch([_array(c, f.type) for c, f in zip(columns, schema, strict=True)],
                            schema=schema)
+
+
+def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
+    """A column of SQLite's values as of its type."""
+    if isinstance(column, pa.Array):
+        found = column.type
+        if pa.types.is_null(found) or found == kind:
+            return column.cast(kind)
+        if pa.types.is_string(found):
+            return _from_text(column, kind)
+        if pa.types.is_decimal(kind) and not pa.types.is_binary(found):
+            return column.cast(pa.decimal128(38, kind.scale)).cast(kind)
+        if pa.types.is_integer(found) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            return column.cast(kind)
+        column = column.to_pylist()
+    return _array(column, kind)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -174,22 +205,25 @@ def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace
         part = data.slice(start, ROWS)
         part = pa.table([_plain(c) for c in part.columns], names=part.column_names)
         if handle is not None:
-            _bind(connection, handle, into, part)
+            # what imports Numba, for the many rows that need it
+            from semistream.warehouse.sqlite_rows import insert
+
+            with _as_sqlalchemy(connection, into):
+                insert(handle, into, part)
         else:
             values = [_sqlite_values(c) for c in part.columns]
             connection.exec_driver_sql(f"{into} VALUES ({', '.join('?' * len(columns))})",
                                        list(zip(*values, strict=True)))
 
 
-def _bind(connection: Connection, handle: int, into: str, rows: pa.Table) -> None:
-    # what imports Numba, for the many rows that need it
-    from semistream.warehouse.sqlite_insert import insert
-
+@contextmanager
+def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
+    """SQLite's errors as SQLAlchemy raises them."""
     try:
-        insert(handle, into, rows)
+        yield
     except sqlite3.Error as e:
         say_where(e, connection.engine.url)
-        raise DBAPIError.instance(into, None, e, sqlite3.Error) from e
+        raise DBAPIError.instance(statement, None, e, sqlite3.Error) from e
 
 
 def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
