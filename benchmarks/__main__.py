@@ -2,7 +2,7 @@
 
 A small form in a few minutes (the default), or the whole with --scale full. Each benchmark writes
 NAME-SCALE.jsonl, one row a peer with all that the figures depend on, and NAME-SCALE.txt, the table.
-A wrong answer fails the run.
+A wrong answer fails the run. "docs" measures nothing: it writes the results into the pages of docs/.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import docs
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
 BENCHMARKS = {"memory": "memory", "grid": "grid", "duckdb": "duckdb_join", "spark": "spark_join",
               "scale-out": "scale_out", "sinks": "sinks", "start": "start_up",
-              "workers": "workers"}  # name: module
-RUNS = {"smallest": 1, "small": 3, "full": 5}
+              "workers": "workers", "stream-stream": "stream_stream"}  # name: module
+RUNS = {"smallest": 2, "small": 3, "full": 5}
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__,
                                      allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; "
-                                                                 f"default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help=f"of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--list", action="store_true", help="what each measures, and its settings")
     parser.add_argument("--scale", choices=RUNS, default="small", help="[%(default)s]")
-    parser.add_argument("--runs",
-                        type=int, help="of each peer ["
+    parser.add_argument("--runs", type=int, help="of each peer ["
                         + ", ".join(f"{s}: {n}" for s, n in RUNS.items()) + "]")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="another value for a setting; repeat it")
@@ -43,15 +43,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results",
                         help="where results go [%(default)s]")
     a = parser.parse_args(argv)
+    if a.names == ["docs"]:
+        docs.write()
+        return 0
     if unknown := [n for n in a.names if n not in BENCHMARKS]:
         parser.error(f"no benchmark is called {unknown[0]}: {', '.join(BENCHMARKS)}")
     modules = {n: importlib.import_module(f"benchmarks.{BENCHMARKS[n]}") for n in a.names
                or BENCHMARKS}
     if a.list:
         for name, module in modules.items():
-            print(f"{name}: {module.__doc__}\n  " + "\n  ".join(
-                f"{f.name}={getattr(module.SCALES[a.scale], f.name)}"
-                for f in dataclasses.fields(module.Settings)) + "\n")
+            print(f"{name}: {module.__doc__}\n  "
+                  + "\n  ".join(f"{f.name}={getattr(module.SCALES[a.scale], f.name)}"
+                                for f in dataclasses.fields(module.Settings)) + "\n")
         return 0
     changes = dict(pair.split("=", 1) for pair in a.set)
     known = {f.name for m in modules.values() for f in dataclasses.fields(m.Settings)}

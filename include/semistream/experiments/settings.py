@@ -13,15 +13,18 @@ from semistream.config import Names, Settings
 class ExperimentSettings(Settings):
     """What ``semistream experiments`` is told."""
 
-    scale: float | None = Field(None, gt=0, le=10, description="|R|, and M with it, as a part of "
-                                                               "the papers' own; 1 is theirs, up "
-                                                               "to 100M tuples; default: each "
-                                                               "experiment's, for some minutes")
+    scale: float | None = Field(None, gt=0, le=10,
+                                description="|R|, and M with it, as a part of the papers' own; 1 "
+                                            "is theirs, up to 100M tuples; default: each "
+                                            "experiment's, for some minutes")
     algorithms: Names = Field((), description="Algorithms, separated by commas; default: those of "
                                               "the paper, and our own beside")
     seconds: float = Field(1.0, gt=0, description="Least time that each point is measured after "
                                                   "its warm-up; scanning joins are measured for at "
                                                   "least three passes over R")
+    repetitions: int = Field(3, ge=1, description="How often each point is measured, in another "
+                                                  "process and order each time; intervals are over "
+                                                  "these, and with 1 nothing is decided")
     output: Path | None = Field(None, description="Directory of the results; default: "
                                                   "$SEMISTREAM_HOME/experiments")
     data: Path | None = Field(None, description="Directory where R and the costs of this machine "
