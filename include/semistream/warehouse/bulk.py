@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from semistream.errors import SemistreamError
 from semistream.warehouse.connect import HANDLE, say_where
+from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 
 ROWS = 20_000  # converted at a time
 FEW_ROWS = 1_000  # for which ``executemany`` is as fast
@@ -102,7 +103,8 @@ def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
             return column.cast(kind)
         if pa.types.is_string(found):
             return _from_text(column, kind)
-        if pa.types.is_decimal(kind) and not pa.types.is_binary(found):
+        if pa.types.is_decimal(kind) and kind.scale <= SQLITE_DECIMAL_DIGITS \
+                and not pa.types.is_binary(found):
             return column.cast(pa.decimal128(38, kind.scale)).cast(kind)
         if pa.types.is_integer(found) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
             return column.cast(kind)

@@ -26,7 +26,6 @@ ROW, DONE = 100, 101  # SQLITE_ROW, SQLITE_DONE
 EXACT = 2**53  # integers up to there are doubles too
 TEXT_BYTES = 4_000_000  # of the texts and blobs of a batch, unless one row has more
 
-
 sqlite: Any = library()  # there, as a handle is
 
 
