@@ -38,6 +38,13 @@ def row_key() -> list[Column]:
             Column("load_row", Integer, primary_key=True, autoincrement=False)]
 
 
+# one row: what tells this warehouse from others, see identity.py
+identity = Table(
+    "warehouse_identity", metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),  # 1
+    Column("uuid", NAME, nullable=False),
+)
+
 load_apps = Table(
     "load_apps", metadata,
     # in the app's load_ids; none is given twice

@@ -24,6 +24,7 @@ from semistream.errors import ConfigError
 from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
+from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.load_ids import app_loads, key_of
 from semistream.warehouse.schema import metadata, propagated, unmatched
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from semistream.streaming.spool import Spool
 
+WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the one that loads it
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 READ_ROWS = 100_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
@@ -119,7 +121,8 @@ class DeltaSink:
                 if "://" not in self.uri:
                     Path(self.uri).mkdir(parents=True, exist_ok=True)
                 DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
-            found = [f.name for f in DeltaTable(self.uri).schema().fields]
+            table = DeltaTable(self.uri)
+            found = [f.name for f in table.schema().fields]
         except DeltaError as e:
             raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri,
                               str(e)) from None
@@ -128,7 +131,26 @@ class DeltaSink:
         if found != wanted:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
                               f"They are: {', '.join(wanted)}. Name another table.")
+        self._claim(table)
         return replace(self, former=former)
+
+    def _claim(self, table: DeltaTable) -> None:
+        """Refuse a table that another warehouse loads: both would give their loads the same
+        load_ids, and take the other's transactions of an app of the same name for their own."""
+        from deltalake.exceptions import CommitFailedError
+
+        mine = warehouse_identity(self.warehouse.engine, self.warehouse.retry)
+        owner = table.metadata().configuration.get(WAREHOUSE)
+        if owner is None:
+            with suppress(CommitFailedError):  # another was first, or the same
+                table.alter.set_table_properties({WAREHOUSE: mine}, raise_if_not_exists=False)
+            table.update_incremental()
+            owner = table.metadata().configuration.get(WAREHOUSE)
+        if owner != mine:
+            raise ConfigError("sink", "must be a Delta table that no other warehouse loads",
+                              self.uri, f"Its property {WAREHOUSE} is {owner}, and this "
+                              f"warehouse's identity {mine}. Name another table, or set "
+                              "WAREHOUSE_URL to the warehouse that has its ledger.")
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         from deltalake import CommitProperties, Transaction
