@@ -285,8 +285,8 @@ def about() -> dict[str, Any]:
             "versions": {"python": here["python"], **versions(PACKAGES)}}
 
 
-HEAD = (
-    f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'95% interval':^16}{'seconds':>9}{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
+HEAD = (f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'95% interval':^16}{'seconds':>9}"
+        f"{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
 
 
 def line(row: dict[str, Any]) -> str:
@@ -313,9 +313,9 @@ def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
              f"{about['machine']}",
              f"commit {about['commit']}{' and changes' if about['dirty'] else ''}, "
              f"{', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
-             f"means of {max((r.get('runs', 0) for r in rows), default=0)} repetitions, each peer in a "
-             f"new process, in random order; ratio: to the rate of the case's baseline in the same "
-             f"repetition, with its 95% interval"]
+             f"means of {max((r.get('runs', 0) for r in rows), default=0)} repetitions, each peer "
+             f"in a new process, in random order; ratio: to the rate of the case's baseline in the "
+             f"same repetition, with its 95% interval"]
     for case in dict.fromkeys(r["case"] for r in rows):
         lines += ["", HEAD, *(line(r) for r in rows if r["case"] == case)]
     return lines
