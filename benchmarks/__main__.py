@@ -21,7 +21,7 @@ from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
 BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
-              "duckdb": "duckdb_join", "spark": "spark_join",
+              "duckdb": "duckdb_join", "anchors": "anchors", "spark": "spark_join",
               "scale-out": "scale_out", "sinks": "sinks", "start": "start_up",
               "workers": "workers"}  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}

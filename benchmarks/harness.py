@@ -28,7 +28,7 @@ from semistream.experiments.verdicts import half_width, ratio_of
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
 PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc-driver-sqlite",
-            "pymysql")
+            "pymysql", "rocksdict", "lmdb", "polars", "datafusion")
 
 
 class Unavailable(Exception):
@@ -258,6 +258,11 @@ def peak_rss() -> int:
     """Bytes, the most that this process ever had."""
     text = Path("/proc/self/status").read_text()
     return 1024 * int(text.split("VmHWM:")[1].split()[0])
+
+
+def read_bytes() -> int:
+    """Bytes that this process had from the disk."""
+    return int(Path("/proc/self/io").read_text().split("\nread_bytes:")[1].split()[0])
 
 
 # ---- settings, machine, table

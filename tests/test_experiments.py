@@ -442,7 +442,8 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
 def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
     settings = ExperimentSettings.load(
         {"costs": costs, "data": places.home / "data", "output": tmp_path, "seconds": 0.01,
-         "repetitions": 1, "algorithms": "meshjoin,ssbj", "master": str(R_T), "memory": "30", "skew": "1"})
+         "repetitions": 1, "algorithms": "meshjoin,ssbj", "master": str(R_T), "memory": "30",
+         "skew": "1"})
     experiment, lines = EXPERIMENTS["cost-models"], []
 
     def interrupting(line: str) -> None:
