@@ -402,24 +402,24 @@ def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_sa
     rng = np.random.default_rng(5)
     key = ((lambda x: pa.array(x)) if kind == "int"
            else (lambda x: pa.array([f"order {i}" for i in x])))
-    orders, lines = rng.permutation(6000) * 3, rng.permutation(np.repeat(np.arange(6000) * 3, 2))
+    orders, lines = rng.permutation(3000) * 3, rng.permutation(np.repeat(np.arange(3000) * 3, 2))
     batch = lambda x: pa.RecordBatch.from_arrays([key(x)], ["k"])  # noqa: E731
-    join = open_stream_join("pjoin", memory=400_000, left=batch([1]).schema,
+    join = open_stream_join("pjoin", memory=250_000, left=batch([1]).schema,
                             right=batch([1]).schema, on=[("k", "k")])
     rows = 0
-    for i in range(0, 6000, 1000):
-        for steps in (join.process(LEFT, batch(orders[i:i + 1000])),
-                      join.punctuate(LEFT, batch(orders[i:i + 1000])),
-                      join.process(RIGHT, batch(lines[2 * i:2 * i + 2000]))):
+    for i in range(0, 3000, 500):
+        for steps in (join.process(LEFT, batch(orders[i:i + 500])),
+                      join.punctuate(LEFT, batch(orders[i:i + 500])),
+                      join.process(RIGHT, batch(lines[2 * i:2 * i + 1000]))):
             for out in steps:
                 rows += out.joined.num_rows if out.joined else 0
-                assert join.state.arena.used <= 400_000
+                assert join.state.arena.used <= 250_000
     left, right = join.stats.sides
     assert left.forgotten > 0 and right.dropped > 0
     rows += sum(o.joined.num_rows for o in join.drain() if o.joined)
-    assert rows == 12_000 and (left.matched, right.matched) == (6000, 12_000)
+    assert rows == 6_000 and (left.matched, right.matched) == (3000, 6_000)
     assert (not join.punctuations[LEFT].index["count"].any()
-            and left.propagated + left.forgotten == 6000)
+            and left.propagated + left.forgotten == 3000)
     with pytest.raises(NotEnoughMemory, match="counterparts"):
         list(join.punctuate(LEFT, [{"k": {"in": [key([i])[0].as_py(), key([i + 1])[0].as_py()]}}
                                    for i in range(90_000, 99_000, 9)]))
