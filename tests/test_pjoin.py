@@ -24,6 +24,7 @@ from semistream.stream_joins import (
     Monitor,
     PJoin,
     Within,
+    kernels,
     open_stream_join,
     stream_join_spec,
 )
@@ -640,3 +641,30 @@ def test_rows_of_the_source_are_punctuations():
         list(PunctuationRows("stop", ["k"]).steps(marked))
     with pytest.raises(ConfigError, match="booleans or of text"):
         list(PunctuationRows("k", ["k"]).steps(marked))
+
+
+def intervals(points):
+    """The closed intervals of a set of integers, as arrays of their ends."""
+    ordered = np.array(sorted(points), np.int64)
+    first = np.flatnonzero(np.diff(ordered, prepend=-10) > 1)
+    last = np.append(first[1:], len(ordered))[:len(first)] - 1
+    return ordered[first], ordered[last]
+
+
+@SETTINGS
+@given(mine=st.sets(st.integers(0, 40)), theirs=st.sets(st.integers(0, 40)))
+def test_intervals_are_cut_out_of_intervals(mine, theirs):
+    low, high = intervals(mine)
+    others = intervals(theirs)
+    out = [np.empty(len(low) + len(others[0]), np.int64) for _ in range(2)]
+    left = kernels.subtract(low, high, *others, *out)
+    found = [x for a, b in zip(out[0][:left], out[1][:left], strict=True) for x in range(a, b + 1)]
+    assert found == sorted(mine - theirs)
+
+
+def test_an_interval_with_an_open_end_stays_whole():
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    low, high = np.array([least, 20, 50]), np.array([9, 30, most])
+    out = [np.empty(5, np.int64) for _ in range(2)]
+    left = kernels.subtract(low, high, np.array([5, 25]), np.array([6, 60]), *out)
+    assert [x[:left].tolist() for x in out] == [[least, 20, 50], [9, 24, most]]
