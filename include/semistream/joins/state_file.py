@@ -17,7 +17,9 @@ import pyarrow as pa
 from semistream.durable import naming, replacing, sync
 from semistream.errors import StateError
 
-MAGIC = b"semistream join state 2\n"  # of 24 bytes, so that what follows is aligned
+FORMAT = 3  # raised whenever tables or values of a state mean something else
+MAGIC = b"semistream join state "
+HEADER = MAGIC + b"%d\n" % FORMAT  # of 24 bytes, so that what follows is aligned
 WRITTEN_ROWS = 131_072  # of a state's table at a time
 
 
@@ -47,7 +49,7 @@ class JoinState:
         for name, immutable in self.linked.items():
             link(immutable, path.with_name(name))
         with replacing(path) as file:
-            file.write(MAGIC)
+            file.write(HEADER)
             for name, table in self.tables.items():
                 part = _Checked(file)
                 with pa.ipc.new_stream(part, table.schema) as writer:
@@ -79,7 +81,7 @@ class JoinState:
     @classmethod
     def _read(cls, path: Path) -> JoinState:
         foot, data = _foot(path)
-        at, tables = len(MAGIC), {}
+        at, tables = len(HEADER), {}
         for name, length, check in foot["tables"]:
             part = data.slice(at, length)
             if zlib.crc32(part) != check:
@@ -117,14 +119,19 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
             data = file.read_buffer()
     except (OSError, pa.ArrowInvalid) as e:
         raise StateError(f"the join state {path} cannot be read: {e}") from e
+    header = data[:len(HEADER)].to_pybytes()
+    if header.startswith(MAGIC) and header != HEADER and header.endswith(b"\n"):
+        former = header[len(MAGIC):-1].decode(errors="replace")
+        raise StateError(f"the join state {path} is of format {former}, and this version reads "
+                         f"format {FORMAT}. Go on with the version that wrote it until the join is "
+                         "drained, or begin again with another app name and checkpoint.")
     end = data.size - 12
-    size, check = (int.from_bytes(data[a:b], "little")
-                   for a, b in ((end, end + 8), (end + 8, end + 12)))
-    foot = data[end - size:end].to_pybytes() if end - size >= len(MAGIC) else b""
-    if data[:len(MAGIC)].to_pybytes() != MAGIC or zlib.crc32(foot) != check or not foot:
-        raise StateError(f"the join state {path} is damaged, of another version, or not one. Go on "
-                         f"with the version that "
-                         "wrote it, or begin again with another app name and checkpoint.")
+    size = int.from_bytes(data[end:end + 8], "little")
+    check = int.from_bytes(data[end + 8:], "little")
+    foot = data[end - size:end].to_pybytes() if end - size >= len(HEADER) else b""
+    if header != HEADER or zlib.crc32(foot) != check or not foot:
+        raise StateError(f"the join state {path} is damaged, or not one. Go on from an earlier "
+                         "checkpoint, or begin again with another app name and checkpoint.")
     return json.loads(foot), data
 
 

@@ -161,8 +161,11 @@ def _bucket(value, s1):
 
 @njit(cache=True)
 def _add(points, weights, hashes, counters):
-    """points: uint64[n]; weights: int64[n]; hashes: uint64[s2, COEFFICIENTS]; counters: int64[s2,
-    s1], written."""
+    """Add points with their weights to the hash sketch.
+
+    in      points uint64[n], weights int64[n], hashes uint64[s2, COEFFICIENTS]
+    in/out  counters int64[s2, s1]
+    """
     s2, s1 = counters.shape
     for q in range(s2):
         a, b, c, d = hashes[q, 0], hashes[q, 1], hashes[q, 2], hashes[q, 3]
@@ -174,7 +177,10 @@ def _add(points, weights, hashes, counters):
 
 @njit(cache=True)
 def _estimates(points, hashes, counters):
-    """C[q][h_q(v)] xi_q(v) as float64[s2, n]; the arrays as in ``_add``."""
+    """C[q][h_q(v)] xi_q(v), float64[s2, n].
+
+    in      points uint64[n], hashes uint64[s2, COEFFICIENTS], counters int64[s2, s1]
+    """
     s2, s1 = counters.shape
     out = np.empty((s2, len(points)))
     for q in range(s2):

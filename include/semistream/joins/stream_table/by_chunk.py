@@ -293,7 +293,7 @@ class ByChunk(StreamTable):
         return {"waiting": self.saved(slots).append_column("matched", matched)}
 
     def values(self) -> dict[str, Any]:
-        return {"variable": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
+        return {"strings": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
         """Take up waiting tuples; it is open and has its size. Raises ConfigError when they do not
