@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -13,11 +14,14 @@ from sqlalchemy import select
 
 from semistream.config import Places, Settings
 from semistream.errors import ConfigError
+from semistream.pipeline.settings import JoinSizeSettings
 from semistream.published import pin, read_manifest
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse, removal
 from semistream.warehouse.schema import load_commits
+
+log = logging.getLogger(__name__)
 
 
 def prepare(job: str, places: Places) -> None:
@@ -97,6 +101,16 @@ def sweep_publish(run: str, places: Places) -> dict[str, Any]:
     from semistream.tuning import sweep
 
     return sweep.publish(sweep.sweep_name(run), places)
+
+
+def estimate_join_size(values: Mapping[str, Any], places: Places) -> dict[str, Any]:
+    """The size of the join that a filled-in form names, also on the log. Raises ConfigError, and so
+    for an estimate above the form's limit."""
+    from semistream.pipeline.join_size import estimate_join_size as estimate
+
+    found = estimate(JoinSizeSettings.load(_given(JoinSizeSettings, values)), places)
+    log.info("%s", found.describe())
+    return found.as_dict()
 
 
 def run_summary(checkpoint: Path) -> dict[str, Any]:
