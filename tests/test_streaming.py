@@ -17,6 +17,7 @@ from sqlalchemy import text
 from loads import SmallLoad, same, until
 from semistream.config import Job
 from semistream.errors import ConfigError
+from semistream.sketches import read_sketch
 from semistream.streaming import app
 from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
@@ -565,6 +566,28 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
     sqlite_load.add_file(200)
     sqlite_load.run(spark)
     sqlite_load.check()
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_each_load_keeps_a_sketch_of_its_keys_and_the_proof_expects_as_many_rows(
+        spark, sqlite_load, sink, tmp_path):
+    from test_source import verify
+
+    load, sink = sqlite_load, "sql" if sink == "sql" else str(tmp_path / "facts")
+    for _ in range(2):
+        load.add_file(3000)
+    load.run(spark, sink=sink)
+    blobs = load.query("SELECT rows_read, key_sketch FROM load_batches")
+    assert len(blobs) > 4 and all((n > 0) == (blob is not None) for n, blob in blobs)
+    keyed = sum(row["sku"] is not None for row in load.stream)
+    sketches = [read_sketch(blob) for _, blob in blobs if blob]
+    assert sum(s.inserted for s in sketches) == pytest.approx(keyed, rel=0.05)
+    result = verify(load)
+    assert result.success and "expected_rows" in {r.name for r in result.results}
+    load.add_file(100)
+    load.run(spark, sink=sink, key_sketch=False)
+    assert load.query("SELECT count(*) FROM load_batches WHERE batch > 1 "
+                      "AND key_sketch IS NOT NULL") == [(0,)]
 
 
 READY = """

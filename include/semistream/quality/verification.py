@@ -23,6 +23,7 @@ from semistream.quality import stored_rows
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
 from semistream.quality.checksums import Sums, stage_checksums
+from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
@@ -184,6 +185,7 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
                             [c for c in commits if _later(c, scope.source_first)])
     files = stage_source_files(staging, scope, job.stream)
     checksums = stage_checksums(staging, scope, sums)
+    join_sizes = stage_join_sizes(staging, scope, snapshots)
     sample = stage_sample(staging, scope, *sampling, snapshots)
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
@@ -202,7 +204,8 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
                "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
                "notes": staging.notes}
-    checks = list(all_checks(scope, rejected, checksums, damaged, files, sources, sample))
+    checks = list(all_checks(scope, rejected, checksums, damaged, files, join_sizes, sources,
+                             sample))
     success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports,
                                             kept)
     results = [

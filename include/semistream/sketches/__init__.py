@@ -3,6 +3,7 @@ and deletions, and can be merged, kept and sent."""
 
 from semistream.errors import StateError
 from semistream.sketches.agms import AgmsSketch
+from semistream.sketches.sampled import SampledSketch
 from semistream.sketches.sketch import Estimate, Sketch, unpack
 from semistream.sketches.skimmed import SkimmedSketch
 
@@ -22,4 +23,5 @@ def read_sketch(blob: bytes) -> Sketch:
     return sketch
 
 
-__all__ = ["METHODS", "AgmsSketch", "Estimate", "Sketch", "SkimmedSketch", "read_sketch"]
+__all__ = ["METHODS", "AgmsSketch", "Estimate", "SampledSketch", "Sketch", "SkimmedSketch",
+           "read_sketch"]

@@ -261,7 +261,8 @@ class Load:
         """Join, load and commit what was begun; a drain (df None) has no input."""
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
-                    self.stream, self.job.stream.id, self.commits.sink, at.files, at.sources)
+                    self.stream, self.job.stream.id, self.commits.sink, at.files, at.sources,
+                    self.settings.key_sketch)
         entries = self._join(work, df)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)

@@ -116,6 +116,9 @@ class LoadSettings(JoinSettings):
                                                     "finished also while new ones come, so that "
                                                     "none waits much longer; 0: only as they fill "
                                                     "M")
+    key_sketch: bool = Field(True, description="Whether the ledger keeps a sketch of each load's "
+                                               "join keys, up to some 10 KB, from which the proof "
+                                               "knows how many rows to expect")
     reason: str = Field("", max_length=1000, description="Why this algorithm, for the ledger; auto "
                                                          "tells its own")
     retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is "

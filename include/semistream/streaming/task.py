@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import uuid
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +24,7 @@ from semistream.joins import JoinState, SemiStreamJoin
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
 from semistream.sizing.plan import Plan
+from semistream.sketches import SampledSketch
 from semistream.source_files import RAW, SourceFile, check_unchanged
 from semistream.streaming.sinks.base import Sink, ledger_row
 from semistream.streaming.spool import Spool
@@ -57,6 +60,7 @@ class Work:
     sink: Sink = field(repr=False)  # it knows the warehouse's password
     files: tuple[str, ...] = ()
     sources: tuple[SourceFile, ...] = ()
+    sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row."""
@@ -89,10 +93,13 @@ class Work:
         join = self._operator(partition)
         stats = deepcopy(join.stats.as_dict())
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
+        sketch = SampledSketch((self.batch, self.drain, partition)) if self.sketched else None
         with Spool(join.output_schema, self.stream, self.stream_id,
                    self.sink.data_file(join.output_schema, load)) as spool:
-            refused = self._run(join, self._tuples(partition, batches), spool)
+            refused = self._run(join, self._tuples(partition, batches), spool, sketch)
             entry = self._entry(partition, join, stats, refused)
+            if sketch is not None and entry["rows_read"]:
+                entry["key_sketch"] = b64encode(sketch.sketch.to_bytes()).decode()
             name = entry["state_file"]
             state, before = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
             if name != before:
@@ -125,10 +132,12 @@ class Work:
             join.restore(*JoinState.read(Path(self.checkpoint) / "state" / before))
         return join
 
-    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch],
-             spool: Spool) -> Counter[str]:
-        """Feed the operator; gives the number of tuples that it was not given, by reason."""
+    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], spool: Spool,
+             sketch: SampledSketch | None) -> Counter[str]:
+        """Feed the operator, and the sketch with the keys of what it is given; gives the number of
+        tuples that it was not given, by reason."""
         refused: Counter[str] = Counter()
+        keys = list(dict.fromkeys(join.spec.keys.stream))
         for batch in batches:
             batch, rejected = split_unparsable(batch)
             if rejected is not None:
@@ -138,6 +147,10 @@ class Work:
             if rejected is not None:
                 refused[LONG_ID] += rejected.num_rows
                 spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows))
+            if sketch is not None:
+                drawn = batch.select(keys).take(pa.array(sketch.draw(batch.num_rows)))
+                codes, valid = join.spec.keys.stream_codes(drawn)
+                sketch.add(codes[valid])
             for output in join.process(batch):
                 spool.write(output)
         if self.drain:
@@ -193,6 +206,7 @@ def get_ready(_: Iterator[object]) -> None:
     """A task after which its worker has imported what a micro-batch's needs; PyArrow and Numba do
     so at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
+    SampledSketch().add(np.zeros(1, np.int64))
 
 
 def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
@@ -214,6 +228,6 @@ def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
     """A partition's ledger row for a batch that brings it nothing, from that of the commit
     before."""
     nothing = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
-    return ledger_row(entry) | nothing | {"batch": batch, "drain": 0,
+    return ledger_row(entry) | nothing | {"key_sketch": None, "batch": batch, "drain": 0,
                                           "waiting_before": entry["waiting"], "r_cycles": 0.0,
                                           "service_rate": 0.0, "rejected": {}}

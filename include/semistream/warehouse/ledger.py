@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -283,12 +284,14 @@ def app_number(connection: Connection, app: str) -> int | None:
 
 def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
     key = load_id(number, entry["batch"], entry["drain"], entry["partition"])
+    sketch = entry.get("key_sketch")  # base64, as summaries and intents are JSON
     return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]),
-            "rejected": json.dumps(entry["rejected"]), "committed_at": utc_now()}
+            "rejected": json.dumps(entry["rejected"]), "committed_at": utc_now(),
+            "key_sketch": None if sketch is None else b64decode(sketch)}
 
 
 def _entry(row: Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)
-    del values["committed_at"], values["load_id"]
+    del values["committed_at"], values["load_id"], values["key_sketch"]
     return {**values, "memory": json.loads(values["memory"]),
             "rejected": json.loads(values["rejected"])}
