@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
@@ -68,7 +68,7 @@ def _read(staging: Staging, scope: Scope) -> tuple[dict[str, _Read], set[str]]:
                 continue
             before = found.setdefault(version, _Read(SampledSketch().sketch, 0, 0))
             try:
-                before.sketch.merge(read_sketch(blob))
+                before.sketch.merge(cast(SkimmedSketch, read_sketch(blob)))
             except StateError:  # of another size, by another version
                 unknown.add(version)
             found[version] = _Read(before.sketch, before.tuples + tuples, before.loads + 1)

@@ -28,13 +28,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semistream.config import Job, Places
 from semistream.durable import write_json
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, TooManyRows
 from semistream.joins.registry import find_algorithm
 from semistream.published import current_version
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.streaming.commit import Commits
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, has_tuples, run_tasks
+from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
 from semistream.streaming.progress import Progress
 from semistream.streaming.session import DrainFirst
@@ -80,6 +81,7 @@ class Load:
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
         self._border = threading.Lock()  # held while a batch or a drain is worked on
+        self._told = False  # how many rows a batch of this run will have
         self._stopping, self._signalled = False, threading.Event()
         self._takes_signals = False
         self._drain_first: DrainFirst | None = None
@@ -216,6 +218,7 @@ class Load:
             commits.check_follows(batch.number)
             source = self._source(batch, self.partitions)
             self._change_plan(batch, source["own"])
+            self._check_output(batch, source["own"])
             commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
             if commits.entries and not has_tuples(commits.progress):
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
@@ -247,6 +250,28 @@ class Load:
         log.info("master version %s, %s with %d partitions", self._master_version, plan.algorithm,
                  plan.partitions)
         self.status.update(master_version=self._master_version)
+
+    def _check_output(self, batch: MicroBatch, own: bool) -> None:
+        """Where several master rows can match a tuple, say how many rows the first batch will
+        bring; and refuse a batch that would bring too many. Raises TooManyRows."""
+        limit, plan = self.settings.max_output_rows, self.planner.plan
+        if (self._told and not limit) or not many_to_many(plan):
+            return
+        tuples = batch.sample(SAMPLE, own)
+        if not tuples.num_rows:
+            return
+        count = batch.tuple_count(own) if tuples.num_rows == SAMPLE else tuples.num_rows
+        found, self._told = estimate_output(plan, tuples, count), True
+        log.info("batch %d will have %s joined rows of %s tuples, off by at most %s with a "
+                 "probability of %.0f%%, if all of it is like the first %s", batch.number,
+                 f"{found.rows:,}", f"{count:,}", f"{found.bound:,}", 100 * CONFIDENCE,
+                 f"{tuples.num_rows:,}")
+        if not limit:
+            return
+        self.commits.settle()
+        if (loaded := self.commits.ledger.output_rows()) + found.rows > limit:
+            raise TooManyRows(limit, loaded + found.rows, found.bound, CONFIDENCE,
+                              f"{self.app} with batch {batch.number}, of {count:,} tuples,")
 
     def _drain(self) -> None:
         """Finish what waits. The border is held."""

@@ -91,6 +91,10 @@ class MicroBatch:
         return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([],
                                                                                        self.stream)
 
+    def tuple_count(self, own: bool) -> int:
+        """How many tuples it has, unparsable ones too; where Spark reads it, that is a job."""
+        return sum(map(tuple_count, self.paths)) if own else self.tuples().count()
+
     def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
         """Its files as they are, when none has changed for ``min_age`` seconds."""
         files = look_at(self.paths)

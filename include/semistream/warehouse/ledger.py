@@ -162,6 +162,11 @@ class Ledger:
             *self._load(load_commits, batch, drain))
         return bool(self.run(lambda c: c.execute(query).scalar()))
 
+    def output_rows(self) -> int:
+        """How many rows the app has loaded."""
+        query = select(func.sum(load_batches.c.output_rows)).where(load_batches.c.app == self.app)
+        return int(self.run(lambda c: c.scalar(query)) or 0)
+
     def load(self, entry: dict[str, Any], write: Callable[[Connection], None]) -> dict[str, Any]:
         """Write one partition and its ledger row in one transaction, unless it is loaded already;
         gives the row that counts.
