@@ -1,5 +1,5 @@
-"""How many rows a micro-batch will bring, before it begins: where several master rows match a tuple,
-they may be many times its tuples."""
+"""How many rows a micro-batch will bring, before it begins: where several master rows match a
+tuple, they may be many times its tuples."""
 
 from __future__ import annotations
 
