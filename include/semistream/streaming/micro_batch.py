@@ -88,8 +88,8 @@ class MicroBatch:
         df = self.tuples()
         rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
         table = rows.limit(most).toArrow().cast(self.stream).combine_chunks()
-        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([],
-                                                                                       self.stream)
+        return (table.to_batches()[0] if table.num_rows
+                else pa.RecordBatch.from_pylist([], self.stream))
 
     def tuple_count(self, own: bool) -> int:
         """How many tuples it has, unparsable ones too; where Spark reads it, that is a job."""

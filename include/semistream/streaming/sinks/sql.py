@@ -73,8 +73,8 @@ class SqlSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
         key = ledger.load_id(entry)
-        joined, rejected = with_key(spool.joined(),
-                                    key), rejected_rows(spool.unmatched(), key, self.fact)
+        joined = with_key(spool.joined(), key)
+        rejected = rejected_rows(spool.unmatched(), key, self.fact)
         entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
                          "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
