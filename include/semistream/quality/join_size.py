@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
 
-from semistream.errors import StateError
 from semistream.master.frequencies import key_frequencies
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
-from semistream.sketches import SampledSketch, SkimmedSketch, read_sketch
-from semistream.sketches.sampled import join_size
+from semistream.sketches import SampledSketch, SkimmedSketch
+from semistream.sketches.sampled import add_load, join_size
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.proof import START
 from semistream.warehouse.schema import NAME, load_batches
@@ -67,9 +66,7 @@ def _read(staging: Staging, scope: Scope) -> tuple[dict[str, _Read], set[str]]:
                 unknown.add(version)
                 continue
             before = found.setdefault(version, _Read(SampledSketch().sketch, 0, 0))
-            try:
-                before.sketch.merge(cast(SkimmedSketch, read_sketch(blob)))
-            except StateError:  # of another size, by another version
+            if not add_load(before.sketch, blob):
                 unknown.add(version)
             found[version] = _Read(before.sketch, before.tuples + tuples, before.loads + 1)
     return found, unknown

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
 
+from semistream.errors import StateError
 from semistream.sketches.bounds import FAILURE
+from semistream.sketches.methods import read_sketch
 from semistream.sketches.sketch import Estimate
 from semistream.sketches.skimmed import SkimmedSketch
 
@@ -46,6 +49,24 @@ class SampledSketch:
     def add(self, codes: np.ndarray) -> None:
         """Insert the keys, int64[k], of tuples that were drawn."""
         self.sketch.update(codes, EVERY)
+
+
+def add_load(whole: SkimmedSketch, blob: bytes) -> bool:
+    """Add a load's sketch, as its blob is in the ledger. False where that cannot be: it is damaged,
+    or of another size, by another version."""
+    try:
+        whole.merge(cast(SkimmedSketch, read_sketch(blob)))
+    except StateError:
+        return False
+    return True
+
+
+def merged(blobs: Iterable[bytes]) -> SkimmedSketch:
+    """Of all loads whose blobs can be read."""
+    whole = SampledSketch().sketch
+    for blob in blobs:
+        add_load(whole, blob)
+    return whole
 
 
 def join_size(sketch: SkimmedSketch, tuples: int, loads: int,

@@ -33,6 +33,7 @@ from semistream.joins.registry import find_algorithm
 from semistream.published import current_version
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
+from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, has_tuples, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
@@ -51,6 +52,7 @@ from semistream.streaming.task import Work, get_ready
 from semistream.warehouse.ledger import retrying
 
 log = logging.getLogger(__name__)
+HISTORY = 200  # loads whose keys tell which are frequent
 SAMPLE = 100_000  # stream tuples that auto looks at
 WORKERS_READY = 30  # s
 SESSION = {
@@ -242,7 +244,9 @@ class Load:
     def _change_plan(self, batch: MicroBatch, own: bool) -> None:
         """Take up a new master version, or changed settings, once nothing waits under the old
         plan."""
-        plan = self.planner.change(lambda: batch.sample(SAMPLE, own), self.partitions)
+        plan = self.planner.change(lambda: batch.sample(SAMPLE, own),
+                                   lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
+                                   self.partitions)
         if plan is None:
             return
         self._drain()

@@ -168,6 +168,13 @@ class Ledger:
         query = select(func.sum(load_batches.c.output_rows)).where(load_batches.c.app == self.app)
         return int(self.run(lambda c: c.scalar(query)) or 0)
 
+    def key_sketches(self, most: int) -> list[bytes]:
+        """Of the app's latest loads that kept one; at most so many."""
+        b = load_batches.c
+        query = select(b.key_sketch).where(b.app == self.app, b.key_sketch.is_not(None)).order_by(
+            b.batch.desc(), b.drain.desc()).limit(most)
+        return self.run(lambda c: list(c.scalars(query)))
+
     def load(self, entry: dict[str, Any], write: Callable[[Connection], None]) -> dict[str, Any]:
         """Write one partition and its ledger row in one transaction, unless it is loaded already;
         gives the row that counts.
