@@ -654,6 +654,11 @@ def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sket
     result = check(loader, tmp_path / "reports", **places)
     assert [r["version"] for r in expected(result)] == [first]
     assert f"Some loads with version {loader.version}" in result.notes[0]
+    file = max((tmp_path / "snapshots" / "sales" / first).glob("*.codes"),
+               key=lambda path: path.stat().st_size)
+    file.write_bytes(bytes(file.stat().st_size))
+    result = check(loader, tmp_path / "reports", **places)
+    assert "is damaged" in result.notes[1] and str(file) in result.notes[1]
     shutil.rmtree(tmp_path / "snapshots" / "sales" / first)
     result = check(loader, tmp_path / "reports", **places)
     assert "expected_rows" not in {r.name for r in result.results}

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
 
+from semistream.errors import StateError
 from semistream.master.frequencies import key_frequencies
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
@@ -35,7 +36,7 @@ def stage_join_sizes(staging: Staging, scope: Scope, snapshots: Path) -> sa.Tabl
     nothing waited last; None where nothing can be said. snapshots: of the master's versions.
 
     Left out is a version of whose loads none kept a sketch; left out and noted one of whose loads
-    some kept none, and one whose snapshot is gone.
+    some kept none, and one whose snapshot is gone or damaged.
     """
     read, unknown = _read(staging, scope)
     for version in sorted(unknown & set(read)):
@@ -61,7 +62,7 @@ def _read(staging: Staging, scope: Scope) -> tuple[dict[str, _Read], set[str]]:
     found: dict[str, _Read] = {}
     unknown = set()
     with staging.engine.connect() as connection:
-        for version, tuples, blob in connection.execute(query):
+        for version, tuples, blob in connection.execution_options(yield_per=100).execute(query):
             if blob is None:
                 unknown.add(version)
                 continue
@@ -78,9 +79,14 @@ def _row(staging: Staging, scope: Scope, version: str, read: _Read,
         staging.notes.append(f"Version {version} of the master data is no longer kept: how many "
                              f"rows its loads should have brought is not estimated.")
         return
-    (value, bound), most = join_size(read.sketch, read.tuples, read.loads,
-                                     key_frequencies(snapshot), FAILURE)
-    waiting = most * scope.waiting if version == scope.versions[scope.last] else 0
+    try:
+        (value, bound), most = join_size(read.sketch, read.tuples, read.loads,
+                                         key_frequencies(snapshot), FAILURE)
+    except StateError as e:
+        staging.notes.append(f"How many rows the loads with version {version} of the master data "
+                             f"should have brought is not estimated: {e}")
+        return
+    waiting = most * scope.waiting if version == scope.versions.get(scope.last) else 0
     yield (version, round(value), round(bound), max(round(value - bound) - waiting, 0),
            round(value + bound), _loaded(staging, scope, version))
 
