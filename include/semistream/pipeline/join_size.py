@@ -61,9 +61,10 @@ class JoinSize:
         """A few lines for a log."""
         sides = (f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
                  f"{side.unparsable:,} unparsable" for side in (self.left, self.right))
-        return "\n".join((f"The join has {self.estimate:,} rows, off by at most {self.bound:,} with "
-                          f"a probability of {self.confidence:.0%} ({self.method}, "
-                          f"{self.memory_bytes:,} bytes).", *sides, *self.notes))
+        told = (f"The join has {self.estimate:,} rows, off by at most {self.bound:,} with a "
+                f"probability of {self.confidence:.0%} ({self.method}, {self.memory_bytes:,} "
+                f"bytes).")
+        return "\n".join((told, *sides, *self.notes))
 
 
 class _Rows(NamedTuple):
