@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 
 ROOT = Path(__file__).parents[1]
 DAGS = ("provision_master_data", "semi_stream_load", "stream_stream_load", "verify_completeness",
-        "tuning_sweep")
+        "tuning_sweep", "estimate_join_size")
 pytestmark = pytest.mark.usefixtures("airflow_environment")
 
 
@@ -175,6 +175,16 @@ def test_form_refuses(dags, name, wrong):
         dags["semi_stream_load"].params.get_param(name).resolve(wrong)
 
 
+def test_join_size_form_has_every_setting(dags):
+    from semistream.pipeline.settings import JoinSizeSettings
+
+    params = dags["estimate_join_size"].params
+    assert set(params) == set(JoinSizeSettings.model_fields)
+    given = params.dump() | {"left": "a", "right": "b", "on": {"k": "k"}}
+    assert JoinSizeSettings.load({k: v for k, v in given.items() if v is not None}) == \
+        JoinSizeSettings.load({"left": "a", "right": "b", "on": "k"})
+
+
 def test_form_defaults_are_those_of_the_settings(dags):
     from semistream.pipeline import steps
     from semistream.streaming.settings import LoadSettings
@@ -290,3 +300,35 @@ def test_wrong_setting_fails_at_once_and_says_what_to_do(airflow, small_job, cap
     with pytest.raises(SystemExit, match="DagRun failed"):
         run(airflow, "semi_stream_load", job="nowhere.yaml")
     assert "YAML file" in "".join(capfd.readouterr())
+
+
+def test_join_size_is_estimated_and_refused_above_the_limit(airflow, tmp_path, capfd, caplog):
+    """The result is the task's XCom and on its log: of 100 keys that come three times, one
+    is there four times in B."""
+    (tmp_path / "a.csv").write_text("k\n" + "".join(f"k{i % 100}\n" for i in range(300)))
+    (tmp_path / "b.csv").write_text("key\n" + "k7\n" * 4 + "k200\n")
+    conf = {"left": str(tmp_path / "a.csv"), "right": str(tmp_path / "b.csv"), "on": {"k": "key"}}
+    run(airflow, "estimate_join_size", **conf, max_output_rows=12)
+    assert "The join has 12 rows, off by at most 0" in caplog.text
+    result = xcom("estimate_join_size", "estimate")
+    assert (result["estimate"], result["bound"], result["method"]) == (12, 0, "skimmed")
+    assert 0 < result["memory_bytes"] <= 64_000 and result["left"]["rows"] == 300
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        run(airflow, "estimate_join_size", **conf, max_output_rows=11)
+    assert "'max_output_rows' must be at least what the join is estimated to have: 12 rows" in \
+        "".join(capfd.readouterr())
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        run(airflow, "estimate_join_size", left=conf["left"], on=conf["on"])
+    assert "'right' must be given" in "".join(capfd.readouterr())
+
+
+def xcom(dag: str, task: str) -> dict:
+    """What the task of the DAG's latest run returned."""
+    from airflow.models.xcom import XComModel as XCom
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        value = session.scalars(select(XCom.value).where(XCom.dag_id == dag, XCom.task_id == task)
+                                .order_by(XCom.timestamp.desc()).limit(1)).one()
+    return json.loads(value) if isinstance(value, str) else value

@@ -226,6 +226,8 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
                            f"Settings: {', '.join(cls.model_fields)}.")
     remedy = (f"It means: {field.description}" if field is not None and field.description
               else "See --help.")
+    if first["type"] == "missing":
+        return ConfigError(where, "must be given", None, remedy)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from sqlalchemy import func, select
 from semistream.config import Places, Settings
 from semistream.durable import write_json
 from semistream.errors import ConfigError
+from semistream.pipeline.settings import JoinSizeSettings
 from semistream.published import pin, read_manifest
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import checkpoint_lock
@@ -24,6 +26,8 @@ from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
 
 VALUES_TOLD = 10_000  # by an asset event
+
+log = logging.getLogger(__name__)
 
 
 def prepare(job: str, places: Places) -> None:
@@ -108,6 +112,16 @@ def sweep_publish(run: str, places: Places) -> dict[str, Any]:
     from semistream.tuning import sweep
 
     return sweep.publish(sweep.sweep_name(run), places)
+
+
+def estimate_join_size(values: Mapping[str, Any], places: Places) -> dict[str, Any]:
+    """The size of the join that a filled-in form names, also on the log. Raises ConfigError, and so
+    for an estimate above the form's limit."""
+    from semistream.pipeline.join_size import estimate_join_size as estimate
+
+    found = estimate(JoinSizeSettings.load(_given(JoinSizeSettings, values)), places)
+    log.info("%s", found.describe())
+    return found.as_dict()
 
 
 def run_summary(checkpoint: Path) -> dict[str, Any]:

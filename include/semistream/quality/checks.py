@@ -41,7 +41,7 @@ class Check:
 
 
 def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
-               files: sa.Table | None,
+               files: sa.Table | None, join_sizes: sa.Table | None,
                sources: Sources | None, sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
     ids = None if sources is None else sources.ids
@@ -50,6 +50,8 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: s
     yield unmatched_rows(scope, rejected)
     yield unparsable(scope, rejected)
     yield same_rows(scope, checksums)
+    if join_sizes is not None:
+        yield expected_rows(scope, join_sizes)
     if damaged is not None:
         yield table_files(damaged)
     if files is not None:
@@ -186,6 +188,18 @@ def same_rows(scope: Scope, checksums: sa.Table) -> Check:
                  "again. Where it differs, a value was changed, or a row lost, doubled or added, "
                  "since.", sa.union_all(differing("facts_checksum", scope.fact_name),
                                         differing("unmatched_checksum", unmatched.name)))
+
+
+def expected_rows(scope: Scope, sizes: sa.Table) -> Check:
+    s = sizes.c
+    return Check(
+        "expected_rows", "As many rows were loaded as keys of stream and master data tell",
+        "Each load keeps a sketch of the keys that it read, made before the join. From these and "
+        "the keys of the master data's snapshot the rows of the join are estimated, with a bound "
+        "that fails in less than one of a million cases. It is wide where keys are many and skewed "
+        "(see the columns estimate and bound): this finds large losses only, but such that the "
+        "load's own counting would not tell.",
+        select(sizes).where(or_(s.rows_loaded < s.at_least, s.rows_loaded > s.at_most)))
 
 
 def table_files(damaged: sa.Table) -> Check:

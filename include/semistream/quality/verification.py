@@ -23,6 +23,7 @@ from semistream.quality import stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
 from semistream.quality.checksums import Sums, stage_checksums
+from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
@@ -196,8 +197,10 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
                                 [c for c in commits if _later(c, scope.source_first)], columns,
                                 len(columns))
         files = stage_source_files(staging, scope, job.stream)
+        join_sizes = stage_join_sizes(staging, scope, snapshots)
         sample = stage_sample(staging, scope, *sampling, snapshots)
-        checks = list(all_checks(scope, rejected, checksums, damaged, files, sources, sample))
+        checks = list(all_checks(scope, rejected, checksums, damaged, files, join_sizes, sources,
+                                 sample))
         if not scope.comparable:
             staging.notes.append("All of these were loaded with an older version of the master "
                                  f"data than {scope.dimension.name} has ({scope.version}): "

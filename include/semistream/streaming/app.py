@@ -29,7 +29,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semistream.config import AnyJob, Job, Places, StreamStreamJob
 from semistream.durable import write_json
+from semistream.errors import TooManyRows
 from semistream.sizing import known_costs
+from semistream.sizing.plan import Plan
+from semistream.sketches.sampled import merged
 from semistream.source_files import RAW
 from semistream.streaming.commit import Commits
 from semistream.streaming.micro_batch import (
@@ -41,6 +44,7 @@ from semistream.streaming.micro_batch import (
     one_frame,
     run_tasks,
 )
+from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
 from semistream.streaming.progress import Progress
 from semistream.streaming.session import DrainFirst
@@ -62,6 +66,7 @@ from semistream.streaming.task import AnyPlan, Work, get_ready
 from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
+HISTORY = 200  # loads whose keys tell which are frequent
 SAMPLE = 100_000  # stream tuples that auto looks at
 WORKERS_READY = 30  # s
 SESSION = {
@@ -94,6 +99,7 @@ class Load:
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
         self._border = threading.Lock()  # held while a batch or a drain is worked on
+        self._told = False  # how many rows a batch of this run will have
         self._stopping, self._signalled = False, threading.Event()
         self._takes_signals = False
         self._drain_first: DrainFirst | None = None
@@ -230,6 +236,7 @@ class Load:
             self.planner.check_open(commits.last)
             source = self._source(batch, self.partitions)
             self._change_plan(batch, source["own"])
+            self._check_output(batch, source["own"])
             commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
             if commits.entries and not has_tuples(commits.progress):
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
@@ -252,7 +259,9 @@ class Load:
     def _change_plan(self, batch: MicroBatch, own: bool) -> None:
         """Take up a new master version, or changed settings, once nothing waits under the old
         plan."""
-        plan = self.planner.change(lambda: batch.sample(SAMPLE, own), self.partitions)
+        plan = self.planner.change(lambda: batch.sample(SAMPLE, own),
+                                   lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
+                                   self.partitions)
         if plan is None:
             return
         self._drain()
@@ -261,6 +270,31 @@ class Load:
         log.info("master version %s, %s with %d partitions", plan.version, plan.algorithm,
                  plan.partitions)
         self.status.update(master_version=plan.version)
+
+    def _check_output(self, batch: MicroBatch, own: bool) -> None:
+        """Where several master rows can match a tuple, say how many rows the first batch will
+        bring; and refuse a batch that would bring too many. Raises TooManyRows."""
+        plan = self.planner.plan
+        if not isinstance(self.settings, LoadSettings) or not isinstance(plan, Plan):
+            return
+        limit = self.settings.max_output_rows
+        if (self._told and not limit) or not many_to_many(plan):
+            return
+        tuples = batch.sample(SAMPLE, own)
+        if not tuples.num_rows:
+            return
+        count = batch.tuple_count(own) if tuples.num_rows == SAMPLE else tuples.num_rows
+        found, self._told = estimate_output(plan, tuples, count), True
+        log.info("batch %d will have %s joined rows of %s tuples, off by at most %s with a "
+                 "probability of %.0f%%, if all of it is like the first %s", batch.number,
+                 f"{found.rows:,}", f"{count:,}", f"{found.bound:,}", 100 * CONFIDENCE,
+                 f"{tuples.num_rows:,}")
+        if not limit:
+            return
+        self.commits.settle()
+        if (loaded := self.commits.ledger.output_rows()) + found.rows > limit:
+            raise TooManyRows(limit, loaded + found.rows, found.bound, CONFIDENCE,
+                              f"{self.app} with batch {batch.number}, of {count:,} tuples,")
 
     def _drain(self) -> None:
         """Finish what waits. The border is held."""
@@ -276,7 +310,8 @@ class Load:
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
                     self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
-                    at.files, at.sources)
+                    at.files, at.sources,
+                    isinstance(self.settings, LoadSettings) and self.settings.key_sketch)
         entries = self._join(work, frames)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)

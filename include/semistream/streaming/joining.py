@@ -19,6 +19,7 @@ from semistream.config import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
 
 if TYPE_CHECKING:
+    from semistream.sketches import SampledSketch
     from semistream.stream_joins import Propagated, StreamJoinOutput, StreamStreamJoin
     from semistream.streaming.promises import Promise
 
@@ -40,14 +41,18 @@ class Finished(NamedTuple):
 class Joining(Protocol):
     """An operator in a task. first: how many of its output columns are the (left) stream's;
     portable: whether another process can go on with it; what it has on disk is its process's
-    alone."""
+    alone. sketched: whether its keys can be, for the ledger."""
 
     output_schema: pa.Schema
     first: int
     portable: ClassVar[bool]
+    sketched: ClassVar[bool]
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Take in tuples of a side."""
+
+    def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
+        """Add the join keys of some tuples, as the sketch draws them."""
 
     def settle(self) -> Iterator[Finished]:
         """The tuples of the micro-batch are in."""
@@ -76,6 +81,7 @@ class WithMaster:
     """A stream, joined with R."""
 
     portable: ClassVar[bool] = True
+    sketched: ClassVar[bool] = True
 
     def __init__(self, join: SemiStreamJoin):
         self.join, self.output_schema = join, join.output_schema
@@ -83,6 +89,13 @@ class WithMaster:
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return (Finished(*output) for output in self.join.process(tuples))
+
+    def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
+        keys = self.join.spec.keys
+        drawn = tuples.select(list(dict.fromkeys(keys.stream))).take(
+            pa.array(sketch.draw(tuples.num_rows)))
+        codes, valid = keys.stream_codes(drawn)
+        sketch.add(codes[valid])
 
     def settle(self) -> Iterator[Finished]:
         return iter(())
@@ -126,6 +139,7 @@ class OfTwoStreams:
     """
 
     portable: ClassVar[bool] = False
+    sketched: ClassVar[bool] = False
 
     def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...], alone: bool):
         self.join, self.output_schema, self.promises = join, join.output_schema, promises
@@ -143,6 +157,9 @@ class OfTwoStreams:
             yield from self._process(side, step.tuples, promises[1:])
             for punctuations in step.punctuations:
                 yield from self.join.punctuate(side, punctuations)
+
+    def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
+        raise NotImplementedError
 
     def settle(self) -> Iterator[Finished]:
         return self._finished(self._settle())

@@ -114,6 +114,11 @@ class MicroBatch:
         return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist(
             [], stream.schema)
 
+    def tuple_count(self, own: bool) -> int:
+        """How many tuples it has, unparsable ones too; where Spark reads it, that is a job."""
+        return (sum(map(tuple_count, self.paths)) if own
+                else sum(df.count() for df in self.tuples()))
+
     def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
         """Its files as they are, when none has changed for ``min_age`` seconds."""
         files = look_at(self.paths)

@@ -20,6 +20,7 @@ from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version, pin
 from semistream.sizing.plan import Plan
+from semistream.sketches import SkimmedSketch
 from semistream.streaming.settings import LoadSettings
 
 log = logging.getLogger(__name__)
@@ -96,20 +97,22 @@ class Planner:
         nothing = pa.RecordBatch.from_pylist([], streams[0])
         return self.wanted(partitions).choose(nothing, self.costs)
 
-    def change(self, sample: Callable[[], pa.RecordBatch], partitions: int) -> Plan | None:
+    def change(self, sample: Callable[[], pa.RecordBatch],
+               history: Callable[[], SkimmedSketch | None], partitions: int) -> Plan | None:
         """Another plan than the present one, to be opened once nothing waits; None to go on with
         the present one.
 
         The plan changes with the master version and with the settings. What a sample of the stream
         is to decide is decided in the first batch of a run that nothing waits before. sample: gives
-        some of the batch's tuples.
+        some of the batch's tuples; history: the sketch of former loads' keys.
         """
         wanted = self.wanted(partitions)
         if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):
             return None
         if wanted.open_questions:
             tuples = sample()
-            wanted = wanted.choose(tuples, self.costs, self.plan)
+            known = history() if partitions > 1 and tuples.num_rows else None
+            wanted = wanted.choose(tuples, self.costs, self.plan, known)
             self.chosen = tuples.num_rows > 0
             if wanted.auto:
                 log.info("%s", wanted.reason)

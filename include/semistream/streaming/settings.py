@@ -146,6 +146,13 @@ class LoadSettings(AppSettings, JoinSettings):
                                                     "finished also while new ones come, so that "
                                                     "none waits much longer; 0: only as they fill "
                                                     "M")
+    max_output_rows: int = Field(
+        0, ge=0, description="Most rows that the app may load in all, where several master rows "
+                             "can match a tuple: a batch that is estimated to bring more is "
+                             "refused before it begins; 0: any number")
+    key_sketch: bool = Field(
+        True, description="Whether the ledger keeps a sketch of each load's join keys, up to some "
+                          "10 KB, from which the proof knows how many rows to expect")
 
     def with_source(self, job: Job) -> Job:
         """The job with the source that these settings put in place of its own."""

@@ -70,7 +70,8 @@ class StreamStreamPlanner:
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> StreamStreamPlan:
         return self.wanted(partitions)
 
-    def change(self, sample: Callable[[], pa.RecordBatch], partitions: int) -> None:
+    def change(self, sample: Callable[[], pa.RecordBatch], history: Callable[[], object],
+               partitions: int) -> None:
         """Check that what is held can go on under what the settings ask for. Raises ConfigError for
         anything but more memory."""
         wanted = self.wanted(self.settings.partitions or self.plan.partitions)

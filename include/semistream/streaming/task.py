@@ -6,12 +6,14 @@ from __future__ import annotations
 import gc
 import json
 import uuid
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +23,7 @@ from semistream.keys import buckets
 from semistream.partitioning import Placement
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
+from semistream.sketches import SampledSketch
 from semistream.source_files import RAW, SourceFile, check_unchanged
 from semistream.streaming.joining import SUMMED, Joining, OfTwoStreams, Refused, WithMaster
 from semistream.streaming.sinks.base import Sink, ledger_row
@@ -58,6 +61,7 @@ class Work:
     sink: Sink = field(repr=False)  # it knows the warehouse's password
     files: tuple[tuple[str, ...], ...] = ()
     sources: tuple[SourceFile, ...] = ()
+    sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row.
@@ -102,10 +106,14 @@ class Work:
         join = self._operator(partition)
         before = join.count()
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
+        sketch = (SampledSketch((self.batch, self.drain, partition))
+                  if self.sketched and join.sketched else None)
         with Spool(join.output_schema, self.streams, self.ids,
                    self.sink.data_file(join.output_schema, load), join.first) as spool:
-            refused, changed = self._run(join, self._tuples(partition, batches), spool)
+            refused, changed = self._run(join, self._tuples(partition, batches), spool, sketch)
             entry = self._entry(partition, join.entry(before, refused), changed)
+            if sketch is not None and entry["rows_read"]:
+                entry["key_sketch"] = b64encode(sketch.sketch.to_bytes()).decode()
             name = entry["state_file"]
             state, former = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
             if name != former:
@@ -142,9 +150,10 @@ class Work:
             join.restore(Path(self.checkpoint) / "state" / before)
         return join
 
-    def _run(self, join: Joining, batches: Iterator[Sided], spool: Spool) -> tuple[Refused, bool]:
-        """Feed the operator; gives the tuples that it was not given, and whether its state may have
-        changed."""
+    def _run(self, join: Joining, batches: Iterator[Sided], spool: Spool,
+             sketch: SampledSketch | None) -> tuple[Refused, bool]:
+        """Feed the operator, and the sketch with the keys of what it is given; gives the tuples
+        that it was not given, and whether its state may have changed."""
         refused, read = Refused(), False
         for side, batch in batches:
             read = read or bool(batch.num_rows)
@@ -156,6 +165,8 @@ class Work:
             if rejected is not None:
                 refused[side, LONG_ID] += rejected.num_rows
                 spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows), side)
+            if sketch is not None:
+                join.sketch(sketch, batch)
             for output in join.process(side, batch):
                 spool.write(*output)
         for output in join.drain() if self.drain else join.settle() if read else ():
@@ -223,6 +234,7 @@ def get_ready(_: Iterator[object]) -> None:
     """A task after which its worker has imported what a micro-batch's needs; PyArrow and Numba do
     so at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
+    SampledSketch().add(np.zeros(1, np.int64))
 
 
 def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
@@ -249,6 +261,6 @@ def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
                                    "rejected": {}, "waiting": of["waiting"],
                                    "on_disk": of["on_disk"]}
                             for side, of in entry["sides"].items()}
-    return ledger_row(entry) | nothing | {"batch": batch, "drain": 0,
+    return ledger_row(entry) | nothing | {"key_sketch": None, "batch": batch, "drain": 0,
                                           "waiting_before": entry["waiting"], "r_cycles": 0.0,
                                           "service_rate": 0.0, "rejected": {}}

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -175,6 +176,18 @@ class Ledger:
             *self._load(load_commits, batch, drain))
         return bool(self.run(lambda c: c.execute(query).scalar()))
 
+    def output_rows(self) -> int:
+        """How many rows the app has loaded."""
+        query = select(func.sum(load_batches.c.output_rows)).where(load_batches.c.app == self.app)
+        return int(self.run(lambda c: c.scalar(query)) or 0)
+
+    def key_sketches(self, most: int) -> list[bytes]:
+        """Of the app's latest loads that kept one; at most so many."""
+        b = load_batches.c
+        query = select(b.key_sketch).where(b.app == self.app, b.key_sketch.is_not(None)).order_by(
+            b.batch.desc(), b.drain.desc()).limit(most)
+        return self.run(lambda c: list(c.scalars(query)))
+
     def load(self, entry: dict[str, Any], write: Callable[[Connection], None]) -> dict[str, Any]:
         """Write one partition and its ledger row in one transaction, unless it is loaded already;
         gives the row that counts.
@@ -295,14 +308,16 @@ def app_number(connection: Connection, app: str) -> int | None:
 
 def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
     key = load_id(number, entry["batch"], entry["drain"], entry["partition"])
+    sketch = entry.get("key_sketch")  # base64, as summaries and intents are JSON
     return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]),
             "rejected": json.dumps(entry["rejected"]),
             "sides": json.dumps(entry["sides"]) if entry.get("sides") else None,
-            "committed_at": utc_now()}
+            "committed_at": utc_now(),
+            "key_sketch": None if sketch is None else b64decode(sketch)}
 
 
 def _entry(row: Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)
-    del values["committed_at"], values["load_id"]
+    del values["committed_at"], values["load_id"], values["key_sketch"]
     return {**values, **{name: json.loads(values[name]) if values[name] else None
                          for name in ("memory", "rejected", "sides")}}

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Float,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -88,6 +89,7 @@ load_batches = Table(
     # of the rows in the fact table, see checksum.py; null: loaded before there were any
     Column("facts_checksum", BigInteger),
     Column("unmatched_checksum", BigInteger),  # of those in unmatched
+    Column("key_sketch", LargeBinary),  # see sketches/sampled.py; null: none was kept
     Column("committed_at", DateTime, nullable=False),  # UTC
     Index("ix_load_batches_load", "app", "batch", "drain", "partition", unique=True),
 )
