@@ -16,6 +16,7 @@ are skimmed until no candidate is dense.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -130,6 +131,25 @@ class SkimmedSketch(Sketch):
             value += term
             bound += estimated_join_error(*f2, term, self.s1, self.s2, part)
         return Estimate(value, bound)
+
+    def join_size_with(self, pieces: Iterable[tuple[np.ndarray, np.ndarray]],
+                       failure: float = FAILURE) -> Estimate:
+        """With a stream whose frequencies are known: pieces of (codes int64[k], frequencies
+        int64[k]), a code in one of them only. Nothing is estimated of that side, so that the bound
+        is less than ``join_size``'s."""
+        f, table = self.skim(), np.zeros_like(self.counters)
+        value = f2 = 0.0
+        for codes, frequencies in pieces:
+            _add(self._points(codes), frequencies, self._hashes, table)
+            _, i, j = np.intersect1d(f.codes, codes, assume_unique=True, return_indices=True)
+            exact = frequencies.astype(float)
+            value += float(f.frequencies[i].astype(float) @ exact[j])
+            f2 += float(exact @ exact)
+        sparse = self_join_size(_self_join_size(f.rest), float(f.weight)**2, self.s1, self.s2,
+                                failure / 2)
+        term = float(np.median((f.rest.astype(float) * table).sum(axis=1)))
+        return Estimate(value + term, estimated_join_error(sparse, f2, term, self.s1, self.s2,
+                                                           failure / 2))
 
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None:
         _add(self._points(codes), weights, self._hashes, self.counters)
