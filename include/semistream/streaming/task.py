@@ -21,6 +21,7 @@ from semistream.errors import StateError
 from semistream.joins import JoinState, SemiStreamJoin
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
+from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
 from semistream.source_files import RAW, SourceFile, check_unchanged
 from semistream.streaming.sinks.base import Sink, ledger_row
@@ -72,6 +73,7 @@ class Work:
         from pyspark import TaskContext
 
         use_memory_files()
+        process_peak()
         context = TaskContext.get()
         assert context is not None
         entry = self.join_partition(context.partitionId(), batches)
@@ -171,7 +173,8 @@ class Work:
             "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
             "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
             "memory_budget": self.plan.memory,
-            "memory_peak": now["memory_peak"], "memory": now["memory"], "rejected": rejected,
+            "memory_peak": now["memory_peak"], "resident_peak": process_peak().read(),
+            "memory": now["memory"], "rejected": rejected,
             "state_file": self._state_file(partition, entry["rows_read"])}
 
     def _state_file(self, partition: int, rows_read: int) -> str:
