@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
 from semistream.files import open_source
 from semistream.master import open_snapshot, publish_snapshot
+from semistream.resident import resident
 from semistream.source_files import open_parquet
 
 MEGABYTE = 1_000_000
@@ -57,3 +64,72 @@ def test_a_bucket_larger_than_the_memory_is_sorted_in_pieces(tmp_path, distinct)
     found = pa.Table.from_batches(seen).sort_by("v")
     assert found.equals(table.cast(found.schema))
     assert not list(tmp_path.glob("*/run-*"))
+
+
+# ---- the console command, as the operating system sees it
+
+
+def wide(rows, first=0):
+    """Rows of some 280 bytes, which take a tenth of that in a Parquet file."""
+    random = np.random.default_rng(3)
+    words = pa.array([f"a word of forty characters, or so {i:06d}" for i in range(1000)])
+    columns = {"k": np.arange(first, first + rows)}
+    columns |= {f"n{i}": random.integers(0, 1000, rows) for i in range(6)}
+    columns |= {f"s{i}": words.take(pa.array(random.integers(0, 1000, rows))) for i in range(5)}
+    return pa.table(columns)
+
+
+def write(path, rows):
+    """In one row group, without holding all rows here. Small pages, so that few rows fill those
+    that are read."""
+    if path.suffix == ".parquet":
+        pq.write_table(wide(rows), path, row_group_size=rows, data_page_size=100_000)
+        return path
+    with csv.CSVWriter(path, wide(1).schema) as writer:
+        for first in range(0, rows, 50_000):
+            writer.write_table(wide(min(50_000, rows - first), first))
+    return path
+
+
+def peak_of(*arguments):
+    """The most anonymous memory of the command's process, in bytes, looked at from outside."""
+    command = subprocess.Popen([sys.executable, "-m", "semistream.cli", *map(str, arguments)],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    most = 0
+    while command.poll() is None:
+        most = max(most, resident(command.pid))
+        time.sleep(0.005)
+    assert command.returncode == 0, command.stdout.read().decode()
+    return most
+
+
+# Whose buffers, of which none grows with R, are full: the base; and more than 20 times MEMORY.
+FEW, MANY, MEMORY = 120_000, 600_000, 8 * MEGABYTE
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(tmp_path, kind):
+    def publish(rows):
+        master = write(tmp_path / f"m{rows}.{kind}", rows)
+        return peak_of("snapshot", "--master", master, "--on", "k", "--memory", MEMORY,
+                       "--out", tmp_path / f"snapshot{rows}")
+
+    assert publish(MANY) < publish(FEW) + 1.1 * MEMORY
+
+
+@pytest.mark.parametrize(("out", "tuples"), [("parquet", 400_000), ("jsonl", 100_000)])
+def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(tmp_path, out, tuples):
+    random, stats = np.random.default_rng(4), tmp_path / "stats.json"
+    pq.write_table(pa.table({"id": np.arange(tuples), "k": random.zipf(1.3, tuples) % FEW}),
+                   tmp_path / "s.parquet", row_group_size=tuples)
+
+    def join(rows):
+        return peak_of("join", "--stream", tmp_path / "s.parquet",
+                       "--master", write(tmp_path / f"m{rows}.parquet", rows), "--on", "k",
+                       "--memory", MEMORY, "--algorithm", "elevatorjoin",
+                       "--stats", stats, "--out", tmp_path / f"out.{out}")
+
+    base, peak = join(FEW), join(MANY)
+    told = json.loads(stats.read_text())
+    assert peak < base + 1.1 * MEMORY
+    assert told["memory_peak"] <= MEMORY and 0.9 * peak < told["resident_peak"] < 1.1 * peak

@@ -98,7 +98,7 @@ class Work:
             name = entry["state_file"]
             state, before = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
             if name != before:
-                join.snapshot(changes=bool(before)).write(state, before)
+                join.save(state, before)
             check_unchanged(self.sources)
             entry = self.sink.write(entry, spool)
         if entry["state_file"] == name:
