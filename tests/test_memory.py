@@ -70,12 +70,12 @@ def test_a_bucket_larger_than_the_memory_is_sorted_in_pieces(tmp_path, distinct)
 
 
 def wide(rows, first=0):
-    """Rows of some 280 bytes, which take a tenth of that in a Parquet file."""
+    """Rows of some 900 bytes, which take a fiftieth of that in a Parquet file."""
     random = np.random.default_rng(3)
-    words = pa.array([f"a word of forty characters, or so {i:06d}" for i in range(1000)])
+    words = pa.array([f"a text of eighty characters {i:052d}" for i in range(1000)])
     columns = {"k": np.arange(first, first + rows)}
     columns |= {f"n{i}": random.integers(0, 1000, rows) for i in range(6)}
-    columns |= {f"s{i}": words.take(pa.array(random.integers(0, 1000, rows))) for i in range(5)}
+    columns |= {f"s{i}": words.take(pa.array(random.integers(0, 1000, rows))) for i in range(10)}
     return pa.table(columns)
 
 
@@ -86,8 +86,8 @@ def write(path, rows):
         pq.write_table(wide(rows), path, row_group_size=rows, data_page_size=100_000)
         return path
     with csv.CSVWriter(path, wide(1).schema) as writer:
-        for first in range(0, rows, 50_000):
-            writer.write_table(wide(min(50_000, rows - first), first))
+        for first in range(0, rows, 20_000):
+            writer.write_table(wide(min(20_000, rows - first), first))
     return path
 
 
@@ -104,7 +104,7 @@ def peak_of(*arguments):
 
 
 # Whose buffers, of which none grows with R, are full: the base; and more than 20 times MEMORY.
-FEW, MANY, MEMORY = 120_000, 600_000, 8 * MEGABYTE
+FEW, MANY, MEMORY = 40_000, 370_000, 16 * MEGABYTE
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
@@ -117,7 +117,7 @@ def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(tmp_pa
     assert publish(MANY) < publish(FEW) + 1.1 * MEMORY
 
 
-@pytest.mark.parametrize(("out", "tuples"), [("parquet", 400_000), ("jsonl", 100_000)])
+@pytest.mark.parametrize(("out", "tuples"), [("parquet", 200_000), ("jsonl", 40_000)])
 def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(tmp_path, out, tuples):
     random, stats = np.random.default_rng(4), tmp_path / "stats.json"
     pq.write_table(pa.table({"id": np.arange(tuples), "k": random.zipf(1.3, tuples) % FEW}),

@@ -2,6 +2,6 @@
 
 import os
 
-# PyArrow's allocator, unless the user names another one: the default, mimalloc, keeps several
-# times as much of what was freed.
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+# Arrow's allocator, unless the user names another one: its default, mimalloc, keeps more of what
+# was freed, 20 MB of an idle process and some 40 MB of one that joins.
+ARROW_POOL = os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

@@ -29,7 +29,7 @@ from semistream.published import MANIFEST, current_version, set_current
 from semistream.resident import give_back
 
 KEEP = 3  # versions that stay, beside the pinned ones
-MEMORY, LEAST_MEMORY = 256_000_000, 8_000_000  # bytes that publishing may take
+MEMORY, LEAST_MEMORY = 256_000_000, 16_000_000  # bytes that publishing may take
 
 
 class Publication:

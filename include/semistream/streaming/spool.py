@@ -15,11 +15,12 @@ from semistream.joins import JoinOutput
 from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.source_files import RAW
+from semistream.streaming.sinks.base import UNMATCHED
 from semistream.streaming.sinks.delta import DataFile
 from semistream.warehouse.ids import stream_ids
 
 GATHERED_BYTES = 16_000_000  # of unparsable tuples
-UNMATCHED = pa.schema([("reason", pa.string()), ("stream_id", pa.string()), ("tuple", pa.string())])
+TUPLES = 8192  # unmatched ones that are Python objects at a time
 
 
 class Spool:
@@ -76,7 +77,9 @@ class Spool:
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array) -> None:
         """Keep tuples that are not loaded."""
-        self._append("unmatched", unmatched_rows(tuples, reasons, self.stream_id))
+        for first in range(0, tuples.num_rows, TUPLES):
+            part, why = tuples.slice(first, TUPLES), reasons.slice(first, TUPLES)
+            self._append("unmatched", unmatched_rows(part, why, self.stream_id))
 
     def reject(self, batch: pa.RecordBatch) -> None:
         """Keep tuples that could not be parsed: their text, and why."""

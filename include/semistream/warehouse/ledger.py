@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -184,7 +184,7 @@ class Ledger:
             return winner
 
     def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
-               rejected: pa.Table | None = None) -> None:
+               rejected: Callable[[], Iterable[pa.Table]] = tuple) -> None:
         """Say that all partitions of a batch are in; again is harmless.
 
         commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path,
@@ -203,8 +203,8 @@ class Ledger:
                 connection.execute(load_files.insert(), files)
             if entries:
                 connection.execute(load_batches.insert(), [_row(number, e) for e in entries])
-            if rejected is not None:
-                bulk_insert(connection, unmatched, rejected)
+            for tuples in rejected():
+                bulk_insert(connection, unmatched, tuples)
 
         try:
             self.run(work)

@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError
-from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum
+from semistream.source_files import open_parquet, parquet_batches
+from semistream.streaming.sinks.base import (
+    INSERT_ROWS,
+    UNMATCHED,
+    StoredRows,
+    ledger_row,
+    rejected_rows,
+    stored_checksum,
+)
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.load_ids import app_loads, key_of
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 READ_ROWS = 100_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
-GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000
+GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
 
 
 @lru_cache(maxsize=4)
@@ -95,7 +103,7 @@ class DeltaSink:
             staging = Path(self.checkpoint) / "staging"
             staging.mkdir(exist_ok=True)
             with naming(staging / name):
-                pq.write_table(rejected, staging / name)
+                pq.write_table(rejected, staging / name, row_group_size=INSERT_ROWS)
                 sync(staging / name)
         return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
                         "facts_checksum": signed(spool.data.total),
@@ -142,11 +150,17 @@ class DeltaSink:
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
-        rejected = [rejected_rows(pq.read_table(staging / e["unmatched_file"],
-                                                columns=["reason", "stream_id", "tuple"]),
-                                  ledger.load_id(e), self.warehouse.fact) for e in entries
-                    if e["unmatched_file"]]
-        ledger.commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
+
+        def rejected() -> Iterator[pa.Table]:
+            for e in (e for e in entries if e["unmatched_file"]):
+                key, first = ledger.load_id(e), 0
+                with open_parquet(staging / e["unmatched_file"]) as file:
+                    for part in parquet_batches(file, UNMATCHED.names, INSERT_ROWS, GROUP_BYTES):
+                        tuples = pa.Table.from_batches([part]).select(UNMATCHED.names)
+                        yield rejected_rows(tuples, key, self.warehouse.fact, first)
+                        first += part.num_rows
+
+        ledger.commit(commit, rows, rejected)
 
     def clean_up(self) -> None:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):

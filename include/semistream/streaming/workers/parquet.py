@@ -21,7 +21,7 @@ from semistream.streaming.workers.exchange import Exchange
 
 # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 MOST_PARTITIONS = 16
-ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most
+ROWS, BYTES = 262_144, 16_000_000  # decoded at a time, at most
 PIECES = 16  # for each task to decode for all, about: files, or some of their row groups each
 LEGACY = b"org.apache.spark.legacy"  # dates of another calendar, which only Spark understands
 Piece = tuple[str, range | None]  # file, row groups; None: all
