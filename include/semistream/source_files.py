@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
 
 # bytes that are read at a time: of a column; of all columns of a file, about
-COLUMN_BUFFER, FILE_BUFFER, LEAST_BUFFER = 1_000_000, 8_000_000, 16_384
+COLUMN_BUFFER, FILE_BUFFER, LEAST_BUFFER = 1_000_000, 4_000_000, 16_384
 LOOKED_AT = 256  # rows that tell how wide those of their row groups are
 # of text files' tuples: what tells of one that could not be parsed, else null
 RAW = "_corrupt_record"
