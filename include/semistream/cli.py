@@ -24,8 +24,10 @@ from rich.table import Table
 from semistream.config import Names, Places, Publishing, Settings, Types, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
+from semistream.resident import spare_pandas
 
 P = ParamSpec("P")
+LEAN = (["join"], ["snapshot"], ["provision"])  # commands that have no use for pandas
 EPILOGS = {
     "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum "
             "--memory 1MB --join-type left --out out.parquet --null-values NA",
@@ -74,6 +76,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command: 0 done; 1 failed, or not complete; 2 wrong settings; 130 interrupted."""
+    if argv is None and sys.argv[1:2] in LEAN:  # in a process of its own
+        spare_pandas()
     parser, commands = _parsers()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:

@@ -4,6 +4,7 @@ mapped files, and with the memory files that arenas of workers are."""
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from functools import cache
 
@@ -29,6 +30,24 @@ def give_back() -> None:
     pa.default_memory_pool().release_unused()
     if hasattr(_libc, "malloc_trim"):  # glibc
         _libc.malloc_trim(0)
+
+
+def spare_pandas() -> None:
+    """Do without pandas from now on, in a process that has no use for it: PyArrow imports it, some
+    20 MB, at the first Python list that it is given."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.array([0])  # PyArrow tries once
+        finally:
+            sys.meta_path.remove(_NoPandas)
+
+
+class _NoPandas:
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ImportError(name)
 
 
 class ResidentPeak:
