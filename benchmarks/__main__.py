@@ -28,12 +28,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__,
                                      allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; "
-                                                                 f"default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help=f"of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--list", action="store_true", help="what each measures, and its settings")
     parser.add_argument("--scale", choices=RUNS, default="small", help="[%(default)s]")
-    parser.add_argument("--runs",
-                        type=int, help="of each peer ["
+    parser.add_argument("--runs", type=int, help="of each peer ["
                         + ", ".join(f"{s}: {n}" for s, n in RUNS.items()) + "]")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="another value for a setting; repeat it")
@@ -49,9 +48,9 @@ def main(argv: list[str] | None = None) -> int:
                or BENCHMARKS}
     if a.list:
         for name, module in modules.items():
-            print(f"{name}: {module.__doc__}\n  " + "\n  ".join(
-                f"{f.name}={getattr(module.SCALES[a.scale], f.name)}"
-                for f in dataclasses.fields(module.Settings)) + "\n")
+            print(f"{name}: {module.__doc__}\n  "
+                  + "\n  ".join(f"{f.name}={getattr(module.SCALES[a.scale], f.name)}"
+                                for f in dataclasses.fields(module.Settings)) + "\n")
         return 0
     changes = dict(pair.split("=", 1) for pair in a.set)
     known = {f.name for m in modules.values() for f in dataclasses.fields(m.Settings)}

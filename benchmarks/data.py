@@ -133,9 +133,8 @@ class Stream:
         for first in range(0, tuples, STEP):
             batch = self.batch(first, min(STEP, tuples - first))
             answer.rows += batch.num_rows
-            answer.checksum = (
-                answer.checksum
-                + int(_sum_expected(*(c.to_numpy() for c in batch.columns)))) % 2**64
+            answer.checksum = (answer.checksum
+                               + int(_sum_expected(*(c.to_numpy() for c in batch.columns)))) % 2**64
         return answer
 
 
@@ -182,10 +181,8 @@ class Files:
         def make(at: Path) -> None:
             at.mkdir()
             batches, number = master_batches(tuples, schema), 0
-            while (table := pa.Table.from_batches([b
-                                                   for _,
-                                                   b in zip(range(10_000_000 // STEP), batches,
-                                                            strict=False)], schema)):
+            while (table := pa.Table.from_batches(
+                [b for _, b in zip(range(10_000_000 // STEP), batches, strict=False)], schema)):
                 pq.write_table(table, at / f"part-{number:05d}.parquet")
                 number += 1
 

@@ -51,8 +51,7 @@ def run(bench: Bench, s: Settings) -> None:
             duck = {f"duckdb, {layout}": DuckDB(file, schema, memory, stream, rows, s.seconds)
                     for layout, file in files.items()}
             ours = {name: Operator(bench.files, schema, name, memory, stream, rows, s.seconds,
-                                   s.warm_up)
-                    for name in s.algorithms}
+                                   s.warm_up) for name in s.algorithms}
             bench.compare("duckdb", f"R={s.master:,} M={s.share:g}% batch={rows:,} {form}",
                           {**duck, **ours}, next(iter(duck)))
 
@@ -126,7 +125,8 @@ class DuckDBPeer:
             return False
 
     def finish(self) -> Result:
-        note = "" if self.limit == self.of.memory else f"memory_limit {self.limit / 1e6:,.1f} MB is the least that works"
+        note = ("" if self.limit == self.of.memory
+                else f"memory_limit {self.limit / 1e6:,.1f} MB is the least that works")
         used = self.connection.execute(
             "SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()[0][0]
         return Result(self.answer, self.of.stream.expected(self.fed), self.limit, int(used),

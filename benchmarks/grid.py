@@ -41,9 +41,8 @@ SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), skews=(1.0,),
                                algorithms=("ssbj", "sscj"), seconds=0.02, warm_up=0.1),
           "small": Settings(),
           "full": Settings(master=1_000_000, shares=(1.0, 10.0, 50.0), skews=(0.0, 0.5, 1.0, 1.5),
-                           drifts=(0, 500_000),
-                           algorithms=tuple(a for a in REGISTRY if a != OURS), batch=65_536,
-                           seconds=0.7, warm_up=3.0)}
+                           drifts=(0, 500_000), algorithms=tuple(a for a in REGISTRY if a != OURS),
+                           batch=65_536, seconds=0.7, warm_up=3.0)}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -53,12 +52,12 @@ def run(bench: Bench, s: Settings) -> None:
             if drift and not skew:  # the same stream
                 continue
             for share in s.shares:
-                memory, stream = int(
-                    share / 100 * s.master * MASTER_BYTES), Stream(s.master, skew, drift)
-                bench.compare("grid", case(share, skew, drift), {
-                    name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds,
-                                   s.warm_up)
-                    for name in (OURS, *s.algorithms)}, OURS)
+                memory = int(share / 100 * s.master * MASTER_BYTES)
+                stream = Stream(s.master, skew, drift)
+                bench.compare(
+                    "grid", case(share, skew, drift),
+                    {name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds,
+                                    s.warm_up) for name in (OURS, *s.algorithms)}, OURS)
     write_text(bench.path("grid", "svg"), picture(bench.rows, s))
 
 
@@ -86,9 +85,8 @@ def picture(rows: Sequence[Mapping[str, Any]], s: Settings) -> str:
                                    va="center")
             panel.imshow(times, norm=LogNorm(0.25, 4), cmap="PiYG", aspect="auto")
             panel.set(xticks=range(len(s.shares)), xticklabels=[f"{v:g}%" for v in s.shares],
-                      yticks=range(len(s.skews)),
-                      yticklabels=[f"{v:g}" for v in s.skews], xlabel="M, of R",
-                      ylabel="Zipf exponent",
+                      yticks=range(len(s.skews)), yticklabels=[f"{v:g}" for v in s.skews],
+                      xlabel="M, of R", ylabel="Zipf exponent",
                       title=f"other keys after {drift:,} tuples" if drift else "no drift")
         figure.suptitle(
             f"{REGISTRY[OURS].title}'s service rate, times that of the best of the others")

@@ -113,16 +113,16 @@ class Bench:
         finally:
             for peer in open_peers.values():
                 peer.close()
-        rates = {name: statistics.median(s.tuples / s.seconds for s in runs) for name,
-                 runs in samples.items()}
+        rates = {name: statistics.median(s.tuples / s.seconds for s in runs)
+                 for name, runs in samples.items()}
         for name in peers:
             if name in failed:
                 self.add(benchmark, case, name, {"note": f"cannot run: {failed[name]}"})
             else:
                 self.add(benchmark, case, name,
                          _summary(samples[name], results[name], rates, name, baseline))
-        wrong = [f"{n}: {r.answer}, expected {r.expected}" for n,
-                 r in results.items() if r.answer != r.expected]
+        wrong = [f"{n}: {r.answer}, expected {r.expected}"
+                 for n, r in results.items() if r.answer != r.expected]
         if wrong:
             raise WrongAnswer(f"{benchmark}, {case}: {'; '.join(wrong)}")
 
@@ -152,17 +152,16 @@ def _summary(samples: list[Sample], result: Result, rates: dict[str, float], nam
     extra = {what: median(s.extra[what] for s in samples) for what in samples[0].extra}
     note = ", ".join(
         filter(None, [result.note, *(f"{what} {value:,.6g}" for what, value in extra.items())]))
-    return {
-        "rate": rates[name], "ratio": rates[name] / rates[baseline] if baseline in rates else None,
-        "baseline": baseline,
-        "rates": [float(f"{s.tuples / s.seconds:.4g}") for s in samples], "runs": len(samples),
-        "tuples": median(s.tuples for s in samples), "seconds": median(s.seconds for s in samples),
-        "cpu_seconds": median(s.cpu_seconds for s in samples),
-        "bytes_read": median(s.bytes_read for s in samples),
-        "rows": result.answer.rows, "checksum": f"{result.answer.checksum:016x}",
-        "right": result.answer == result.expected,
-        "memory_budget": result.memory_budget, "memory_peak": result.memory_peak,
-        "rss_peak": result.rss_peak, "extra": extra, "note": note}
+    return {"rate": rates[name],
+            "ratio": rates[name] / rates[baseline] if baseline in rates else None,
+            "baseline": baseline, "rates": [float(f"{s.tuples / s.seconds:.4g}") for s in samples],
+            "runs": len(samples), "tuples": median(s.tuples for s in samples),
+            "seconds": median(s.seconds for s in samples),
+            "cpu_seconds": median(s.cpu_seconds for s in samples),
+            "bytes_read": median(s.bytes_read for s in samples), "rows": result.answer.rows,
+            "checksum": f"{result.answer.checksum:016x}", "right": result.answer == result.expected,
+            "memory_budget": result.memory_budget, "memory_peak": result.memory_peak,
+            "rss_peak": result.rss_peak, "extra": extra, "note": note}
 
 
 # ---- a peer in a process of its own
@@ -264,15 +263,13 @@ def machine() -> dict[str, Any]:
                                         check=False).stdout
     cpu = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines()
            if x.startswith("model name")]
-    return {
-        "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": cpu[0] if cpu else platform.processor(), "cores": len(os.sched_getaffinity(0)),
-        "memory": psutil.virtual_memory().total,
-        "commit": git("rev-parse", "--short", "HEAD")
-        .strip() + ("+changes" if git("status", "--porcelain", "include",
-                                      "spark_apps").strip() else ""),
-        "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-        "versions": {"python": platform.python_version(), **dict(_versions())}}
+    return {"machine": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "processor": cpu[0] if cpu else platform.processor(),
+            "cores": len(os.sched_getaffinity(0)), "memory": psutil.virtual_memory().total,
+            "commit": git("rev-parse", "--short", "HEAD").strip()
+            + ("+changes" if git("status", "--porcelain", "include", "spark_apps").strip() else ""),
+            "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
+            "versions": {"python": platform.python_version(), **dict(_versions())}}
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -283,19 +280,24 @@ def _versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-HEAD = (
-    f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'seconds':>9}{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
+HEAD = (f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'seconds':>9}{'read MB':>10}"
+        f"{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
 
 
 def line(row: dict[str, Any]) -> str:
     start = f"{row['case']:<42}{row['peer']:<26}"
     if "rate" not in row:
         return f"{start}{row['note']}"
-    mb = lambda name, width: f"{row.get(name, 0) / MB:>{width},.1f}" if row.get(name) else " " * (width - 1) + "-"  # noqa: E731
+
+    def mb(name: str, width: int) -> str:
+        return f"{row[name] / MB:>{width},.1f}" if row.get(name) else f"{'-':>{width}}"
+
     ratio = f"{row['ratio']:>8.2f}" if row.get("ratio") is not None else f"{'-':>8}"
     rate = f"{row['rate']:>12,.0f}" if row["rate"] >= 100 else f"{row['rate']:>12.3g}"
-    return (
-        f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  {row['checksum']}{'' if row['right'] else ' WRONG'}{'  ' + row['note'] if row.get('note') else ''}")
+    return (f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}"
+            f"{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  "
+            f"{row['checksum']}{'' if row['right'] else ' WRONG'}"
+            f"{'  ' + row['note'] if row.get('note') else ''}")
 
 
 def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:

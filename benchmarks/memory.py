@@ -50,9 +50,8 @@ def run(bench: Bench, s: Settings) -> None:
     beside = (HASH_JOIN,) if s.hash_join else ()
     for share in s.shares:
         memory = int(share / 100 * s.master * MASTER_BYTES)
-        make = {
-            name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
-                for name in (*beside, *s.algorithms)}
+        make = {name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds,
+                               s.warm_up) for name in (*beside, *s.algorithms)}
         for group in together(list(s.algorithms), memory, s.master if s.hash_join else 0):
             bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}",
                           {name: make[name] for name in (*beside, *group)}, HASH_JOIN)

@@ -136,7 +136,8 @@ class OperatorPeer:
         self._pass_on(self.join.drain())
         stats = self.join.stats
         cached = getattr(self.join, "cached", 0)
-        note = f"{stats.cache_hits / max(stats.rows_read, 1):.0%} through the cache" if cached else ""
+        note = (f"{stats.cache_hits / max(stats.rows_read, 1):.0%} through the cache"
+                if cached else "")
         return Result(self.answer, self.of.stream.expected(self.fed), self.join.arena.budget,
                       stats.memory_peak, peak_rss(), note)
 

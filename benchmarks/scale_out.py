@@ -61,10 +61,10 @@ def run(bench: Bench, s: Settings) -> None:
     bench.compare("scale-out", name, peers, next(iter(peers)))
     for plan in planned(bench.files, case.stream, memory, s):
         bench.add("scale-out", name, f"model, {plan.operators}",
-                  {"operators": plan.operators, "note": (
-            f"{plan.rate:,.0f} tuples/s; each M {plan.memory_each / MB:,.1f} MB, R "
-            f"{plan.master_each / MB:,.1f} MB; the slowest {plan.share:.1%} of S; "
-            f"{plan.shuffled:.1f} bytes a tuple shuffled")})
+                  {"operators": plan.operators,
+                   "note": (f"{plan.rate:,.0f} tuples/s; each M {plan.memory_each / MB:,.1f} MB, R "
+                            f"{plan.master_each / MB:,.1f} MB; the slowest {plan.share:.1%} of S; "
+                            f"{plan.shuffled:.1f} bytes a tuple shuffled")})
 
 
 def planned(files: Files, stream: Stream, memory: int, s: Settings) -> list[Scaled]:
@@ -109,8 +109,7 @@ class ClusterPeer(AppPeer):
         port, web, *others = free_ports(2 + count)
         url = f"spark://127.0.0.1:{port}"
         environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
-                       "SPARK_DAEMON_MEMORY": "256m",
-                       "SPARK_LOCAL_DIRS": str(home / "scratch"),
+                       "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_DIRS": str(home / "scratch"),
                        "SPARK_WORKER_DIR": str(home / "work")}
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port,
                   "--webui-port", web]

@@ -234,9 +234,9 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
     for rows in peer.rows.to_batches(PROBE_ROWS):
         given.data.write(rows)
     loaded = sink.write(entry(), given)  # type: ignore[arg-type]
-    sink.commit({k: v for k, v in LOAD.items() if k != "partition"} | {
-        "job": "", "fact_table": "fact", "sink": place, "partitions": 1, "source_offsets": "",
-        "rows_read": 0}, [loaded])
+    sink.commit({k: v for k, v in LOAD.items() if k != "partition"}
+                | {"job": "", "fact_table": "fact", "sink": place, "partitions": 1,
+                   "source_offsets": "", "rows_read": 0}, [loaded])
     return time.perf_counter() - start
 
 

@@ -48,11 +48,9 @@ class Settings:
 
 
 SCALES = {"smallest": Settings(batch=20_000, batches=2, warm_up=1, variants=("as is",),
-                               algorithms=("ssbj",)),
-          "small": Settings(),
-          "full": Settings(masters=(2_000_000, 20_000_000, 100_000_000), batch=1_000_000, batches=8,
-                           least_memory=300_000_000,
-                           algorithms=("auto", "elevatorjoin"),
+                               algorithms=("ssbj",)), "small": Settings(),
+          "full": Settings(masters=(2_000_000, 20_000_000, 100_000_000), batch=1_000_000,
+                           batches=8, least_memory=300_000_000, algorithms=("auto", "elevatorjoin"),
                            variants=("as is", "broadcast S", "R cached", "broadcast R"))}
 BROADCAST_BYTES = 500_000_000  # of R that are tried
 
@@ -135,9 +133,9 @@ class ProgramPeer:
         warm-up."""
         case = self.case
         first, last = ends[case.warm_up - 1], ends[case.batches - 1]
-        return Sample(finished, last - first, bytes_read, extra={
-            "end to end tuples/s": case.batch * case.batches / seconds,
-            "busy cores": running.cores(first, last)})
+        return Sample(finished, last - first, bytes_read,
+                      extra={"end to end tuples/s": case.batch * case.batches / seconds,
+                             "busy cores": running.cores(first, last)})
 
 
 @dataclass(frozen=True)
@@ -220,8 +218,8 @@ class AppPeer(ProgramPeer):
                             read)
 
     def _answer(self) -> Answer:
-        return answer_of(DeltaTable(self.home / "output")
-                         .file_uris()) if not self.of.sink else Answer()
+        return (answer_of(DeltaTable(self.home / "output").file_uris()) if not self.of.sink
+                else Answer())
 
 
 def places(home: Path) -> dict[str, str]:

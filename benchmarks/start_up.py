@@ -66,10 +66,10 @@ def run(bench: Bench, s: Settings) -> None:
         "semistream, delta": Empty(App(empty, s.algorithm, memory)),
         "semistream, sql": Empty(App(empty, s.algorithm, memory, sink="sql"))}, "spark")
     case = replace(empty, batch=s.waiting, batches=1)
-    bench.compare("start", f"restart, {s.waiting:,} tuples given before", {
-        "spark's own start": Start(replace(case, batch=1)),
-        "one waits": Restart(replace(case, batch=1), s.waits, memory),
-        "all wait": Restart(case, s.waits, memory)}, "spark's own start")
+    bench.compare("start", f"restart, {s.waiting:,} tuples given before",
+                  {"spark's own start": Start(replace(case, batch=1)),
+                   "one waits": Restart(replace(case, batch=1), s.waits, memory),
+                   "all wait": Restart(case, s.waits, memory)}, "spark's own start")
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ class RestartPeer(ProgramPeer):
         if batch not in commits(self.home / "checkpoint" / "query"):
             return False
         with sqlite3.connect(self.home / "warehouse.db") as ledger:
-            return bool(ledger.execute("SELECT count(*) FROM load_commits WHERE batch = ?", [batch])
-                        .fetchone()[0])
+            return bool(ledger.execute("SELECT count(*) FROM load_commits WHERE batch = ?",
+                                       [batch]).fetchone()[0])
 
     def _one_more(self):
         import pyarrow as pa

@@ -52,10 +52,11 @@ def semi_stream_load() -> None:
         """What to load: the jobs whose master data started this run, or the one of the form."""
         return jobs_of(context)
 
-    SemiStreamLoadOperator.partial(
-        task_id="load", application=str(SPARK_APPS / "semi_stream_join.py"), name="semistream load",
-        driver_memory="1g", inlets=[TUNED], outlets=[FACTS], map_index_template="{{ task.job }}",
-    ).expand(job=jobs())
+    SemiStreamLoadOperator.partial(task_id="load",
+                                   application=str(SPARK_APPS / "semi_stream_join.py"),
+                                   name="semistream load", driver_memory="1g", inlets=[TUNED],
+                                   outlets=[FACTS],
+                                   map_index_template="{{ task.job }}",).expand(job=jobs())
 
 
 semi_stream_load()

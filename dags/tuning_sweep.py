@@ -18,21 +18,18 @@ from semistream_operators import TUNED, SweepPointOperator, attempt, form, place
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
-    TuneSettings,
-    {"Data": ("job", "stream", "snapshot", "on", "columns", "rows"),
-     "Grid": ("algorithms", "memory", "partitions", "grid", "calibrate")},
+    TuneSettings, {"Data": ("job", "stream", "snapshot", "on", "columns", "rows"),
+                   "Grid": ("algorithms", "memory", "partitions", "grid", "calibrate")},
     job={"default": "tpch", "examples": list(Job.shipped)},
     stream={"type": "string", "default": ""}, snapshot={"type": "string", "default": ""},
     on={"description": 'Join columns of your own sample as JSON, {"stream column": "master '
-                       'column"}'},
-    columns={"type": "string", "default": ""},
-    algorithms={"type": "array", "default": [], "items": {"type": "string", "enum": list(REGISTRY)},
-                "examples": list(REGISTRY),
+                       'column"}'}, columns={"type": "string", "default": ""},
+    algorithms={"type": "array", "default": [],
+                "items": {"type": "string", "enum": list(REGISTRY)}, "examples": list(REGISTRY),
                 "values_display": {a.name: a.title for a in REGISTRY.values()},
-                "description": "Those to compare; none chosen: all that can join with the master "
-                               "data"},
-    memory={"type": "string", "default": "4MB", "minLength": 1},
-    calibrate={"default": True},
+                "description": "Those "
+                               "to compare; none chosen: all that can join with the master data"},
+    memory={"type": "string", "default": "4MB", "minLength": 1}, calibrate={"default": True},
 )
 
 

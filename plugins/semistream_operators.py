@@ -25,8 +25,8 @@ from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.streaming.status import request_stop
 
-MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset(
-    "facts_loaded"), Asset("completeness_verified")
+MASTER, FACTS = Asset("master_snapshot"), Asset("facts_loaded")
+VERIFIED = Asset("completeness_verified")
 TUNED = Asset("settings_recommended")
 LATEST = 50  # recommendations that a load looks at
 
@@ -39,8 +39,8 @@ def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]],
         # the form takes an empty text for a missing one unless the schema knows null
         if field["default"] == "":
             field |= {"default": None, "type": ["null", "string"]}
-    return {name: Param(**fields[name], section=section) for section,
-            names in sections.items() for name in names}
+    return {name: Param(**fields[name], section=section) for section, names in sections.items()
+            for name in names}
 
 
 def warehouse_environment() -> dict[str, str]:
@@ -120,9 +120,8 @@ class SparkAppOperator(SparkSubmitOperator):
                          **warehouse_environment()}
         # as the hook tells them
         if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):
-            secret = next(
-                (name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))),
-                None)
+            secret = next((name for name, value in self.env_vars.items()
+                           if re.search(PASSWORD, str(value))), None)
             if secret:
                 raise AirflowFailException(
                     f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes "
@@ -174,14 +173,14 @@ class SemiStreamLoadOperator(SparkAppOperator):
             self.log.info("The driver that this task started, process %d, still runs: following it "
                           "again", record.pid)
             return
-        whose = f"process {record.pid}, started by {record.owner}," if record else "one that Airflow did not start"
+        whose = (f"process {record.pid}, started by {record.owner}," if record
+                 else "one that Airflow did not start")
         if by_asset:
             raise AirflowSkipException(f"A load of {self.job} runs already ({whose}); it takes up "
                                        f"the new master data itself")
         raise AirflowFailException(f"A load of {self.job} runs already on checkpoint {checkpoint} "
-                                   f"({whose}). Stop it (page "
-                                   "Semistream, or `semistream stop`), or give this run another "
-                                   "app name.")
+                                   f"({whose}). Stop it (page Semistream, or `semistream stop`), "
+                                   "or give this run another app name.")
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         """The driver has ended: its summary, or why it failed."""

@@ -24,8 +24,9 @@ LOAD = "semi_stream_load"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = ("default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
        "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'")
+# reports have no script, and their style in themselves
 REPORT = ("default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action "
-          "'none'; base-uri 'none'; frame-ancestors 'self'")  # they have no script, and their style in themselves
+          "'none'; base-uri 'none'; frame-ancestors 'self'")
 may_read = Depends(requires_access_dag("GET", param_dag_id=LOAD))
 may_stop = Depends(requires_access_dag("PUT", DagAccessEntity.RUN, param_dag_id=LOAD))
 
@@ -54,8 +55,8 @@ def same_origin(request: Request) -> None:
     This page's own address is the setting api.base_url; or, where Airflow is asked for by a name of
     this machine itself, that.
     """
-    origin, own = urlsplit(
-        request.headers.get("origin", "")), urlsplit(conf.get("api", "base_url", fallback=""))
+    origin = urlsplit(request.headers.get("origin", ""))
+    own = urlsplit(conf.get("api", "base_url", fallback=""))
     local = origin.hostname in LOOPBACK and origin.netloc == request.headers.get("host")
     if not local and (not own.netloc or origin[:2] != own[:2]):
         raise HTTPException(403, "A stop must be requested from this page, and "

@@ -57,8 +57,8 @@ class AirflowServer:
 
     @property
     def password(self) -> str:
-        return json.loads((self.home / "airflow" / "simple_auth_manager_passwords.json.generated")
-                          .read_text())["admin"]
+        return json.loads((self.home / "airflow"
+                           / "simple_auth_manager_passwords.json.generated").read_text())["admin"]
 
     def call(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
         if not hasattr(self, "token"):
@@ -68,12 +68,11 @@ class AirflowServer:
 
     def _send(self, path: str, body: dict[str, Any] | None, method: str | None,
               token: str | None) -> Any:
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"}
-                                                          if token else {})
+        headers = ({"Content-Type": "application/json"}
+                   | ({"Authorization": f"Bearer {token}"} if token else {}))
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(
-            urllib.request.Request(self.url + path, data, headers, method=method),
-            timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers,
+                                                           method=method), timeout=30) as answer:
             return json.load(answer)
 
     def trigger(self, dag: str, **conf: Any) -> str:

@@ -69,8 +69,8 @@ class MariaDB:
         deadline = time.monotonic() + timeout
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("MariaDB did not start:\n" + (self.directory / "server.log")
-                                   .read_text()[-4000:])
+                raise RuntimeError("MariaDB did not start:\n"
+                                   + (self.directory / "server.log").read_text()[-4000:])
             time.sleep(0.05)
 
     def _answers(self) -> bool:
@@ -261,8 +261,7 @@ def provisioned(airflow_server, tmp_path_factory):
     airflow_server.trigger("provision_master_data", job=str(job.file))
     wait_until(lambda: {"success", "failed"} & set(airflow_server.runs("verify_completeness"))
                or "failed" in airflow_server.runs("semi_stream_load")
-               + airflow_server.runs("provision_master_data"),
-               "provisioned, loaded, verified", 400)
+               + airflow_server.runs("provision_master_data"), "provisioned, loaded, verified", 400)
     return job
 
 

@@ -57,8 +57,7 @@ class App:
               local_directories: bool = True) -> None:
         places = self.load.places
         environment = {**os.environ, "SEMISTREAM_HOME": str(places.home),
-                       "WAREHOUSE_URL": places.warehouse_url,
-                       "PYSPARK_PYTHON": sys.executable,
+                       "WAREHOUSE_URL": places.warehouse_url, "PYSPARK_PYTHON": sys.executable,
                        "SPARK_LOCAL_DIRS": str(places.home / "scratch")}
         if not local_directories:
             del environment["SPARK_LOCAL_DIRS"]
@@ -67,9 +66,8 @@ class App:
             environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {arguments} pyspark-shell"
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen([*command, str(APP), *self.settings.to_arguments()],
-                                            stdout=log, stderr=log,
-                                            stdin=subprocess.DEVNULL, env=environment,
-                                            start_new_session=True)
+                                            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                            env=environment, start_new_session=True)
         self._groups.append(self.process.pid)
 
     @property
@@ -104,8 +102,7 @@ class App:
     def workers(self) -> list[int]:
         """Python workers of the app: what the daemons forked."""
         assert self.process is not None
-        return [pid for pid in descendants(self.process.pid)
-                if "pyspark.daemon" in command_of(pid)
+        return [pid for pid in descendants(self.process.pid) if "pyspark.daemon" in command_of(pid)
                 and "pyspark.daemon" in command_of(parent_of(pid))]
 
 
@@ -131,8 +128,8 @@ def parent_of(pid: int) -> int:
 
 def command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0",
-                                                                 b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(
+            errors="replace")
     except OSError:
         return ""
 

@@ -43,11 +43,10 @@ class SmallLoad:
         self.stream_directory.mkdir(parents=True)
         self.master: list[dict[str, Any]] = []
         self.stream: list[dict[str, Any]] = []
-        self.job = Job.load({
-            "name": "sales",
-            "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
-            "master": {"name": "part"}, "on": dict(ON), "columns": list(COLUMNS),
-            "fact_table": "fact_sales"})
+        self.job = Job.load({"name": "sales",
+                             "stream": {"format": "parquet", "path": str(self.stream_directory),
+                                        "id": ["id"]}, "master": {"name": "part"}, "on": dict(ON),
+                             "columns": list(COLUMNS), "fact_table": "fact_sales"})
         self.files = 0
 
     def publish(self, prefix: str = "part") -> None:
@@ -62,9 +61,8 @@ class SmallLoad:
         """The next tuples of the stream; they are remembered."""
         first = len(self.stream)
         keys = self.random.zipf(1.3, rows) % int(self.parts * 1.1)
-        tuples = [
-            {"id": first + i, "sku": None if k % 101 == 100 else f"c{k}", "amount": float(k) / 8}
-                  for i, k in enumerate(keys.tolist())]
+        tuples = [{"id": first + i, "sku": None if k % 101 == 100 else f"c{k}",
+                   "amount": float(k) / 8} for i, k in enumerate(keys.tolist())]
         self.stream += tuples
         return pa.Table.from_pylist(tuples, STREAM)
 
@@ -133,8 +131,8 @@ class SmallLoad:
         self.check_ledger()
 
     def check_ledger(self, rows: int | None = None) -> None:
-        totals = self.query(
-            "SELECT sum(rows_read), sum(matched) + sum(unmatched) FROM load_batches")[0]
+        totals = self.query("SELECT sum(rows_read), sum(matched) + sum(unmatched) FROM "
+                            "load_batches")[0]
         assert [int(n) for n in totals] == [len(self.stream) if rows is None else rows] * 2
         broken = self.query("SELECT * FROM load_batches WHERE waiting_before + rows_read <> "
                             "matched + unmatched + waiting")
@@ -146,9 +144,8 @@ class SmallLoad:
         batches = self.query("SELECT batch, drain, count(*), sum(rows_read) FROM load_batches "
                              "GROUP BY batch, drain ORDER BY batch, drain")
         assert commits == [(b, d, n, int(r)) for b, d, n, r in batches]
-        last = self.query("SELECT sum(waiting) FROM load_batches "
-                          "WHERE 2 * batch + drain = (SELECT max(2 * batch + drain) FROM "
-                          "load_batches)")
+        last = self.query("SELECT sum(waiting) FROM load_batches WHERE 2 * batch + drain = (SELECT "
+                          "max(2 * batch + drain) FROM load_batches)")
         assert int(last[0][0]) == 0
 
 
@@ -192,7 +189,8 @@ def delta_facts(uri: str | Path) -> Counter:
 def same(found: Counter, wanted: Counter) -> None:
     """Equal, or the first few differences."""
     missing, extra = wanted - found, found - wanted
-    assert not missing and not extra, f"{missing.total()} missing: {list(missing)[:3]}; {extra.total()} extra: {list(extra)[:3]}"
+    assert not missing and not extra, (f"{missing.total()} missing: {list(missing)[:3]}; "
+                                       f"{extra.total()} extra: {list(extra)[:3]}")
 
 
 def until(condition: Callable[[], Any], timeout: float = 90, what: str = "it",

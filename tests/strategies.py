@@ -37,19 +37,17 @@ def joins(draw):
     r = draw(st.lists(row, max_size=60))
     s = draw(st.lists(row, max_size=200))
     master = pa.table({**{f"m{i}": keys(k, [x[i] for x in r]) for i, k in enumerate(kinds)},
-                       "name": pa.array(
-                           [None if i % 7 == 3 else "n" * (i % 5) for i in range(len(r))],
-                           pa.string()),
+                       "name": pa.array([None if i % 7 == 3 else "n" * (i % 5)
+                                         for i in range(len(r))], pa.string()),
                        "price": pa.array([Decimal(i) / 10 for i in range(len(r))],
                                          pa.decimal128(10, 1)),
                        "new": pa.array([i % 3 == 0 for i in range(len(r))], pa.bool_())})
-    stream = pa.table({"id": pa.array(range(len(s)), pa.int32()),
-                       **{f"s{i}": keys(k, [x[i] for x in s]) for i, k in enumerate(kinds)},
-                       "note": pa.array(
-                           [None if i % 5 == 2 else "x" * (i % 11) for i in range(len(s))],
-                           pa.string()),
-                       "paid": pa.array([None if i % 4 == 1 else i % 2 == 0 for i in range(len(s))],
-                                        pa.bool_())})
+    stream = pa.table(
+        {"id": pa.array(range(len(s)), pa.int32()),
+         **{f"s{i}": keys(k, [x[i] for x in s]) for i, k in enumerate(kinds)},
+         "note": pa.array([None if i % 5 == 2 else "x" * (i % 11) for i in range(len(s))],
+                          pa.string()),
+         "paid": pa.array([None if i % 4 == 1 else i % 2 == 0 for i in range(len(s))], pa.bool_())})
     cuts = sorted(draw(st.lists(st.integers(0, len(s)), max_size=6)))
     lengths = [b - a for a, b in zip([0, *cuts], [*cuts, len(s)], strict=True)]
     return stream, master, [(f"s{i}", f"m{i}") for i in range(width)], lengths

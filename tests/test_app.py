@@ -36,9 +36,8 @@ def cluster(tmp_path):
     """A standalone master and one worker of two cores; gives the master's URL."""
     port, web, worker_web = free_ports(3)
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable,
-                   "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"),
-                   "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1",
-                   "SPARK_WORKER_DIR": str(tmp_path / "work")}
+                   "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"), "SPARK_DAEMON_MEMORY": "256m",
+                   "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work")}
     url, log = f"spark://127.0.0.1:{port}", tmp_path / "cluster.log"
     master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port),
               "--webui-port", str(web)]
@@ -125,7 +124,8 @@ def test_a_refusal_is_one_line_and_no_stack_of_spark(tmp_path):
     finally:
         app.close()
     said = app.output()
-    assert "semi_stream_join.py: 'on' must" in said and "\tat org.apache" not in said and "SparkException" not in said, said
+    assert "semi_stream_join.py: 'on' must" in said, said
+    assert "\tat org.apache" not in said and "SparkException" not in said, said
 
 
 def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
@@ -154,8 +154,8 @@ def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
         until(lambda: not left.exists(), 60, "the sweep", failed)
         until(lambda: (s := read_status(app.checkpoint)) and s.state == "running", 120, "the start",
               failed)
-        assert not (app.checkpoint / "state"
-                    / ".half.1").exists() and not (app.checkpoint / ".progress.json.2").exists()
+        assert not (app.checkpoint / "state" / ".half.1").exists()
+        assert not (app.checkpoint / ".progress.json.2").exists()
         request_stop(app.checkpoint)
         assert app.end() == 0, app.output()
         assert not list((tmp_path / "tmp").glob("semistream-scratch-*"))
@@ -187,8 +187,8 @@ def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch,
         assert bool(ui) == bool(address)
         for port in (int(a.rpartition(":")[2], 16) for a in ui):
             properties = spark_properties(f"http://127.0.0.1:{port}/api/v1/applications")
-            assert properties[
-                "spark.authenticate"] == "true" and "spark.authenticate.secret" not in properties
+            assert properties["spark.authenticate"] == "true"
+            assert "spark.authenticate.secret" not in properties
         request_stop(app.checkpoint)
         assert app.end() == 0, app.output()
     finally:
@@ -231,9 +231,10 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_p
     app = faults.App(load, memory="1KB")
     app.start()
     assert app.end() == 2
-    assert "'memory'" in app.output() and "Give more memory" in app.output() and "Traceback" not in app.output()
-    assert read_status(
-        app.checkpoint).state == "failed" and "'memory'" in read_status(app.checkpoint).error
+    assert "'memory'" in app.output() and "Give more memory" in app.output()
+    assert "Traceback" not in app.output()
+    assert read_status(app.checkpoint).state == "failed"
+    assert "'memory'" in read_status(app.checkpoint).error
     with checkpoint_lock(app.checkpoint):
         app.start()
         assert app.end() == 2
@@ -274,8 +275,8 @@ def test_status_file_beats_and_says_why_it_failed(tmp_path, monkeypatch):
         assert read_status(tmp_path).rows_read == 7
         raise ValueError("broken")
     last = read_status(tmp_path)
-    assert isinstance(last, Status) and (last.state, last.error,
-                                         last.batch) == ("failed", "ValueError: broken", 3)
+    assert isinstance(last, Status)
+    assert (last.state, last.error, last.batch) == ("failed", "ValueError: broken", 3)
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
 
 
@@ -309,8 +310,8 @@ def test_settings_survive_the_command_line(tmp_path):
     again = LoadSettings.from_arguments(parser.parse_args(settings.to_arguments()))
     assert again.model_dump() | {"parameters": 0} == settings.model_dump() | {"parameters": 0}
     assert settings.trigger == "5 seconds" and settings.sink == str(Path("delta").absolute())
-    assert settings.name() == "sales" and settings.directory(
-        Places(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
+    assert settings.name() == "sales"
+    assert settings.directory(Places(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
 
 
 def free_ports(count):

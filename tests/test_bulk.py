@@ -56,8 +56,8 @@ def test_the_checksum_is_of_what_the_database_gives_back(warehouse):
     numbers = np.concatenate([rng.standard_normal(500) * 10.0 ** rng.integers(-300, 300, 500),
                               [0.0, -0.0, np.inf, np.nan]])
     more = pa.table({"k": [f"n{i}" for i in range(len(numbers))], "f": pa.array(numbers),
-                     "g": pa.array(numbers[:500].tolist() + [
-        1.5, None, None, 0.1]).cast(pa.float32(), safe=False),
+                     "g": pa.array(numbers[:500].tolist()
+                                   + [1.5, None, None, 0.1]).cast(pa.float32(), safe=False),
                      "u": pa.array(np.arange(len(numbers)) % 200, pa.uint8())})
     rows = pa.concat_tables([pa.Table.from_pylist(ROWS, SCHEMA), more], promote_options="default")
     table = tables.ensure(warehouse, tables.dimension_table("m", rows.schema, ["k"]))
@@ -120,17 +120,15 @@ def test_a_table_that_does_not_fit_is_refused(warehouse, dimension):
         tables.ensure(warehouse,
                       tables.dimension_table("m", SCHEMA.set(2, pa.field("s", pa.int32())), ["k"]))
     with pytest.raises(ConfigError, match="'extra' must be a column of the table dim_m"):
-        tables.ensure(
-            warehouse,
-            tables.dimension_table("m", SCHEMA.append(pa.field("extra", pa.int32())), ["k"]))
+        tables.ensure(warehouse,
+                      tables.dimension_table("m",
+                                             SCHEMA.append(pa.field("extra", pa.int32())), ["k"]))
 
 
 def test_fact_tables(warehouse):
     stream = pa.schema([("id", pa.int64()), ("k", pa.string())])
-    fact = tables.ensure(
-        warehouse,
-        tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]),
-                          ["id"]))
+    fact = tables.ensure(warehouse, tables.fact_table(
+        "f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]), ["id"]))
     assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "load_id", "load_row"]
     tables.ensure(warehouse,
                   tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string())]), ["id"]))

@@ -80,7 +80,8 @@ def same_as_sql(path, query):
     """Whether a Parquet file has the rows of a DuckDB query, columns in order."""
     connection = duckdb.connect()
     mine = f"SELECT * FROM '{path}'"
-    differing = f"SELECT count(*) FROM (({mine} EXCEPT ALL {query}) UNION ALL ({query} EXCEPT ALL {mine}))"
+    differing = (f"SELECT count(*) FROM (({mine} EXCEPT ALL {query}) UNION ALL "
+                 f"({query} EXCEPT ALL {mine}))")
     return connection.execute(differing).fetchone()[0] == 0
 
 
@@ -94,15 +95,15 @@ def flights(tmp_path_factory):
 
 def test_flights_with_planes(join, flights):
     stats = join(algorithm="ssbj", stream=flights, master=DATA / "planes.csv", on="tailnum",
-                 join_type="left",
-                 null_values="NA", memory="1MB", unmatched="rejected.parquet",
+                 join_type="left", null_values="NA", memory="1MB", unmatched="rejected.parquet",
                  columns="manufacturer,seats,year")
     assert stats["rows_read"] == stats["output_rows"] == 336_776
     assert stats["unmatched"] == {"no_match": 50_094, "null_key": 2_512} and stats["waiting"] == 0
     assert stats["memory_peak"] <= stats["memory_budget"] == 1_000_000
     query = f"""SELECT s.*, m.manufacturer, m.seats, m.year AS planes_year
         FROM read_csv('{flights}', nullstr='NA', all_varchar=true) s
-        LEFT JOIN read_csv('{DATA / "planes.csv"}', nullstr='NA', all_varchar=true) m ON s.tailnum = m.tailnum"""
+        LEFT JOIN read_csv('{DATA / "planes.csv"}', nullstr='NA', all_varchar=true) m
+        ON s.tailnum = m.tailnum"""
     mine = duckdb.sql("SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) "
                       "FROM 'out.parquet'")
     mine = mine.select(*[duckdb.ColumnExpression(c).cast("VARCHAR") for c in mine.columns])
@@ -149,10 +150,8 @@ def test_every_algorithm_joins_files(algorithm, join):
 
 def test_composite_keys_of_other_names_and_many_to_many(run):
     r = random.Random(1)
-    pq.write_table(
-        pa.table(
-            {"a": [r.randrange(5) for _ in range(500)],
-             "b": [r.choice("xyz") for _ in range(500)]}), "s.parquet")
+    pq.write_table(pa.table({"a": [r.randrange(5) for _ in range(500)],
+                             "b": [r.choice("xyz") for _ in range(500)]}), "s.parquet")
     master = {"c": [r.randrange(6) for _ in range(60)], "d": [r.choice("wxy") for _ in range(60)],
               "e": range(60)}
     pq.write_table(pa.table(master), "m.parquet")
@@ -165,9 +164,10 @@ def test_composite_keys_of_other_names_and_many_to_many(run):
 
 
 def test_malformed_csv_rows_are_unparsable_and_cost_only_themselves(join):
-    Path(
-        "s.csv").write_bytes(
-            b'id,k,when\n1,a,2024-01-01\n2,b\n3,a,b,c\n4,"a,2024-01-01\n5,"a"x,2024-01-01\n6,a,yesterday\nx,a,2024-01-01\n7,\xff,2024-01-01\n8,"a",2024-01-02\n\n9,,2024-01-03\n10,5" pipe,NA\n')
+    Path("s.csv").write_bytes(
+        b'id,k,when\n1,a,2024-01-01\n2,b\n3,a,b,c\n4,"a,2024-01-01\n5,"a"x,2024-01-01\n'
+        b'6,a,yesterday\nx,a,2024-01-01\n7,\xff,2024-01-01\n8,"a",2024-01-02\n\n9,,2024-01-03\n'
+        b'10,5" pipe,NA\n')
     write("m.csv", "k,v\na,1\nb,2\na,2,3\n")
     stats = join("--types", "id=int64", "--types", "when=date", unmatched="bad.parquet",
                  join_type="left")
@@ -196,8 +196,8 @@ def test_malformed_json_lines_are_unparsable(join):
                                 b'"\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
     write("m.csv", "k,v\n1,a\n2,b\n")
     stats = join(stream="s.jsonl", types="k=int64", unmatched="bad.parquet")
-    assert stats["rows_read"] == 10 and stats[
-        "matched"] == 2 and stats["unmatched"] == {"unparsable": 7, "null_key": 1}
+    assert stats["rows_read"] == 10 and stats["matched"] == 2
+    assert stats["unmatched"] == {"unparsable": 7, "null_key": 1}
     assert table("out.parquet").schema.field("t").type == pa.date32()
     bad = table("bad.parquet").filter(pc.field("reason") == "unparsable")
     assert "nonsense" in bad.column("text").to_pylist()
@@ -221,19 +221,18 @@ def test_null_values(join):
     assert join()["matched"] == 2  # a string NA is a value, a number NA is not
     assert table("out.parquet").schema.field("n").type == pa.int64()
     stats = join(null_values="NA,-")
-    assert stats["matched"] == 1 and stats[
-        "unmatched"] == {"null_key": 2} and stats["master_rejected"] == {"null_key": 1}
+    assert stats["matched"] == 1 and stats["unmatched"] == {"null_key": 2}
+    assert stats["master_rejected"] == {"null_key": 1}
 
 
 def test_types_found(run):
-    write("t.csv", "i,zip,big,f,b,d,t,z,s,e\n"
-          "1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 "
+    write("t.csv",
+          "i,zip,big,f,b,d,t,z,s,e\n1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 "
           "10:00:00,2024-01-01T10:00:00Z,0x1F,\n-5,100,1,.5,False,NA,2024-01-01,,5,\n")
     kinds = {f.name: f.type for f in open_source("stream", Path("t.csv")).schema}
     assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(),
-                     "b": pa.bool_(),
-                     "d": pa.date32(), "t": pa.timestamp("us"), "z": pa.timestamp("us", "UTC"),
-                     "s": pa.string(), "e": pa.null()}
+                     "b": pa.bool_(), "d": pa.date32(), "t": pa.timestamp("us"),
+                     "z": pa.timestamp("us", "UTC"), "s": pa.string(), "e": pa.null()}
 
 
 @pytest.mark.parametrize("stream, master, rows", [
@@ -380,7 +379,8 @@ def test_a_snapshot_serves_joins_to_come(run):
     write("m.csv", "k,v\na,x\nb,y\nb,z\n,none\n")
     code, out, _ = run("snapshot", "--master", "m.csv", "--on", "k", "--out", "snap", "--name",
                        "things")
-    assert code == 0 and "things v000001: 3 rows, 1 left out (null_key), keys with several rows" in out
+    assert code == 0
+    assert "things v000001: 3 rows, 1 left out (null_key), keys with several rows" in out
     assert run("join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out",
                "o.csv")[0] == 0
     assert sorted(Path("o.csv").read_text().splitlines()[1:]) == ['"a","x"', '"b","y"', '"b","z"']
@@ -447,9 +447,8 @@ def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
           "k,x\n" + "".join(f"{i * 7 % 30_000},{'x' * 50}\n" for i in range(1_500_000)))
     write(tmp_path / "out.parquet", "an earlier result")
     command = [sys.executable, "-m", "semistream.cli", "join", "--stream", "in", "--master",
-               "m.csv", "--on", "k",
-               "--out", "out.parquet", "--unmatched", "bad.csv", "--stats", "stats.json",
-               "--memory", "200KB"]
+               "m.csv", "--on", "k", "--out", "out.parquet", "--unmatched", "bad.csv", "--stats",
+               "stats.json", "--memory", "200KB"]
     # a shell's background jobs ignore it
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
@@ -503,9 +502,8 @@ def test_memory_stays_bounded_while_the_stream_grows(tmp_path):
         code = "import sys, resource; from semistream.cli import main; c = main(sys.argv[1:]); " \
                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(c)"
         done = subprocess.run([sys.executable, "-c", code, "join", "--stream", "s.csv", "--master",
-                               "m.csv", "--on", "k", "--out",
-                               "o.parquet", "--memory", "1MB"], cwd=tmp_path, capture_output=True,
-                              text=True, check=True)
+                               "m.csv", "--on", "k", "--out", "o.parquet", "--memory", "1MB"],
+                              cwd=tmp_path, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.splitlines()[-1]) / 1000)
     assert peaks[1] - peaks[0] < 60, peaks  # MB
 
@@ -530,7 +528,8 @@ def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkey
     assert "snapshot v000001: 2 rows" in out
     write("product.csv", "sku,price\na,1\nb,5\nc,6\n")
     _, out, err = run("provision", "sales.yaml", "--progress")
-    assert "inserted 1, updated 1, unchanged 1" in out and "snapshot v000002: 3 rows" in out and "publishing product" in err
+    assert "inserted 1, updated 1, unchanged 1" in out and "snapshot v000002: 3 rows" in out
+    assert "publishing product" in err
     assert "snapshot v000002, as before" in run("provision", "sales.yaml")[1]
     code, _, err = run("verify", "sales")
     assert code == 2 and "sales" in err
@@ -544,8 +543,8 @@ def test_status_and_stop(run, tmp_path, monkeypatch):
     status = {"state": "running", "pid": 1234, "host": "h",
               "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
     (checkpoint / "status.json").write_text(json.dumps(status))
-    assert "sales: state running, pid 1234" in run(
-        "status")[1] and "rows_read 12,345" in run("status", "sales")[1]
+    assert "sales: state running, pid 1234" in run("status")[1]
+    assert "rows_read 12,345" in run("status", "sales")[1]
     assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
     (checkpoint / "stop").unlink()
     (checkpoint / "status.json").write_text(json.dumps(status | {"state": "stopped"}))

@@ -54,8 +54,8 @@ def test_health_comes_from_an_endpoint_that_exists(airflow_environment):
     component, by these names."""
     from airflow.api_fastapi.core_api.datamodels.monitor import HealthInfoResponse
 
-    checks = {n: " ".join(s["healthcheck"]["test"]) for n,
-              s in SERVICES.items() if s.get("healthcheck")}
+    checks = {n: " ".join(s["healthcheck"]["test"])
+              for n, s in SERVICES.items() if s.get("healthcheck")}
     asked = re.findall(r'health\["(\w+)"\]', " ".join(checks.values()))
     assert set(asked) == {"dag_processor", "triggerer"} <= set(HealthInfoResponse.model_fields)
     assert not [n for n, check in checks.items() if "airflow jobs" in check]
@@ -63,15 +63,15 @@ def test_health_comes_from_an_endpoint_that_exists(airflow_environment):
 
 def test_ports_of_this_machine_are_variables_and_on_loopback():
     published = [port for s in SERVICES.values() for port in s.get("ports", [])]
-    assert published and all(re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port)
-                             for port in published)
+    assert published
+    assert all(re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port) for port in published)
 
 
 def test_one_application_leaves_cores_for_another():
     options = SERVICES["spark-master"]["environment"]["SPARK_MASTER_OPTS"]
     assert re.fullmatch(r"-Dspark\.deploy\.defaultCores=\$\{SPARK_APP_CORES:-1\}", options)
-    assert SERVICES[
-        "spark-worker"]["environment"]["SPARK_WORKER_CORES"] == "${SPARK_WORKER_CORES:-2}"
+    assert (SERVICES["spark-worker"]["environment"]["SPARK_WORKER_CORES"]
+            == "${SPARK_WORKER_CORES:-2}")
 
 
 def test_the_metadata_database_is_asked_as_its_clients_ask_it():
@@ -91,8 +91,8 @@ def test_all_that_python_imports_is_compiled_in_the_image(tmp_path):
     user may not write."""
     run = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
     installs = re.findall(r"uv pip install [^&\n]+", run)
-    assert len(installs) == 3 and all("--compile-bytecode" in i or "--editable ." in i
-                                      for i in installs)
+    assert len(installs) == 3
+    assert all("--compile-bytecode" in i or "--editable ." in i for i in installs)
     (standard, own) = re.findall(r"python -m compileall -q ([^&]+?) *(?=&&|$)", run, re.M)
     assert set(own.split()) == {"include", "dags", "plugins", "spark_apps"}
     (library := tmp_path / "lib").mkdir()
@@ -120,8 +120,8 @@ def test_dependencies_exist_and_wait_for_something_that_happens():
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():
             condition = how["condition"]
-            assert "healthcheck" in SERVICES[
-                needed] if condition == "service_healthy" else needed == "airflow-init"
+            assert ("healthcheck" in SERVICES[needed] if condition == "service_healthy"
+                    else needed == "airflow-init")
 
 
 def test_services_are_those_of_standalone_airflow(airflow_environment):

@@ -52,8 +52,7 @@ EQUATION = re.compile(r"Eq\. \d|Theorem|terms of M|, seconds|w_S = ")
 
 def workload(skew=1.0, r_t=1_000_000, **changes):
     sizes = {"master_tuples": r_t, "disk_tuple_bytes": 120, "stream_tuple_bytes": 34,
-             "indexed_tuple_bytes": 58, "elevator_tuple_bytes": 22,
-             "cached_tuple_bytes": 109,
+             "indexed_tuple_bytes": 58, "elevator_tuple_bytes": 22, "cached_tuple_bytes": 109,
              "cached_key_bytes": 26, "resident_tuple_bytes": 117,
              "frequencies": Frequencies.zipf(r_t, skew), "page_tuples": 1024}
     return Workload(**sizes | changes)
@@ -96,11 +95,8 @@ class TestHarmonic:
 
     @given(st.integers(1, 5_000), st.integers(0, 5_000), st.floats(0, 4))
     def test_sums_are_those_of_plain_loops(self, first, more, exponent):
-        assert power_sum(first, first + more, exponent) == pytest.approx(sum(x ** -exponent
-                                                                             for x in range(
-                                                                                 first,
-                                                                                 first + more + 1)),
-                                                                         rel=1e-7)
+        assert power_sum(first, first + more, exponent) == pytest.approx(
+            sum(x ** -exponent for x in range(first, first + more + 1)), rel=1e-7)
 
     def test_the_papers_approximation(self):
         assert harmonic_approximation(1e6) == pytest.approx(float(harmonic(1e6)), abs=1e-6)
@@ -168,9 +164,8 @@ class TestEquations:
         assert ssbj.c_loop(b=1000, c_b=10e-9, w_n=2000, c_r=50e-9, c_n=100e-9, w_s=500,
                            **COSTS) == pytest.approx(1.52e-3)
         # 1 * 120 < n * 20 for n > 6
-        assert ssbj.worth_caching(m=1, v_r=120,
-                                  v_s=20) == 6 and ssbj.worth_caching(
-                                      m=1, v_r=120, v_s=20, sf=2) == 12
+        assert ssbj.worth_caching(m=1, v_r=120, v_s=20) == 6
+        assert ssbj.worth_caching(m=1, v_r=120, v_s=20, sf=2) == 12
         assert ssbj.worth_caching(m=0, v_r=120, v_s=20, v_e=30) == 1.5
 
     def test_elevatorjoin(self):
@@ -216,9 +211,8 @@ class TestEquations:
         """A model or an experiment; none is there for its test alone."""
         root = Path(cost_models.__file__).parent
         files = {f: ast.parse(f.read_text()) for f in root.parent.rglob("*.py")}
-        equations = {(f.stem, node.name): node for f,
-                     tree in files.items() if f.parent == root for node in tree.body
-                     if isinstance(node, ast.FunctionDef)
+        equations = {(f.stem, node.name): node for f, tree in files.items() if f.parent == root
+                     for node in tree.body if isinstance(node, ast.FunctionDef)
                      and EQUATION.search(ast.get_docstring(node) or "")}
         assert len(equations) > 30
         used = set()
@@ -230,7 +224,8 @@ class TestEquations:
                     used.add((f.stem, node.func.id))
         assert equations.keys() <= used, equations.keys() - used
         for name, equation in equations.items():
-            assert equation.args.kwonlyargs and not equation.args.args, f"{name} takes its symbols by position"
+            by_name = equation.args.kwonlyargs and not equation.args.args
+            assert by_name, f"{name} takes its symbols by position"
 
     def test_the_cost_balanced_inequality_settles(self):
         w = workload()
@@ -250,8 +245,8 @@ class TestCrossing:
     def test_at_a_jump_and_beyond_the_ends(self):
         below = crossing(lambda x: -1.0 if x < math.pi else 2.0, 0.0, 10.0)
         assert math.pi - 1e-5 < below < math.pi
-        assert crossing(lambda x: x + 1, 0.0,
-                        1.0) == 0.0 and crossing(lambda x: x - 9, 0.0, 1.0) == 1.0
+        assert crossing(lambda x: x + 1, 0.0, 1.0) == 0.0
+        assert crossing(lambda x: x - 9, 0.0, 1.0) == 1.0
 
 
 class TestFrequencies:
@@ -266,9 +261,8 @@ class TestFrequencies:
     def test_a_large_histogram_is_the_law_that_it_was_drawn_from(self):
         counts = np.bincount(ZipfKeys(2_000, 1.0, seed=3).draw(0, 400_000))
         seen, law = Frequencies.observed(counts, 2_000), Frequencies.zipf(2_000, 1.0)
-        assert [seen.top(h)
-                for h in (10, 100, 1_000)] == pytest.approx([law.top(h) for h in (10, 100, 1_000)],
-                                                            rel=0.02)
+        assert [seen.top(h) for h in (10, 100, 1_000)] == pytest.approx(
+            [law.top(h) for h in (10, 100, 1_000)], rel=0.02)
         for name in MODELS:
             a, b = (tune(name, workload(r_t=2_000, page_tuples=16, frequencies=f), 60_000,
                          PAPER_LIKE) for f in (seen, law))
@@ -296,9 +290,8 @@ class TestFrequencies:
         # between groups log h is linear in log p; here p h is the same at both ends: 0.15 * 4/3 =
         # 0.2 * 1, 0.016 * 2.5 = 0.02 * 2
         lost = 0.32 + 0.02 / 3
-        assert both.worth(0.15, 0.016, 100, 10,
-                          1e9) == pytest.approx(
-                              (4 / 3, 2.5, 0.2 + 0.1 / 3 + lost, lost, 400 / 3 + 25))
+        assert both.worth(0.15, 0.016, 100, 10, 1e9) == pytest.approx(
+            (4 / 3, 2.5, 0.2 + 0.1 / 3 + lost, lost, 400 / 3 + 25))
         assert found.worth(0.15, 0.016, 100, 10, 1e9).lost == 0
         little = both.worth(1e-7, 1e-8, 100, 10, 165)  # half of what all of them take
         assert little == pytest.approx((1.5, 1.5, 0.25 + 0.31, 0.31, 165))
@@ -372,10 +365,8 @@ class TestModels:
         free, d = loop(work, 0), work.partitions(sizes["disk_tuples"]).tuples
         quick, slow = 0.1 * free / d, 10 * free / d
         assert loop(ahead, 0) == pytest.approx(free)
-        assert loop(ahead,
-                    quick) == pytest.approx(free) and loop(work,
-                                                           quick) == pytest.approx(
-                                                               free + d * quick / share)
+        assert loop(ahead, quick) == pytest.approx(free)
+        assert loop(work, quick) == pytest.approx(free + d * quick / share)
         assert loop(ahead, quick, quick / 4) == pytest.approx(free + d * quick / 4 / share)
         assert loop(ahead, quick,
                     slow) == pytest.approx(loop(work, quick)), "no more is left than there is"
@@ -387,8 +378,7 @@ class TestModels:
         assert predict("r-meshjoin", work, m, PAPER_LIKE, disk_tuples=8192,
                        slices=1).mu == pytest.approx(plain.mu)
         assert predict("cmeshjoin", workload(0), m, PAPER_LIKE, disk_tuples=8192,
-                       cache_tuples=1).mu == pytest.approx(plain.mu,
-                                                           rel=0.06)
+                       cache_tuples=1).mu == pytest.approx(plain.mu, rel=0.06)
         assert predict("ssbj", workload(0), m, PAPER_LIKE, disk_tuples=8192).w_n == 0
         # past lambda_max SSBJ is a join in main memory (Theorem 3): the disk rests
         all_of_r = predict("ssbj", workload(0.5, 10_000), 60e6, PAPER_LIKE, disk_tuples=1024)
@@ -446,7 +436,8 @@ def test_memory_and_tuples_are_those_of_the_operator(name, master):
         for _ in join.process(stream_of(zipf.draw(i * rows, rows))):
             pass
         if i == 60:
-            before = join.stats.rows_read - join.stats.waiting, join.stats.iteration_count, join.stats.cache_hits
+            before = (join.stats.rows_read - join.stats.waiting, join.stats.iteration_count,
+                      join.stats.cache_hits)
     for component, size in join.arena.components.items():
         if name not in ("ssbj", "elevatorjoin") or component not in ("H_R", "H_S"):
             assert size == pytest.approx(p.memory[component], abs=64), component
@@ -528,8 +519,8 @@ class TestChoice:
     def test_by_a_sample(self, master):
         skewed = choose(stream_of(ZipfKeys(R_T, 1.1, seed=5).draw(0, 50_000)), master, 500_000,
                         [("key", "key")])
-        assert skewed.ranking[
-            0].w_n > 0 and skewed.algorithm in skewed.reason and "500,000 bytes" in skewed.reason
+        assert skewed.ranking[0].w_n > 0 and skewed.algorithm in skewed.reason
+        assert "500,000 bytes" in skewed.reason
         assert [p.mu for p in skewed.ranking] == sorted((p.mu for p in skewed.ranking),
                                                         reverse=True)
         join = open_join(skewed.algorithm, memory=500_000, stream=stream_of([1]).schema,
@@ -554,8 +545,8 @@ class TestChoice:
         keys = np.where(np.arange(20_000) % 2, ZipfKeys(20_000, 0.5).draw(0, 20_000) - 1,
                         10 ** 9 + np.arange(20_000))
         work = describe(spec_of(thrice), stream_of(keys))
-        assert work.fan_out == 3 and work.values == 20_000 and work.matches == pytest.approx(1.5,
-                                                                                             abs=0.3)
+        assert work.fan_out == 3 and work.values == 20_000
+        assert work.matches == pytest.approx(1.5, abs=0.3)
 
     def test_too_little_memory(self, master):
         with pytest.raises(ConfigError, match="memory"):
@@ -567,8 +558,8 @@ def test_few_tuples_cost_no_less_than_can_be_told_of_more():
     few = [{"s": 1.0 - w / 1e3, "w": w, "table": 10.0} for w in (1.0, 2.0)]
     many = [{"s": 1.0 + w / 100, "w": w, "table": 100.0} for w in (50.0, 100.0)]
     fit = _fit([*few, *many], "s", [], ["w"], [10.0, 100.0])
-    assert fit.steep[0] == pytest.approx((0.01, 0.01),
-                                         rel=0.01) and fit.fixed == pytest.approx(1, rel=0.01)
+    assert fit.steep[0] == pytest.approx((0.01, 0.01), rel=0.01)
+    assert fit.fixed == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.slow
@@ -578,8 +569,8 @@ def test_calibration_by_output_row(tmp_path):
     once, often = (published(tmp_path / str(many), [f"key {i // many:06}" for i in range(40_000)])
                    for many in (1, 40))
     stream = pa.RecordBatch.from_pydict({"key": ["key 000001", "key 000002"], "note": [b"a", b"b"]})
-    one, of_many = (calibrate(stream, m, [("key", "key")], memory=100_000, seconds=0.01)
-                    .output_cache for m in (once, often))
+    one, of_many = (calibrate(stream, m, [("key", "key")], memory=100_000,
+                              seconds=0.01).output_cache for m in (once, often))
     assert one[0] / 5 < of_many[0] < 5 * one[0] < 5e-6
 
 
@@ -595,9 +586,9 @@ def test_calibration(master, tmp_path):
     for name in ("costs.yaml", "costs.json"):
         costs.save(tmp_path / name)
         again = Costs.load(tmp_path / name)
-        assert (again.scan, again.index,
-                again.at(1, 1)) == (costs.scan, costs.index,
-                                    costs.at(1, 1)) and again.switch == 1e-9
+        assert (again.scan, again.index, again.at(1, 1)) == (
+            costs.scan, costs.index, costs.at(1, 1))
+        assert again.switch == 1e-9
     past_the_cache = open_snapshot(master.directory.parent, direct=True)
     direct = calibrate(stream_of(np.arange(1, 257)), past_the_cache, [("key", "key")],
                        memory=500_000, seconds=0.01)

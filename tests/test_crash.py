@@ -36,8 +36,8 @@ def test_mariadb_warehouse(tmp_path, mariadb_to_kill):
 
 
 def test_delta_table(tmp_path):
-    load, sink = SmallLoad(tmp_path / "home",
-                           f"sqlite:///{tmp_path / 'warehouse.db'}"), tmp_path / "delta"
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    sink = tmp_path / "delta"
     # On local[2], unlike local[2,4], Spark itself tries no task twice.
     history = crashed(load, ["driver"] * 2 + ["worker"] * 2, seed=3, sink=str(sink),
                       master="local[2]")

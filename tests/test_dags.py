@@ -81,7 +81,8 @@ sys.addaudithook(hook)
 for dag in {DAGS!r}:
     runpy.run_path({str(ROOT / "dags")!r} + "/" + dag + ".py")
 assert not seen, seen
-assert not {{"great_expectations", "pyspark", "numba", "scipy", "matplotlib", "deltalake"}} & set(sys.modules)
+heavy = {{"great_expectations", "pyspark", "numba", "scipy", "matplotlib", "deltalake"}}
+assert not heavy & set(sys.modules)
 """)
     subprocess.run([sys.executable, "-B", script], check=True)
 
@@ -98,9 +99,8 @@ def airflows_modules(directory: Path) -> set[tuple[str, str]]:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names = [f"{node.module}.{alias.name}" if node.module == "airflow"
                          else str(node.module) for alias in node.names]
-            elif isinstance(node,
-                            ast.Call) and ast.unparse(node.func).split(
-                                ".")[-1] in ("import_module", "__import__"):
+            elif (isinstance(node, ast.Call)
+                    and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__")):
                 names = [str(a.value) for a in node.args if isinstance(a, ast.Constant)]
             found |= {(str(file.relative_to(directory)), n) for n in names
                       if n.split(".")[0] == "airflow"}
@@ -148,8 +148,8 @@ def test_every_param_explains_itself(dags, name):
 def test_load_form_has_every_setting_but_checkpoint_and_reason(dags):
     from semistream.streaming.settings import LoadSettings
 
-    assert set(dags["semi_stream_load"].params) == set(
-        LoadSettings.model_fields) - {"checkpoint", "reason"}
+    assert (set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields)
+            - {"checkpoint", "reason"})
 
 
 @pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"),
@@ -167,17 +167,16 @@ def test_form_defaults_are_those_of_the_settings(dags):
     from semistream.pipeline import steps
     from semistream.streaming.settings import LoadSettings
 
-    assert steps.load_settings("tpch",
-                               dags["semi_stream_load"].params.dump()) == LoadSettings.load(
-                                   {"job": "tpch"})
+    assert steps.load_settings("tpch", dags["semi_stream_load"].params.dump()) == LoadSettings.load(
+        {"job": "tpch"})
 
 
 def test_assets_link_them(dags):
     assert [a.name for a in dags["semi_stream_load"].schedule] == ["master_snapshot"]
-    assert [a.name for a in dags["provision_master_data"].get_task("announce")
-            .outlets] == ["master_snapshot"]
-    assert [a.name for a in dags["semi_stream_load"].get_task("load")
-            .partial_kwargs["outlets"]] == ["facts_loaded"]
+    assert [a.name for a in dags["provision_master_data"].get_task("announce").outlets] == [
+        "master_snapshot"]
+    assert ([a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]]
+            == ["facts_loaded"])
     verify = dags["verify_completeness"].schedule
     assert [a.name for a in verify.asset_condition.objects] == ["facts_loaded"]
     assert verify.timetable.expression == "0 5 * * *"

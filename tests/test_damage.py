@@ -143,9 +143,8 @@ def test_damage_is_refused_or_comes_out_right(spark, killed, damage):
     try:
         killed.run(spark, **SETTINGS)
     except Exception as e:
-        assert isinstance(e,
-                          SemistreamError) or "StateError" in str(
-                              e) or "CONCURRENT_STREAM_LOG_UPDATE" in str(e), e
+        assert isinstance(e, SemistreamError) or "StateError" in str(
+            e) or "CONCURRENT_STREAM_LOG_UPDATE" in str(e), e
         assert str(named) in str(e)
         assert not killed.facts() - killed.expected()[0], "what was loaded before is right"
     else:
@@ -199,7 +198,6 @@ def test_damaged_files_of_a_delta_table_are_found(spark, sqlite_load, tmp_path):
     second.write_bytes(before[:-100])
     remove(third)
     found = {r["file"]: r["finding"] for r in failed()["table_files"]}
-    assert {str(second),
-            str(third)} <= set(found) and "gone" in found[
-                str(third)] and "in place of" in found[str(second)]
+    assert {str(second), str(third)} <= set(found) and "gone" in found[str(third)]
+    assert "in place of" in found[str(second)]
     assert {"fact_rows", "same_rows"} <= set(failed())

@@ -48,8 +48,8 @@ def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp
     sqlite_load.check_ledger()
 
 
-def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sqlite_load, tmp_path,
-                                                                      monkeypatch):
+def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
+        spark, sqlite_load, tmp_path, monkeypatch):
     for rows in (2500, 3000):
         sqlite_load.add_file(rows)
     commit, sink = Ledger.commit, str(tmp_path / "delta")
@@ -70,8 +70,8 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(spark, sql
     sqlite_load.check_ledger()
 
 
-def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_load, tmp_path,
-                                                                  monkeypatch):
+def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(
+        spark, sqlite_load, tmp_path, monkeypatch):
     def crashing(*_):
         raise OSError("crash")
 
@@ -96,8 +96,8 @@ def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(spark, sqlite_
     sqlite_load.check_ledger()
 
 
-def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(spark, sqlite_load,
-                                                                             tmp_path, monkeypatch):
+def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
+        spark, sqlite_load, tmp_path, monkeypatch):
     for _ in range(3):
         sqlite_load.add_file(400)
     commit, write, committed, happened = DeltaSink.commit, Progress.write, app.Load._committed, []

@@ -34,11 +34,11 @@ def stored(engine, table="dim_product"):
 
 def rejects(engine):
     with engine.connect() as connection:
-        rows = connection.execute(
-            select(rejected_master.c.reason, rejected_master.c.detail, rejected_master.c.tuple)
+        rows = connection.execute(select(rejected_master.c.reason, rejected_master.c.detail,
+                                         rejected_master.c.tuple)
                                   .order_by(rejected_master.c.id)).all()
-    return [(reason, re.sub(r"^.*/products", "products", detail or ""), text) for reason, detail,
-            text in rows]
+    return [(reason, re.sub(r"^.*/products", "products", detail or ""), text)
+            for reason, detail, text in rows]
 
 
 def counts(result: ProvisionResult):
@@ -46,9 +46,8 @@ def counts(result: ProvisionResult):
     return result.inserted, result.updated, result.unchanged, result.rejected
 
 
-PRODUCTS = pa.table(
-    {"sku": ["b", "a", "B", "c"], "price": [1.5, 2.0, None, 4.0], "name": ["", "tab\t", None, "c"],
-     "n": [1, 2, 3, 4]})
+PRODUCTS = pa.table({"sku": ["b", "a", "B", "c"], "price": [1.5, 2.0, None, 4.0],
+                     "name": ["", "tab\t", None, "c"], "n": [1, 2, 3, 4]})
 
 
 def write(path, table):
@@ -66,9 +65,8 @@ def test_upsert_keeps_surrogate_keys_and_rewrites_only_what_changed(warehouse, t
     path = write(tmp_path / f"products.{suffix}", PRODUCTS)
     assert counts(provision(job(path), warehouse)) == (4, 0, 0, 0)
     first = {r["sku"]: r for r in stored(warehouse)}
-    assert {k: {c: v for c, v in r.items() if c != "product_sk"} for k,
-            r in first.items()} == {r["sku"]: r
-                                    for r in PRODUCTS.to_pylist()}
+    assert {k: {c: v for c, v in r.items() if c != "product_sk"}
+            for k, r in first.items()} == {r["sku"]: r for r in PRODUCTS.to_pylist()}
     assert counts(provision(job(path), warehouse)) == (0, 0, 4, 0)
     assert {r["sku"]: r for r in stored(warehouse)} == first
 
@@ -77,8 +75,8 @@ def test_upsert_keeps_surrogate_keys_and_rewrites_only_what_changed(warehouse, t
     write(path, changed)
     assert counts(provision(job(path), warehouse)) == (1, 1, 1, 0)
     second = {r["sku"]: r for r in stored(warehouse)}
-    assert second["c"] == first["c"] | {"price": None} and second[
-        "a"] == first["a"] and second["b"] == first["b"]
+    assert second["c"] == first["c"] | {"price": None} and second["a"] == first["a"]
+    assert second["b"] == first["b"]
     assert len({r["product_sk"] for r in second.values()}) == 5
 
 
@@ -129,16 +127,14 @@ def test_json_values_in_another_form_are_taken(warehouse, tmp_path, monkeypatch)
     path.write_text('{"sku": 7, "n": "seven"}\n{"sku": "a", "n": "8"}\n{"sku": "b", "n": "NA", '
                     '"price": 123456789012345678.25}\n{"sku": "c"}\n{"sku": "d", "price": '
                     'NaN}\n{"sku": "\\ud800"}\n')
-    assert counts(
-        provision(job(path, schema="sku STRING, n INT, price DECIMAL(20,2)"),
-                  warehouse)) == (4, 0, 0, 2)
+    assert counts(provision(job(path, schema="sku STRING, n INT, price DECIMAL(20,2)"),
+                            warehouse)) == (4, 0, 0, 2)
     assert [(r["sku"], r["n"], r["price"] and str(r["price"])) for r in stored(warehouse)] == [
         ("a", 8, None), ("b", None, "123456789012345678.25"), ("c", None, None), ("d", None, None)]
-    assert rejects(
-        warehouse) == [("unparsable", "products.jsonl, line 1: n: 'seven' is not int32",
-                        '{"sku": 7, "n": "seven"}'),
-                       ("unparsable", "products.jsonl, line 6: not one JSON object",
-                        '{"sku": "\\ud800"}')]
+    assert rejects(warehouse) == [("unparsable", "products.jsonl, line 1: n: 'seven' is not int32",
+                                   '{"sku": 7, "n": "seven"}'),
+                                  ("unparsable", "products.jsonl, line 6: not one JSON object",
+                                   '{"sku": "\\ud800"}')]
 
 
 def test_from_a_table_of_the_same_and_of_another_database(warehouse, tmp_path):
@@ -196,12 +192,11 @@ def test_types_survive_the_warehouse(warehouse, tmp_path):
     provision(job(write(tmp_path / "p.parquet", table)), warehouse)
     publish(job(tmp_path / "p.parquet"), warehouse, tmp_path)
     relation = open_snapshot(tmp_path / "product")
-    rows = [r for i in range(relation.partition_count) for r in relation.read(i, table.schema.names)
-            .to_pylist()]
+    rows = [r for i in range(relation.partition_count)
+            for r in relation.read(i, table.schema.names).to_pylist()]
     assert sorted(rows, key=lambda r: r["sku"]) == table.to_pylist()
-    assert relation.schema.field("z").type == pa.timestamp("us",
-                                                           "UTC") and relation.schema.field(
-                                                               "f").type == pa.float32()
+    assert relation.schema.field("z").type == pa.timestamp("us", "UTC")
+    assert relation.schema.field("f").type == pa.float32()
 
 
 @pytest.mark.parametrize("change, message", [
@@ -238,7 +233,7 @@ def test_too_many_rows_that_cannot_be_taken_leave_the_dimension_as_it_was(wareho
     with pytest.raises(SemistreamError, match=r"(?s)3 of 201 rows of .*\(unparsable 3\).*line 2: "
                                               r"price: 'x' is not .* in s0,x"):
         provision(job(path, max_rejected=0.01), warehouse)
-    assert sorted(r["price"]
-                  for r in stored(warehouse)) == list(range(200)) and rejects(warehouse) == []
+    assert sorted(r["price"] for r in stored(warehouse)) == list(range(200))
+    assert rejects(warehouse) == []
     # a duplicate is none of them
     assert counts(provision(job(path, max_rejected=0.015), warehouse))[3] == 4

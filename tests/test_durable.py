@@ -39,8 +39,7 @@ def test_a_writer_that_is_killed_changes_nothing(tmp_path):
 def test_content_and_name_are_on_disk_before_it_returns(tmp_path, monkeypatch):
     """In this order: the content, the name, the directory."""
     seen, fsync, replace = [], os.fsync, os.replace
-    monkeypatch.setattr(os,
-                        "fsync",
+    monkeypatch.setattr(os, "fsync",
                         lambda handle: (seen.append(os.readlink(f"/proc/self/fd/{handle}")),
                                         fsync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (seen.append("rename"), replace(a, b)))

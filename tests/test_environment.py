@@ -26,7 +26,8 @@ def test_pyspark_is_whole():
     assert len(files) > 500
     differing = [str(f) for f in files
                  if _hash(Path(f.locate()).read_bytes(), f.hash.mode) != f.hash.value]
-    assert not differing, f"not as pyspark was published, as when pyspark-client is installed beside it: {differing[:5]}"
+    assert not differing, ("not as pyspark was published, as when pyspark-client is installed "
+                           f"beside it: {differing[:5]}")
     with pytest.raises(PackageNotFoundError):
         distribution("pyspark-client")
 
@@ -51,9 +52,8 @@ def test_the_lock_has_what_the_project_asks_for():
 
 
 def test_what_only_development_needs_is_in_a_lock_of_its_own():
-    assert {n: v for n,
-            v in DEVELOPMENT.items() if n in RUNTIME} == {n: RUNTIME[n] for n in DEVELOPMENT
-                                                          if n in RUNTIME}
+    assert {n: v for n, v in DEVELOPMENT.items() if n in RUNTIME} == {
+        n: RUNTIME[n] for n in DEVELOPMENT if n in RUNTIME}
     assert not {"pytest", "ruff", "mypy", "selenium", "duckdb", "hypothesis"} & set(RUNTIME)
 
 
@@ -78,9 +78,8 @@ def test_no_file_names_a_registry():
 
 def test_ci_runs_the_readmes_test_command():
     assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "exec make test"
-    assert "make test" in (ROOT
-                           / "README.md").read_text() and "make load" in (ROOT
-                                                                          / "README.md").read_text()
+    assert "make test" in (ROOT / "README.md").read_text()
+    assert "make load" in (ROOT / "README.md").read_text()
 
 
 def test_make_help_lists_every_target():
@@ -104,8 +103,9 @@ def test_spark_has_its_classes_from_the_archive(tmp_path):
 
 
 def test_the_second_compiler_of_sparks_jvm_waits_longer():
-    java, options = f"{os.environ['JAVA_HOME']}/bin/java", shlex.split(os.environ["SPARK_SUBMIT_OPTS"])
+    java = f"{os.environ['JAVA_HOME']}/bin/java"
+    options = shlex.split(os.environ["SPARK_SUBMIT_OPTS"])
     command = [java, *options, "-XX:+PrintFlagsFinal", "-version"]
     flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert dict(
-        re.findall(r"(Tier4\w+Threshold) += (\d+)", flags))["Tier4InvocationThreshold"] == "200000"
+    assert dict(re.findall(r"(Tier4\w+Threshold) += (\d+)",
+                           flags))["Tier4InvocationThreshold"] == "200000"

@@ -107,8 +107,8 @@ def read_all(files, plan, batch, partitions=None):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, files, decoded,
-                                                                      together, count):
+def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(
+        master, files, decoded, together, count):
     plan = plan_of(master, count)
     expected = without(files, plan)
     for file in files:  # as if there were no row groups
@@ -120,8 +120,8 @@ def test_each_piece_is_decoded_once_and_nothing_is_another_partitions(master, fi
     found = read_all(files, plan, ("each once", count))
     assert [sorted(ids(of)) for of in found] == [sorted(of) for of in expected]
     assert sorted(i for of in found for i in ids(of)) == list(range(ROWS + ROWS // 2))
-    assert decoded == {(file, range(n, n + 1)): 1 for file,
-                       groups in zip(files, (8, 4), strict=True) for n in range(groups)}
+    assert decoded == {(file, range(n, n + 1)): 1
+                       for file, groups in zip(files, (8, 4), strict=True) for n in range(groups)}
     table = pa.Table.from_batches([b for of in found for b in of]).sort_by("id")
     assert table.equals(pa.concat_tables(map(pq.read_table, files)))
 
@@ -146,9 +146,8 @@ def test_many_row_groups_are_exchanged_some_at_a_time(master, tmp_path, decoded,
     decoded.clear()
     together(2)
     found = read_all([tmp_path / "many"], plan, "many groups")
-    assert [sorted(ids(of)) for of in found] == [sorted(of)
-                                                 for of in expected] and sum(
-                                                     map(len, expected)) == 3000
+    assert [sorted(ids(of)) for of in found] == [sorted(of) for of in expected]
+    assert sum(map(len, expected)) == 3000
     assert len(decoded) == decoded.total() == 10 and {len(groups) for _, groups in decoded} == {30}
 
 
@@ -177,9 +176,8 @@ def test_who_comes_first_does_not_wait_and_who_comes_later_gets_it(master, files
     expected = [sorted(of) for of in without(files, plan)]
     for partition in (0, 1):
         decoded.clear()
-        assert sorted(
-            ids(parquet.read_partition(files, plan, STREAM, partition,
-                                       "in turn"))) == expected[partition]
+        assert sorted(ids(parquet.read_partition(files, plan, STREAM, partition,
+                                                 "in turn"))) == expected[partition]
         assert decoded.total() == (0 if partition else 12)
 
 
@@ -230,8 +228,8 @@ def test_a_worker_that_died_before_gives_nothing(master, files, decoded):
     worker.kill()
     worker.join()
     decoded.clear()
-    assert sorted(
-        ids(parquet.read_partition(files, plan, STREAM, 0, "dead"))) == sorted(expected[0])
+    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0,
+                                             "dead"))) == sorted(expected[0])
     assert decoded.total() == 12
 
 
@@ -255,11 +253,11 @@ def test_another_attempt_at_a_task_gives_nothing_and_gets_its_share(master, file
     plan = plan_of(master, 2)
     expected = without(files, plan)
     for _ in range(2):
-        assert sorted(
-            ids(parquet.read_partition(files, plan, STREAM, 0, "again"))) == sorted(expected[0])
+        assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0,
+                                                 "again"))) == sorted(expected[0])
     assert len([e for e in Exchange._open if e.key == "again"]) == 1
-    assert sorted(
-        ids(parquet.read_partition(files, plan, STREAM, 1, "again"))) == sorted(expected[1])
+    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 1,
+                                             "again"))) == sorted(expected[1])
 
 
 def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch):

@@ -90,17 +90,17 @@ def oracle(bench: Bench, point: Point) -> Answer:
     for i, key in enumerate(tuples["key"].to_pylist()):
         rows_of.setdefault(key, []).append(i)
     chunk, answer = data.stream(ELSEWHERE).next(BATCH), Answer()
-    pairs = [(i, row) for i,
-             key in enumerate(chunk["key"].to_pylist()) for row in rows_of.get(key, ())]
+    pairs = [(i, row) for i, key in enumerate(chunk["key"].to_pylist())
+             for row in rows_of.get(key, ())]
     left, right = (pa.array(x) for x in zip(*pairs, strict=True))
     matched = chunk.take(left)
-    joined = pa.RecordBatch.from_arrays(
-        [*matched.columns, tuples["payload"].combine_chunks().take(right)],
+    joined = pa.RecordBatch.from_arrays([*matched.columns,
+                                         tuples["payload"].combine_chunks().take(right)],
                                         ["key", "note", "payload"])
     lost = chunk.take(
         pa.array([i for i, key in enumerate(chunk["key"].to_pylist()) if key not in rows_of]))
-    answer.add(
-        JoinOutput(joined, lost.append_column("reason", pa.repeat("no_match", lost.num_rows))))
+    answer.add(JoinOutput(joined,
+                          lost.append_column("reason", pa.repeat("no_match", lost.num_rows))))
     return answer
 
 
@@ -122,8 +122,8 @@ def test_every_algorithm_gives_the_oracles_answer(bench, rows):
 
 def test_a_point_tells_what_was_predicted_and_measured(rows):
     for r in rows:
-        assert r["memory_peak"] <= r["memory"] and r["mu"] > 0 and r[
-            "mu_model"] > 0 and r["c_loop"] > 0
+        assert r["memory_peak"] <= r["memory"] and r["mu"] > 0 and r["mu_model"] > 0
+        assert r["c_loop"] > 0
         assert r["mu"] == pytest.approx(r["w"] / r["c_loop"]) and r["rows"] > 0
         assert 0 <= r["through_cache"] <= 1
     slow, fast = (next(r for r in rows if r["algorithm"] == a) for a in ("meshjoin", "ssbj"))
@@ -187,8 +187,8 @@ def test_arrivals_wait_until_the_operator_has_time(bench):
     alone = Arrivals(drive(), 1.0)
     for _ in range(3):
         alone.feed()
-    assert alone.taken == 3 and alone.waited == 0 and alone.now == pytest.approx(3 + alone.busy,
-                                                                                 abs=alone.busy)
+    assert alone.taken == 3 and alone.waited == 0
+    assert alone.now == pytest.approx(3 + alone.busy, abs=alone.busy)
     with pytest.raises(SemistreamError, match="does not keep up"):
         measure_arrivals(flooded := drive(), Arrivals(flooded, 1e9), 0.01)
 
@@ -223,9 +223,8 @@ def test_what_is_left_of_waiting_for_the_disk_is_a_part_of_reading(bench, monkey
     before = explain(bench, points)[-1].shares[1]
     monkeypatch.setattr(bench, "costs", lambda *_: replace(known, **waiting))
     after = explain(bench, points)[-1].shares[1]
-    assert sum(after.terms.values()) == pytest.approx(1,
-                                                      abs=0.05) and after.terms[
-                                                          "read R"] > before.terms["read R"]
+    assert sum(after.terms.values()) == pytest.approx(1, abs=0.05)
+    assert after.terms["read R"] > before.terms["read R"]
 
 
 def test_a_term_that_is_free_costs_nothing():
@@ -241,8 +240,8 @@ def test_a_term_that_is_free_costs_nothing():
     (float("nan"), 0, "not measured")])
 def test_verdicts_on_seven_times(value, interval, verdict):
     claim = Claim("7 times", lambda rows: None, "7", 5.25, 8.75, worse=1.0)
-    assert claim.verdict(
-        Number(value, interval)) == verdict and claim.verdict(None) == "not measured"
+    assert claim.verdict(Number(value, interval)) == verdict
+    assert claim.verdict(None) == "not measured"
 
 
 def point_rows(*rates: tuple[str, float, float]) -> list[dict]:
@@ -255,8 +254,8 @@ def test_ratios_compare_the_same_settings():
     made = point_rows(("ssj", 1, 20), ("meshjoin", 1, 10), ("ssj", 10, 80), ("meshjoin", 10, 10),
                       ("ssj", 5, 1000))
     number = ratio("ssj", "meshjoin", memory_percent=10)(made)
-    assert number.value == number.predicted == pytest.approx(
-        8) and number.interval == pytest.approx(8 * 0.1 * 2 ** 0.5)
+    assert number.value == number.predicted == pytest.approx(8)
+    assert number.interval == pytest.approx(8 * 0.1 * 2 ** 0.5)
     assert ratio("ssj", "meshjoin")(made).value == pytest.approx(4)
     assert ratio("ssj", "meshjoin", every=True)(made).value == pytest.approx(2)
     assert ratio("ssj", "sscj")(made) is None and len(having(made, memory_percent=1)) == 2
@@ -268,8 +267,8 @@ def test_every_experiment_is_laid_out(experiment, places, costs):
     asked = Bench(places, places.home / "data", experiment.least, costs=costs, tuples=(400_000,),
                   percent=(5.0, 10.0))
     points = experiment.points(asked, experiment.algorithms)
-    assert {p.algorithm
-            for p in points} == set(experiment.algorithms) and len(points) == len(set(points))
+    assert {p.algorithm for p in points} == set(experiment.algorithms)
+    assert len(points) == len(set(points))
     assert all(p.algorithm in REGISTRY and p.memory > 0
                and (p.tuples >= 100_000 or p.data == "flights") for p in points)
     assert {k for p in experiment.plots
@@ -295,20 +294,20 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
     assert "[4/4]" in err and err.count("failed: 'memory'") == 2
     results = json.loads((tmp_path / "cost-models" / "results.json").read_text())
     about = results["about"]
-    assert about["machine"]["cores"] and about["command"].startswith(
-        "semistream experiments cost-models") and about["commit"]
+    assert about["machine"]["cores"]
+    assert about["command"].startswith("semistream experiments cost-models") and about["commit"]
     good = [r for r in results["rows"] if r["state"] == MEASURED]
-    assert len(results["rows"]) == 4 and len(
-        {r["answer"] for r in good}) == 1 and results["wrong_answers"] == []
+    assert len(results["rows"]) == 4 and len({r["answer"] for r in good}) == 1
+    assert results["wrong_answers"] == []
     with open(tmp_path / "cost-models" / "results.csv") as f:
         assert [float(r["mu"]) for r in csv.DictReader(f) if r["mu"]] == [r["mu"] for r in good]
     claims = (tmp_path / "cost-models" / "claims.txt").read_text()
     assert f"commit {about['commit']}, " in claims and f"$ {about['command']}\n" in claims
-    assert "answers: of all joins equal" in claims and all(c["claim"] in claims
-                                                           for c in results["claims"])
+    assert "answers: of all joins equal" in claims
+    assert all(c["claim"] in claims for c in results["claims"])
     page = (tmp_path / "cost-models" / "report.html").read_text()
-    assert page.count("<svg") == 2 and "http" not in page.replace("http://www.w3.org",
-                                                                  "") and "<strong>failed:</strong>" in page
+    assert page.count("<svg") == 2 and "http" not in page.replace("http://www.w3.org", "")
+    assert "<strong>failed:</strong>" in page
     for claim in results["claims"]:
         assert claim["verdict"] in page and claim["verdict"] != ""
 
@@ -336,8 +335,8 @@ def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
 
 def test_names():
     assert {e.name for e in chosen(["all"])} == set(EXPERIMENTS)
-    assert all(e.name.startswith("ssj-")
-               for e in chosen(["ssj"])) and len(chosen(["ssj", "ssj-memory"])) > 3
+    assert all(e.name.startswith("ssj-") for e in chosen(["ssj"]))
+    assert len(chosen(["ssj", "ssj-memory"])) > 3
     assert [e.name for e in chosen(["x-hybridjoin-eq6"])] == ["x-hybridjoin-eq6"]
     assert {e.paper for e in chosen(["x-hybridjoin"])} == {"Tuned X-HYBRIDJOIN (2013)"}
     with pytest.raises(ConfigError, match="'experiment' must be one of"):

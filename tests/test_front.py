@@ -65,8 +65,8 @@ def test_the_tuples_of_some_keys_are_found_in_any_order(copies, tmp_path):
         found = [(int(keys[i]), row) for partition, rows, index in tuples_of(spec, keys)
                  for i, row in zip(index, partition.take(rows).to_pylist(), strict=True)]
         assert Counter((k, r["v"]) for k, r in found) == Counter(
-            (k, v) for k,
-            v in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True) if k in keys)
+            (k, v) for k, v in zip(table["k"].to_pylist(),
+                                   table["v"].to_pylist(), strict=True) if k in keys)
 
 
 def hot(rng, values, chunks, size=500, share=0.8):
@@ -183,8 +183,8 @@ def test_a_cache_that_does_not_fit_is_named(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["cmeshjoin", "ssj", "ssbj", "sscj", "elevatorjoin"])
-def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_get_in(algorithm,
-                                                                                      tmp_path):
+def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_get_in(
+        algorithm, tmp_path):
     rng = np.random.default_rng(3)
     keys = np.where(rng.random(60_000) < 0.9, rng.integers(0, 20, 60_000) * 977,
                     rng.integers(0, 20_000, 60_000))

@@ -79,8 +79,8 @@ def spool(place: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [snapshot, bucket, parquet, csv, json_lines, delta, spool])
-def test_a_file_that_cannot_grow_is_named_and_nothing_stays(tmp_path, monkeypatch, little_room,
-                                                            write):
+def test_a_file_that_cannot_grow_is_named_and_nothing_stays(
+        tmp_path, monkeypatch, little_room, write):
     place = tmp_path / "place"
     place.mkdir()
     monkeypatch.setattr("semistream.streaming.spool.task_directory", lambda: str(place))
@@ -92,8 +92,8 @@ def test_a_file_that_cannot_grow_is_named_and_nothing_stays(tmp_path, monkeypatc
 
 def test_the_warehouse_s_file_is_named(tmp_path):
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
-    with pytest.raises(OSError,
-                       match=f"No space left on device: '{tmp_path}/warehouse.db'"), engine.begin() as connection:
+    with pytest.raises(OSError, match="No space left on device: "
+                                      f"'{tmp_path}/warehouse.db'"), engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 10")
         connection.exec_driver_sql("CREATE TABLE t AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL "
                                    "SELECT i + 1 FROM n WHERE i < 100000) SELECT i FROM n")
@@ -101,8 +101,8 @@ def test_the_warehouse_s_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["rows", "arrow"])
-def test_the_status_says_what_went_wrong_in_a_worker_and_not_where_in_the_code(spark, tmp_path,
-                                                                               how):
+def test_the_status_says_what_went_wrong_in_a_worker_and_not_where_in_the_code(
+        spark, tmp_path, how):
     def fail(_):
         try:
             raise ValueError("at first")
@@ -110,8 +110,8 @@ def test_the_status_says_what_went_wrong_in_a_worker_and_not_where_in_the_code(s
             raise OSError(errno.ENOSPC, "No space left on device", "/data/file") from e
 
     numbers = spark.range(1)
-    job = numbers.rdd.mapPartitions(
-        fail) if how == "rows" else numbers.mapInArrow(fail, "id BIGINT")
+    job = (numbers.rdd.mapPartitions(fail) if how == "rows"
+           else numbers.mapInArrow(fail, "id BIGINT"))
     with pytest.raises(Exception, match="Traceback"), StatusFile(tmp_path, "sales"):
         job.collect()
     assert read_status(

@@ -59,11 +59,13 @@ def h_r(cache):
 def test_meshjoin():
     """R = {1 2} {3 4} {5 6}, b = 2, N = 3, H_S has 6 places, w = 2.
 
-    it.  chunk  partition  joined             H_S and Q behind it      unmatched 1    1 3    {1 2}
-    1                  [1 3] 2    5 1    {3 4}      3                  [1 3] [5 1] 3    9 2    {5 6}
-    5                  [5 1] [9 2]              the first chunk has met all of R and goes 4    4 2
-    {1 2}      1 2 2              [9 2] [4 2] 5    drain  {3 4}      4                  [4 2] []
-    9 6           {5 6}                         [] []
+    it.  chunk  partition  joined  H_S and Q behind it  unmatched
+    1    1 3    {1 2}      1       [1 3]
+    2    5 1    {3 4}      3       [1 3] [5 1]
+    3    9 2    {5 6}      5       [5 1] [9 2]          the first chunk has met all of R and goes
+    4    4 2    {1 2}      1 2 2   [9 2] [4 2]
+    5    drain  {3 4}      4       [4 2] []             9
+    6           {5 6}              [] []
     """
     join = start("meshjoin", disk_buffer(2) + 6 * V_S, [1, 2, 3, 4, 5, 6], 2)
     assert step(join, [1, 3]) == ([10], [])
@@ -78,11 +80,15 @@ def test_meshjoin():
 def test_r_meshjoin():
     """R = {1 2 | 3 4} {5 6 | 7 8}, b = 4, q = 2, N q = 4, H_S has 8 places, w = 2.
 
-    it.  chunk  read       slice  joined   H_S and Q behind it         unmatched 1    1 3    {1 2 3
-    4}  1 2    1        [1 3] 2    2 3               3 4    3 3      [1 3] [2 3] 3    8 1    {5 6 7
-    8}  5 6             [1 3] [2 3] [8 1] 4    7 9               7 8    8 7      [2 3] [8 1] [7 9]
-    the first chunk has met all four slices 5    drain  {1 2 3 4}  1 2    2 1      [8 1] [7 9] [] 6
-    3 4             [7 9] [] [] 7           {5 6 7 8}  5 6             [] [] []                    9
+    it.  chunk  read       slice  joined  H_S and Q behind it  unmatched
+    1    1 3    {1 2 3 4}  1 2    1       [1 3]
+    2    2 3               3 4    3 3     [1 3] [2 3]
+    3    8 1    {5 6 7 8}  5 6            [1 3] [2 3] [8 1]
+    4    7 9               7 8    8 7     [2 3] [8 1] [7 9]    the first chunk has met all four
+                                                               slices
+    5    drain  {1 2 3 4}  1 2    2 1     [8 1] [7 9] []
+    6                      3 4            [7 9] [] []
+    7           {5 6 7 8}  5 6            [] [] []             9
     """
     join = start("r-meshjoin", disk_buffer(4) + 8 * V_S, [1, 2, 3, 4, 5, 6, 7, 8], 4, slices=2)
     assert step(join, [1, 3]) == ([10], [])
@@ -109,15 +115,16 @@ def test_cmeshjoin():
     """R = {1 2} {3 4} {5 6}, b = 2, N = 3, H_S has 6 places, w_S = 2; h_R = 2, switching buffer 1,
     threshold 2.
 
-    it.  stream   hits  chunk  partition  joined in H_S  H_R behind it   H_S and Q behind it   what
-    happened 1    1 1            1 1    {1 2}      1 1            1:2             [1 1]
-    f(1) = 2: SWITCH 2    1 4 4    1     4 4    {3 4}      4 4            1:3 4:2         [1 1] [4
-    4]           f(4) = 2: SWITCH 3    4 6 9    4     6 9    {5 6}      6              1:1 4:1
-    [4 4] [6 9]           R-cycle: H_R is full, halve 4    2 2            2 2    {1 2}      2 2
-    1:1 2:2         [6 9] [2 2]           f(2) = 2 > 1: 4 goes 5    4 1 2 3  1 2   4 3    {3 4}
-    4 3            1:2 2:3         [2 2] [4 3]           9 is unmatched 6    drain
-    {5 6}                     1:1 2:1         [4 3] []              R-cycle: an eviction: threshold
-    3 7                          {1 2}                     1:1 2:1         [] []
+    it.  stream   hits  chunk  partition  in H_S  H_R behind it  H_S and Q    what happened
+    1    1 1            1 1    {1 2}      1 1     1:2            [1 1]        f(1) = 2: SWITCH
+    2    1 4 4    1     4 4    {3 4}      4 4     1:3 4:2        [1 1] [4 4]  f(4) = 2: SWITCH
+    3    4 6 9    4     6 9    {5 6}      6       1:1 4:1        [4 4] [6 9]  R-cycle: H_R is full,
+                                                                              halve
+    4    2 2            2 2    {1 2}      2 2     1:1 2:2        [6 9] [2 2]  f(2) = 2 > 1: 4 goes
+    5    4 1 2 3  1 2   4 3    {3 4}      4 3     1:2 2:3        [2 2] [4 3]  9 is unmatched
+    6    drain                 {5 6}              1:1 2:1        [4 3] []     R-cycle: an eviction:
+                                                                              threshold 3
+    7                          {1 2}              1:1 2:1        [] []
     """
     join = start("cmeshjoin", disk_buffer(2) + 3 * (V_R + V_E) + 6 * V_S, [1, 2, 3, 4, 5, 6], 2,
                  cache_tuples=2, threshold=2)
@@ -145,18 +152,21 @@ def test_ssj():
 
     The disk phase begins when the stream buffer is empty, here at each line.
 
-    it.  stream  hits  chunk  partition  joined in H_S  H_R behind it  H_S and Q behind it  what
-    happened 1    5             5      {1 2}                                    [5] 2    3 3
-    3 3    {3 4}      3 3                           [5] [3 3]            f(3) = 2 < 4 3    6
-    6      {5 6}      5 6                           [3 3] [6]            R-cycle: not full:
-    threshold 2 4    3             3      {1 2}                                    [6] [3] 5    3
-    3      {3 4}      3 3            3:2            [3] [3]              f(3) = 2: SWITCH 6    3 3
-    3 3          {5 6}                     3:2            [3] []               3:4, R-cycle: halve,
-    threshold 1 7    1             1      {1 2}      1              3:2 1:1        [] [1]
-    f(1) = 1: SWITCH 8    drain                {3 4}                     3:2 1:1        [1] [] 9
-    {5 6}                     3:1 1:0        [] []                R-cycle: halve, threshold stays 1
-    -    1       1                                      3:1 1:1                             nothing
-      waits: the disk rests
+    it.  stream  hits  chunk  partition  in H_S  H_R behind it  H_S and Q  what happened
+    1    5             5      {1 2}                             [5]
+    2    3 3           3 3    {3 4}      3 3                    [5] [3 3]  f(3) = 2 < 4
+    3    6             6      {5 6}      5 6                    [3 3] [6]  R-cycle: not full:
+                                                                           threshold 2
+    4    3             3      {1 2}                             [6] [3]
+    5    3             3      {3 4}      3 3     3:2            [3] [3]    f(3) = 2: SWITCH
+    6    3 3     3 3          {5 6}              3:2            [3] []     3:4, R-cycle: halve,
+                                                                           threshold 1
+    7    1             1      {1 2}      1       3:2 1:1        [] [1]     f(1) = 1: SWITCH
+    8    drain                {3 4}              3:2 1:1        [1] []
+    9                         {5 6}              3:1 1:0        [] []      R-cycle: halve, threshold
+                                                                           stays 1
+    -    1       1                               3:1 1:1                   nothing waits: the disk
+                                                                           rests
     """
     join = start("ssj", disk_buffer(2) + 4 * (V_R + V_E) + 6 * V_S, [1, 2, 3, 4, 5, 6], 2,
                  cache_tuples=3, threshold=4)
@@ -173,9 +183,8 @@ def test_ssj():
             frequent.threshold) == (([], []), {3: 1, 1: 0}, 1)
     assert (step(join, [1]), h_r(frequent.cache)) == (([10], []), {3: 1, 1: 1})
     assert iterations(join) == [(0, 0, 2, 1, 0, 0), (0, 0, 2, 3, 0, 0), (0, 1, 2, 3, 0, 1),
-                                (0, 2, 2, 2, 0, 1),
-                                (0, 1, 2, 2, 1, 1), (2, 1, 2, 1, 1, 2), (0, 1, 2, 1, 2, 2),
-                                (0, 0, 2, 1, 2, 2), (0, 1, 2, 0, 2, 3)]
+                                (0, 2, 2, 2, 0, 1), (0, 1, 2, 2, 1, 1), (2, 1, 2, 1, 1, 2),
+                                (0, 1, 2, 1, 2, 2), (0, 0, 2, 1, 2, 2), (0, 1, 2, 0, 2, 3)]
 
 
 def test_ssbj():
@@ -184,22 +193,29 @@ def test_ssbj():
     Cache inequality: m v_R + v_E < n v_S. With n = 2 waiting tuples it holds for m = 1 (39 < 60),
     and for the absent 7 with m = 0 (26 < 60), but not for the three master tuples of 2 (65 > 60).
 
-    it.  stream       hits  partition  joined in H_S     H_R behind it  waiting  what happened 1
-    2 3                {1 2 2}    2 2                              2        rc = 2 2    4
-    {2 3 4}    2 3 4                            1        rc = 3 3    3                  {1 2 2}
-    1 4    2 2 1 1 7 7        {2 3 4}    3 2 2                            6        rc = 4,
-    incrementing: 1, 2, 7 wait twice 5    3                  {1 2 2}    2 2 2 2 1 1
-    1        s_count 1:1, 2:2; both 7 are unmatched 6    1 1 2 2 7 7        {2 3 4}    3 2 2
-    6        s_count 2:3; rc = 5, switching: 1 and 7, not 2 7    4                  {1 2 2}    1 1 2
-    2 2 2                      1        1:10 to the switching buffer; both 7 unmatched 8    2
-    {2 3 4}    4 2               1:12 7:12      1        rc = 6, phase-out; f_count = 2 in 6 cycles
-    each 9    1 7 3        1 7   {1 2 2}    2 2               1:13 7:13      1        7 is unmatched
-    at once 10   4                  {2 3 4}    3 4               1:13 7:13      1        rc = 7 ...
-    3, 4, 3, 4, 3                                                           rc = 8, 9 16   4
-    {2 3 4}    3 4               7:0            1        rc = 10, eviction: f_count / 10 = 1.3,
-                                                                                 1: 39 >= 1.3 v_S goes, 7: 26 < 39 stays
-    17   1 7          7     {1 2 2}    1                 7:1            1
-    18   drain              {2 3 4}                      7:1            0
+    it.  stream       hits  partition  in H_S       H_R        waiting  what happened
+    1    2 3                {1 2 2}    2 2                     2        rc = 2
+    2    4                  {2 3 4}    2 3 4                   1        rc = 3
+    3    3                  {1 2 2}                            1
+    4    2 2 1 1 7 7        {2 3 4}    3 2 2                   6        rc = 4, incrementing:
+                                                                        1, 2, 7 wait twice
+    5    3                  {1 2 2}    2 2 2 2 1 1             1        s_count 1:1, 2:2;
+                                                                        both 7 are unmatched
+    6    1 1 2 2 7 7        {2 3 4}    3 2 2                   6        s_count 2:3; rc = 5,
+                                                                        switching: 1 and 7, not 2
+    7    4                  {1 2 2}    1 1 2 2 2 2             1        1:10 to the switching
+                                                                        buffer; both 7 unmatched
+    8    2                  {2 3 4}    4 2          1:12 7:12  1        rc = 6, phase-out;
+                                                                        f_count = 2 in 6 cycles each
+    9    1 7 3        1 7   {1 2 2}    2 2          1:13 7:13  1        7 is unmatched at once
+    10   4                  {2 3 4}    3 4          1:13 7:13  1        rc = 7
+    ...  3, 4, 3, 4, 3                                                  rc = 8, 9
+    16   4                  {2 3 4}    3 4          7:0        1        rc = 10, eviction:
+                                                                        f_count / 10 = 1.3,
+                                                                        1: 39 >= 1.3 v_S goes,
+                                                                        7: 26 < 39 stays
+    17   1 7          7     {1 2 2}    1            7:1        1
+    18   drain              {2 3 4}                 7:1        0
     """
     candidates = 64 * 26
     join = start("ssbj", disk_buffer(3) + candidates + 720, [1, 2, 2, 2, 3, 4], 3, form="rate")
@@ -224,11 +240,9 @@ def test_ssbj():
     assert (join.rc, h_r(join.h_r)) == (10, {7: 0})
     assert step(join, [1, 7]) == ([10], [7])
     assert (gave(join.drain()), h_r(join.h_r)) == (([], []), {7: 1})
-    assert iterations(join) == [(0, 0, 3, 2, 0, 0), (0, 2, 3, 1, 0, 1), (0, 1, 3, 1, 0, 1),
-                                (0, 1, 3, 6, 0, 2),
+    assert iterations(join) == [(0, 0, 3, 2, 0, 0),
+                                (0, 2, 3, 1, 0, 1), (0, 1, 3, 1, 0, 1), (0, 1, 3, 6, 0, 2),
                                 (0, 6, 3, 1, 0, 2), (0, 1, 3, 6, 0, 3), (0, 6, 3, 1, 0, 3),
-                                (0, 1, 3, 1, 1, 4),
-                                (2, 1, 3, 1, 1, 4), (0, 1, 3, 1, 1, 5),
+                                (0, 1, 3, 1, 1, 4), (2, 1, 3, 1, 1, 4), (0, 1, 3, 1, 1, 5),
                                 *((0, 1, 3, 1, 1, cycle) for cycle in (5, 6, 6, 7, 7)),
-                                (0, 1, 3, 1, 0, 8),
-                                (1, 1, 3, 1, 0, 8), (0, 1, 3, 0, 0, 9)]
+                                (0, 1, 3, 1, 0, 8), (1, 1, 3, 1, 0, 8), (0, 1, 3, 0, 0, 9)]

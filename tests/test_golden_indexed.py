@@ -65,15 +65,16 @@ def trace(join, *columns):
 
 
 def test_hybridjoin(master):
-    # h_S = 4. 7:45 is nowhere: unmatched at once.         H_S and Q, oldest first          read
-    # leave (* unmatched) 1                                                     0:30 1:10 2:40 3:55
-    # p1      0 2 2 refill 4:30 5:60                                    1:10 3:55 4:30 5:60
-    # p0      1 3 refill 6:57                                         3:55 4:30 5:60 6:57
-    # p2      5 3* 6* (belongs there too) 4 refill 8:20 9:80 10:10                              4:30
-    # 8:20 9:80 10:10             p1      4 refill 11:55; the stream ends, drain 5
-    # 8:20 9:80 10:10 11:55            p0      8 10 6
-    # 9:80 11:55                       p3      9 7
-    # 11:55                            p2      11*
+    # h_S = 4. 7:45 is nowhere: unmatched at once.
+    #                           H_S and Q, oldest first  read  leave (* unmatched)
+    # 1                         0:30 1:10 2:40 3:55      p1    0 2
+    # 2 refill 4:30 5:60        1:10 3:55 4:30 5:60      p0    1
+    # 3 refill 6:57             3:55 4:30 5:60 6:57      p2    5 3* 6* (belongs there too)
+    # 4 refill 8:20 9:80 10:10  4:30 8:20 9:80 10:10     p1    4
+    #   refill 11:55; the stream ends, drain
+    # 5                         8:20 9:80 10:10 11:55    p0    8 10
+    # 6                         9:80 11:55               p3    9
+    # 7                         11:55                    p2    11*
     join = open_with("hybridjoin", master, 4)
     joined, unmatched = run(join, chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55))
     assert joined == [[0, 2], [1], [5], [4], [8, 10], [9]]
@@ -86,17 +87,18 @@ def test_hybridjoin(master):
 def test_elevatorjoin(master):
     # h_S = 4, h_R = 4. There is memory to spare, so that every value met is worth caching. 7:45 is
     # nowhere: unmatched at once. So few wait that no value is kept back until the end of the sweep;
-    # but the first chunk was looked up before the first stop. H_S by partition
-    # stop  leave (* unmatched)  to H_R (- absent) 1                                 p0 1:10   p1
-    # 0:30 2:40        p2 3:55      p0    1                    10 2 refill 4:30
-    # p1 0:30 2:40 4:30             p2 3:55      p1    0 2 4                30 40 3 refill 5:60 6:57
-    # 8:20           p0 8:20   p2 3:55 5:60 6:57                p2    3* 5 6*              60 -55
-    # -57 refill 9:80 10:10 11:55         p0 8:20 10:10   p2 11:55   p3 9:80 4 12:70 comes
-    # p3    9                    no place for 80 end of the sweep; refill 12:70; 13:30 and 14*:57,
-    # which is nowhere, through H_R; drain 5                                 p0 8:20 10:10   p2
-    # 11:55   p3 12:70        p0    8 10 6
-    # p2    11* 7                                                                            p3
-    # 12
+    # but the first chunk was looked up before the first stop.
+    # What leaves is unmatched where it has a *; what H_R gets is absent from R where it has a -.
+    #                            H_S by partition                  stop  leave    to H_R
+    # 1                          p0 1:10  p1 0:30 2:40  p2 3:55    p0    1        10
+    # 2 refill 4:30              p1 0:30 2:40 4:30  p2 3:55        p1    0 2 4    30 40
+    # 3 refill 5:60 6:57 8:20    p0 8:20  p2 3:55 5:60 6:57        p2    3* 5 6*  60 -55 -57
+    #   refill 9:80 10:10 11:55  p0 8:20 10:10  p2 11:55  p3 9:80
+    # 4 12:70 comes                                                p3    9        no place for 80
+    #   end of the sweep; refill 12:70; 13:30 and 14*:57, which is nowhere, through H_R; drain
+    # 5                          p0 8:20 10:10  p2 11:55  p3 12:70 p0    8 10
+    # 6                                                            p2    11*
+    # 7                                                            p3    12
     join = open_join("elevatorjoin", memory=1_000_000, stream=STREAM, master=master,
                      on=[("k", "k")],
                      parameters={"disk_tuples": 2, "waiting_tuples": 4, "cache_tuples": 4})
@@ -135,8 +137,7 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
     table = pa.table(
         {"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
     join = open_join("elevatorjoin", memory=4_000_000, stream=STREAM,
-                     master=snapshot(tmp_path, table, page_tuples=64),
-                     on=[("k", "k")],
+                     master=snapshot(tmp_path, table, page_tuples=64), on=[("k", "k")],
                      parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000})
     indexed, index = [], join.h_r.index
     monkeypatch.setattr(join.h_r, "index", lambda: (index(), indexed.append(join.h_r.entries)))
@@ -175,8 +176,8 @@ def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monke
         assert state.whole == (len(files) == 1) and len(files) <= 1 + most
         if i % 7 == 0:
             waiting, join, states = join.stats.waiting, make(), JoinState.read(tmp_path / files[-1])
-            assert not any(b.address % 8 for s in states for b in s.tables["waiting"]["s0"].chunk(0)
-                           .buffers() if b)
+            assert not any(b.address % 8 for s in states
+                           for b in s.tables["waiting"]["s0"].chunk(0).buffers() if b)
             join.restore(*states)
             assert join.stats.waiting == waiting
             cached.append(join.cached)
@@ -196,8 +197,8 @@ def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monke
 def test_elevatorjoin_tells_the_unmatched_of_a_stop_at_which_h_s_shrinks(memory, share, tmp_path):
     table = pa.table({"k": pa.array(range(0, 20_000, 2), pa.int64()),
                       "v": pa.array(range(0, 20_000, 2), pa.int64())})
-    master, keys = snapshot(tmp_path, table,
-                            page_tuples=64), np.random.default_rng(3).zipf(1.3, 20_000) * 7 % 20_000
+    master = snapshot(tmp_path, table, page_tuples=64)
+    keys = np.random.default_rng(3).zipf(1.3, 20_000) * 7 % 20_000
     join = open_join("elevatorjoin", memory=memory, stream=STREAM, master=master, on=[("k", "k")],
                      parameters={"disk_tuples": 512, "disk_share": 1.0})
     outputs = []
@@ -208,19 +209,20 @@ def test_elevatorjoin_tells_the_unmatched_of_a_stop_at_which_h_s_shrinks(memory,
     outputs += join.drain()
     joined, unmatched = (sorted(i for b in batches for i in b["id"].to_pylist())
                          for batches in zip(*outputs, strict=True))
-    assert joined == np.flatnonzero(
-        keys % 2 == 0).tolist() and unmatched == np.flatnonzero(keys % 2).tolist()
+    assert joined == np.flatnonzero(keys % 2 == 0).tolist()
+    assert unmatched == np.flatnonzero(keys % 2).tolist()
 
 
 def test_x_hybridjoin(master):
     # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable
-    # part will be 30 10. H_S and Q, oldest first                non-swappable    read     leave 1
-    # 0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5 2
-    # 1:10 3:70 4:10                          loading          p0       1 4 3 refill 6:30 7:60 8:10
-    # 9:20 10:50    3:70 6:30 7:60 8:10 9:20 10:50          6 8              p3       3 refill
-    # 11:30; drain 4                                     7:60 9:20 10:50 11:30                   11
-    # p2       7 10 5                                     9:20
-    # p0       9
+    # part will be 30 10.
+    #                                     H_S and Q, oldest first         non-swappable  read  leave
+    # 1                                   0:30 1:10 2:30 3:70 4:10 5:30   loading        p1    0 2 5
+    # 2                                   1:10 3:70 4:10                  loading        p0    1 4
+    # 3 refill 6:30 7:60 8:10 9:20 10:50  3:70 6:30 7:60 8:10 9:20 10:50  6 8            p3    3
+    #   refill 11:30; drain
+    # 4                                   7:60 9:20 10:50 11:30           11             p2    7 10
+    # 5                                   9:20                                           p0    9
     join = open_with("x-hybridjoin", master, 6)
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
     assert joined == [[0, 2, 5], [1, 4], [6, 8], [3], [11], [7, 10], [9]] and not unmatched
@@ -229,13 +231,13 @@ def test_x_hybridjoin(master):
 
 
 def test_tuned_x_hybridjoin(master):
-    # As above with d_N = 1: the non-swappable part will be 30. 1
-    # 0:30 1:10 2:30 3:70 4:10 5:30           loading          p1       0 2 5 2 refill 6:30 7:60
-    # 8:10               1:10 3:70 4:10 6:30 7:60 8:10           6                p0       1 4 8
-    # refill 9:20 10:50 11:30; drain 3                                     3:70 7:60 9:20 10:50
-    # 11:30              11               p3       3 4                                     7:60 9:20
-    # 10:50                                          p2       7 10 5
-    # 9:20                                                     p0       9
+    # As above with d_N = 1: the non-swappable part will be 30.
+    # 1                                 0:30 1:10 2:30 3:70 4:10 5:30  loading  p1  0 2 5
+    # 2 refill 6:30 7:60 8:10           1:10 3:70 4:10 6:30 7:60 8:10  6        p0  1 4 8
+    #   refill 9:20 10:50 11:30; drain
+    # 3                                 3:70 7:60 9:20 10:50 11:30     11       p3  3
+    # 4                                 7:60 9:20 10:50                         p2  7 10
+    # 5                                 9:20                                    p0  9
     join = open_with("tuned-x-hybridjoin", master, 6, resident_tuples=1)
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
     assert joined == [[0, 2, 5], [6], [1, 4, 8], [11], [3], [7, 10], [9]] and not unmatched
@@ -244,15 +246,17 @@ def test_tuned_x_hybridjoin(master):
 
 
 def test_sscj(master):
-    # h_S = 4, h_R = 2, threshold 2.                       H_S and Q, oldest first          read
-    # leave      H_R behind it 1 chunk 0:30 1:10 2:30 3:70 4:20                     0:30 1:10 2:30
-    # 3:70              p1      0 2        30 (f = 2) refill 4 2 chunk 5:30 6:60 7:20 8:10 9:30; 5 9
-    # meet H_R       1:10 3:70 4:20 6:60              p0      1 4        30 refill 7 8 3 chunk 10:20
-    # 11:30; 11 meets H_R                    3:70 6:60 7:20 8:10              p3      3          30
-    # refill 10; drain 4                                                    6:60 7:20 8:10 10:20
-    # p2      6          30 N partitions were read: a period. H_R is not full, the threshold falls
-    # to 1. 5                                                    7:20 8:10 10:20                  p0
-    # 7 8 10     30 20 (10: f = 1)
+    # h_S = 4, h_R = 2, threshold 2; H_S and Q with the oldest first, H_R as it is behind the read.
+    #                                   H_S and Q             read  leave   H_R
+    # 1 chunk 0:30 1:10 2:30 3:70 4:20  0:30 1:10 2:30 3:70   p1    0 2     30 (f = 2)
+    #   refill 4
+    # 2 chunk 5:30 6:60 7:20 8:10 9:30  1:10 3:70 4:20 6:60   p0    1 4     30
+    #   5 and 9 meet H_R; refill 7 8
+    # 3 chunk 10:20 11:30               3:70 6:60 7:20 8:10   p3    3       30
+    #   11 meets H_R; refill 10; drain
+    # 4                                 6:60 7:20 8:10 10:20  p2    6       30
+    #   N partitions were read: a period. H_R is not full, the threshold falls to 1.
+    # 5                                 7:20 8:10 10:20       p0    7 8 10  30 20 (10: f = 1)
     join = open_with("sscj", master, 4, cache_tuples=2, threshold=2)
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 20), chunk(5, 30, 60, 20, 10, 30),
                             chunk(10, 20, 30))
@@ -263,13 +267,15 @@ def test_sscj(master):
 
 
 def test_ssij(master):
-    # A stream buffer of 8 tuples, one cached block.       waiting for p0 p1 p2 p3   utility before
-    # plan, read       leave 1 chunk 0:30 1:10 2:30 3:40 4:70 5:10 6:30 7:20 8:50        3  4  0  1
-    # 3  4  1  1        p1 -> cached     0 2 3 6 8 enters; utilities fade to 2.7 3.6 0.9 0.9 chunk
-    # 9:40 10:35 11:20; 9 meets the cache, 10* is of p1 and not in it; 11 enters; drain 2
-    # 4  0  1  1         3.7 5.6 0.9 0.9   p0, not cached   1 5 7 11 3 p3 for the oldest tuple
-    # 0  0  1  1                           p3               4 4 p2 is first among equals
-    # 0  0  1  0                           p2               8
+    # A stream buffer of 8 tuples, one cached block. waiting: for p0 p1 p2 p3; utility: before.
+    #                                   waiting     utility          plan, read      leave
+    # 1 chunk 0:30 1:10 2:30 3:40 4:70  3  4  0  1  3   4   1   1    p1 -> cached    0 2 3 6
+    #         5:10 6:30 7:20 8:50
+    #   8 enters; utilities fade to 2.7 3.6 0.9 0.9
+    #   chunk 9:40 10:35 11:20; 9 meets the cache, 10* is of p1 and not in it; 11 enters; drain
+    # 2                                 4  0  1  1  3.7 5.6 0.9 0.9  p0, not cached  1 5 7 11
+    # 3 p3 for the oldest tuple         0  0  1  1                   p3              4
+    # 4 p2 is first among equals        0  0  1  0                   p2              8
     roomy = open_with("ssij", master, 100)
     block = roomy.arena.components["block cache"] / roomy.blocks.places
     join = open_with("ssij", master, 8 + block / SLOT, cache_share=0)
@@ -321,8 +327,8 @@ def test_a_join_that_adds_no_column(algorithm, master):
                      columns=[], parameters={"disk_tuples": 2})
     out = [o for at in range(0, 800, 50)
            for o in join.process(stream.slice(at, 50))] + list(join.drain())
-    assert sum(o.joined.num_rows
-               for o in out) == 600 and sum(o.unmatched.num_rows for o in out) == 200
+    assert sum(o.joined.num_rows for o in out) == 600
+    assert sum(o.unmatched.num_rows for o in out) == 200
 
 
 def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():

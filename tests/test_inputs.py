@@ -19,8 +19,9 @@ from semistream.files.convert import cast_cells, deciding_cells, infer_type
 from semistream.files.source import file_columns
 from test_source import verify
 
-NASTY = ('id,k,note\r\n1,c1,"says ""hi"", '
-         'ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n9,c9,was \ufffd before\r\n')
+NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
+         '5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n'
+         '9,c9,was \ufffd before\r\n')
 NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: None,
          7: "ends with \\", 8: "ü\n漢字 😀", 9: "was \ufffd before"}
 
@@ -69,8 +70,8 @@ def test_a_later_number_that_a_double_would_alter_makes_its_row_unparsable(tmp_p
     monkeypatch.setattr("semistream.files.source.BLOCK", 16)
     text = "k,v\n1,1.5\n2,2.5\n3,9007199254740993\n4,4.5\n"
     good, bad = rows(source(tmp_path, "a.csv", text))
-    assert [r["k"] for r in good] == [1, 2, 4] and (bad[0].text,
-                                                    bad[0].line) == ("3,9007199254740993", 4)
+    assert [r["k"] for r in good] == [1, 2, 4]
+    assert (bad[0].text, bad[0].line) == ("3,9007199254740993", 4)
     # who asks for a double gets one
     good, bad = rows(source(tmp_path, "b.csv", text, types={"v": "double"}))
     assert len(good) == 4 and not bad
@@ -78,7 +79,8 @@ def test_a_later_number_that_a_double_would_alter_makes_its_row_unparsable(tmp_p
 
 def test_it_is_said_when_a_cell_decides_a_type(tmp_path):
     found = source(tmp_path, "a.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(500)) + "x,1\n")
-    assert found.notes == ["stream column k is read as string, for 1 of 501 cells that are no int64, the first 'x'"]
+    assert found.notes == [
+        "stream column k is read as string, for 1 of 501 cells that are no int64, the first 'x'"]
     assert deciding_cells(pa.array(["a", "b"]),
                           pa.string()) == "" == deciding_cells(pa.array(["1", "2"]), pa.int64())
 
@@ -195,21 +197,18 @@ def test_join_with_odd_names_and_a_column_reason(tmp_path, monkeypatch, capsys):
     Path("s.csv").write_bytes(b"id,the `key`,reason\n1,1,late\n2,9,early\n3,\xe9,x\n")
     Path("m.csv").write_text('"the, key",store name\n1,north\n')
     assert main(["join", "--stream", "s.csv", "--master", "m.csv", "--on", "the `key`=the, key",
-                 "--columns", "store name",
-                 "--types", "the `key`=int64,id=int64", "--out", "o.jsonl", "--unmatched",
-                 "u.jsonl"]) == 0
+                 "--columns", "store name", "--types", "the `key`=int64,id=int64", "--out",
+                 "o.jsonl", "--unmatched", "u.jsonl"]) == 0
     assert [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()] == [
         {"id": 1, "the `key`": 1, "reason": "late", "store name": "north"}]
     kept = [json.loads(line) for line in Path("u.jsonl").read_text().splitlines()]
-    assert [(k.get("reason"), k["_reason"]) for k in kept] == [(None, "unparsable"),
-                                                               ("early", "no_match")]
+    assert [(k.get("reason"), k["_reason"]) for k in kept] == [
+        (None, "unparsable"), ("early", "no_match")]
     assert kept[0]["text"] == "3,\\xe9,x" and kept[0]["detail"].startswith("s.csv, line 4: ")
-    assert main(
-        ["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out",
-         "self.csv"]) == 0
-    assert main(
-        ["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out",
-         "m.csv"]) == 2
+    assert main(["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out",
+                 "self.csv"]) == 0
+    assert main(["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out",
+                 "m.csv"]) == 2
     capsys.readouterr()
 
 
@@ -277,8 +276,8 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
     assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == loaded
     write("c", {"home": ["h3"], "id": [3], "k": ["c3"], "away": ["a3"]})
     sqlite_load.run(spark, job)
-    assert sqlite_load.query(
-        "SELECT id, home, away FROM fact_sales ORDER BY id") == [*loaded, (3, "h3", "a3")]
+    assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == [
+        *loaded, (3, "h3", "a3")]
 
 
 @pytest.mark.parametrize(("form", "content", "read", "unparsable"), [
@@ -301,8 +300,8 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
     ("json", b'{"id": 1, "x": +INF}\n{"id": 2, "x": -INF, "k": "c2"}\n{"id": 3, "x": +Infinity, '
              b'"y": "a \\" +INF"}\n{"id": 4, "x": NaN}\n{"id": 5, "x": INF}\n{"id": 6, "x": '
              b'1e400}\n{"id": 7, "k": -INF}\n{"id": +INF}\n', 8, None)])
-def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(spark, sqlite_load, form,
-                                                                    content, read, unparsable):
+def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(
+        spark, sqlite_load, form, content, read, unparsable):
     sqlite_load.publish()
     more = ", x DOUBLE, y STRING" if b'"x":' in content else ""
     directory, job = app_job(sqlite_load, form, f"id BIGINT, k STRING{more}")
@@ -341,12 +340,14 @@ def test_the_app_infers_no_type_that_alters_a_value(spark, sqlite_load, caplog):
     assert found == [(i, f"{i:05}", "2026-01-01 00:00:00.123456789", i * 1000, i)
                      for i in range(1, 40)]
     assert {type(v) for v, *_ in found} == {int}
-    assert "stream column id is read as int64; numbers with an exponent are integers there, too" in caplog.text
-    assert "stream column n is read as string, for 1 of 40 cells that are no int64, the first 'x'" in caplog.text
+    assert ("stream column id is read as int64; numbers with an exponent are integers there, "
+            "too" in caplog.text)
+    assert ("stream column n is read as string, for 1 of 40 cells that are no int64, the first "
+            "'x'" in caplog.text)
 
 
-def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_the_app(spark,
-                                                                                        sqlite_load):
+def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_the_app(
+        spark, sqlite_load):
     """As to ``semistream join``: types were found from the first file."""
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
@@ -357,9 +358,8 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
             6: ("1e1", "1E+5", "4.0128e+10"),
             7: ("12345678901234567890.5", "0.6180339887498949", "9007199254740993")}
     bad = {10: ("0.25", "1", "1"), 11: ("1", "9007199254740993.5", "1"), 12: ("1", "1e400", "1"),
-           13: ("1", "1", "1.5"),
-           14: ("1", "1e-400", "1"), 15: ("1", "1", "1e30"), 16: ("x", "1", "1"),
-           17: ("1", "1f", "1"), 18: ("1", "0x1p3", "1")}
+           13: ("1", "1", "1.5"), 14: ("1", "1e-400", "1"), 15: ("1", "1", "1e30"),
+           16: ("x", "1", "1"), 17: ("1", "1f", "1"), 18: ("1", "0x1p3", "1")}
     lines = [f"{i},c{i},{','.join(cells)}\n" for i, cells in (good | bad).items()]
     (directory / "b.csv").write_text("id,k,price,rate,n\n" + "".join(lines))
     assert sqlite_load.run(spark, job)["rejected"] == {"unparsable": len(bad)}
@@ -370,19 +370,17 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
         [0.6180339887498949, 9007199254740993]]
     assert [price if price is None else Decimal(str(price)) for _, price, *_ in found] == [
         Decimal("7.5"), 0, None, 10, Decimal("12345678901234567890.5")]
-    kept = [json.loads(t) for t,
-            in sqlite_load.query("SELECT tuple FROM unmatched ORDER BY stream_id, tuple")]
+    kept = [json.loads(t)
+            for t, in sqlite_load.query("SELECT tuple FROM unmatched ORDER BY stream_id, tuple")]
     assert sorted(k["_corrupt_record"] + "\n" for k in kept) == sorted(lines[len(good):])
     why = {int(k["_corrupt_record"].split(",")[0]): k["why"] for k in kept}
     assert (why[10], why[12]) == ("price: '0.25' is not decimal128(38, 1)",
                                   "rate: '1e400' is not double")
     assert all(w.split(":")[0] in ("price", "rate", "n") for w in why.values()), why
-    assert all(k["line"] == 1 + len(good) + n for n,
-               k in enumerate(sorted(kept, key=lambda k: k["_corrupt_record"]), 1))
-    assert verify(
-        sqlite_load,
-        job.model_copy(
-            update={"stream": job.stream.model_copy(update={"max_unparsable": 1})})).success
+    assert all(k["line"] == 1 + len(good) + n
+               for n, k in enumerate(sorted(kept, key=lambda k: k["_corrupt_record"]), 1))
+    assert verify(sqlite_load, job.model_copy(
+        update={"stream": job.stream.model_copy(update={"max_unparsable": 1})})).success
 
 
 def test_ids_of_json_texts_are_as_they_are_written(spark, sqlite_load):
@@ -415,8 +413,8 @@ def test_the_app_refuses_a_directory_in_the_way_of_hive(spark, sqlite_load, form
     ("id,k\n1,é\n".encode("utf-16"), "UTF-16"),
     (gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"), (b"id;k\n1;2\n", "delimiter"),
     (b"id,k,caf\xe9\n1,2,3\n", "header line in UTF-8")])
-def test_the_app_says_what_is_no_such_text_with_columns_told_too(spark, sqlite_load, content,
-                                                                 message):
+def test_the_app_says_what_is_no_such_text_with_columns_told_too(
+        spark, sqlite_load, content, message):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv", "id BIGINT, k STRING")
     (directory / "a.csv").write_bytes(content)
@@ -439,24 +437,23 @@ def test_the_app_takes_odd_names(spark, sqlite_load):
     ("csv",
      {"a day.csv": b"id,k,n\n1,c1,1\n2,c2,x\n3,c3\n4,\xe9,4\n5,\"two\nlines\",5\n6,c6,\"x\"y\n",
       "b%20.csv": b"n,k,id\r\n1,c1,7\r\n,\xc3\xa9,\r\n1,c9,8,8\r\n9,c2,y\r\n"}),
-    ("json", {"a day.json": b'{"id": 1, "k": "c1", "n": 1}\n{"id": 2, "k": "c2", "n": 1.5}\n{"id": '
-                            b'4, "k": "\xe9", "n": 4}\n',
-              "b%20.json": b'{"n": 1, "k": "c1", "id": 3}\n"text"\n{"id": {}, "k": "c1", "n": 1}\n'})])
-def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_stands(spark,
-                                                                                     sqlite_load,
-                                                                                     form, files):
+    ("json",
+     {"a day.json": b'{"id": 1, "k": "c1", "n": 1}\n{"id": 2, "k": "c2", "n": 1.5}\n'
+                    b'{"id": 4, "k": "\xe9", "n": 4}\n',
+      "b%20.json": b'{"n": 1, "k": "c1", "id": 3}\n"text"\n{"id": {}, "k": "c1", "n": 1}\n'})])
+def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_stands(
+        spark, sqlite_load, form, files):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, form, "id BIGINT, k STRING, n BIGINT")
     for name, content in files.items():
         (directory / name).write_bytes(content)
     sqlite_load.run(spark, job, partitions=2)
-    kept = [json.loads(t) for t,
-            in sqlite_load.query("SELECT tuple FROM unmatched WHERE reason = 'unparsable'")]
+    kept = [json.loads(t)
+            for t, in sqlite_load.query("SELECT tuple FROM unmatched WHERE reason = 'unparsable'")]
     a, b = (str(directory / name) for name in files)
     expected = {"csv": [(a, 3, "n: 'x' is not int64"), (a, 4, "2 fields in place of 3"),
-                        (a, 5, "not UTF-8"),
-                        (a, 8, "quotes do not match"), (b, 4, "4 fields in place of 3"),
-                        (b, 5, "id: 'y' is not int64")],
+                        (a, 5, "not UTF-8"), (a, 8, "quotes do not match"),
+                        (b, 4, "4 fields in place of 3"), (b, 5, "id: 'y' is not int64")],
                 "json": [(a, 2, "n: 1.5 is not int64"), (a, 3, "not UTF-8"),
                          (b, 2, "not one JSON object"), (b, 3, "id: {} is not int64")]}
     assert sorted((k["file"], k.get("line"), k["why"]) for k in kept) == expected[form]

@@ -20,9 +20,8 @@ from semistream.sizing import open_join
 MEMORY = 200_000
 ALGORITHMS = sorted(REGISTRY)
 FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
-         for a in REGISTRY.values()
-         for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields
-                   else [{}])]
+         for a in REGISTRY.values() for p in ([{"form": "fixed"}, {"form": "rate"}]
+                                              if "form" in a.parameters.model_fields else [{}])]
 
 
 def relation(master, on, partition_tuples=8):
@@ -43,9 +42,8 @@ def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", pa
 def chunks(stream, lengths):
     at = 0
     for n in lengths:
-        yield from stream.slice(at,
-                                n).combine_chunks().to_batches() or [pa.RecordBatch.from_pylist(
-                                    [], stream.schema)]
+        yield from stream.slice(at, n).combine_chunks().to_batches() or [
+            pa.RecordBatch.from_pylist([], stream.schema)]
         at += n
 
 
@@ -126,8 +124,9 @@ def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_hash_collisions_cost_time_and_no_row(algorithm, monkeypatch):
     real = keys_module.codes
-    monkeypatch.setattr(keys_module, "codes", lambda columns,
-                        kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]))
+    monkeypatch.setattr(keys_module, "codes",
+                        lambda columns, kinds: (real(columns, kinds)[0] % 5,
+                                                real(columns, kinds)[1]))
     master = pa.table({"k": [f"key{i}" for i in range(60)], "v": range(60)})
     stream = pa.table({"id": range(2000), "k": [f"key{i * i % 70}" for i in range(2000)]})
     join = start(algorithm, stream, master, [("k", "k")], memory=60_000)

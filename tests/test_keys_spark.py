@@ -27,9 +27,8 @@ COLUMNS = {
     "int8": pa.array(SMALL, pa.int8()), "int16": pa.array(SMALL, pa.int16()),
     "int32": pa.array(SMALL, pa.int32()),
     "int64": pa.array(LONGS, pa.int64()), "bool": pa.array([True, False]),
-    "string": pa.array(TEXTS),
-    "binary": pa.array([t.encode() + b"\xff" for t in TEXTS]), "date": pa.array(DAYS),
-           "timestamp": pa.array(MOMENTS, pa.timestamp("us", "UTC")),
+    "string": pa.array(TEXTS), "binary": pa.array([t.encode() + b"\xff" for t in TEXTS]),
+    "date": pa.array(DAYS), "timestamp": pa.array(MOMENTS, pa.timestamp("us", "UTC")),
     "timestamp_ntz": pa.array(MOMENTS, pa.timestamp("us")),
     "decimal": pa.array(DECIMALS, pa.decimal128(18, 3)),
     "wide decimal": pa.array(WIDE, pa.decimal128(38, 6)),
@@ -44,9 +43,8 @@ def table(names) -> pa.Table:
     columns = []
     for i, name in enumerate(names):
         values = COLUMNS[name].to_pylist() * (len(TEXTS) // len(COLUMNS[name]) + 1)
-        columns.append(pa.array([None if (row + i) % 17 == 5 else v for row,
-                                 v in enumerate(values[:len(TEXTS)])],
-                                COLUMNS[name].type))
+        columns.append(pa.array([None if (row + i) % 17 == 5 else v
+                                 for row, v in enumerate(values[:len(TEXTS)])], COLUMNS[name].type))
     return pa.table(columns, names=[f"c {i}" for i in range(len(names))])
 
 
@@ -60,8 +58,7 @@ def test_buckets_are_sparks(spark, names):
                              for c in data.to_batches()[0].columns], axis=0)).all()
     rows = spark.createDataFrame(data).select(
         keys_spark.bucket_expression(found.master, found.types, 64).alias("some"),
-                                              keys_spark.bucket_expression(
-                                                  found.master, found.types, 7).alias("odd"),
+        keys_spark.bucket_expression(found.master, found.types, 7).alias("odd"),
         keys_spark.order_expression(found.master, found.types).alias("code")).toArrow()
     for column, count in (("some", 64), ("odd", 7)):
         assert (keys.buckets(codes, found.exact, count)[valid]

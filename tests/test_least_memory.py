@@ -15,9 +15,8 @@ from semistream.sizing import open_join
 
 TUPLES = 800
 FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
-         for a in REGISTRY.values()
-         for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields
-                   else [{}])]
+         for a in REGISTRY.values() for p in ([{"form": "fixed"}, {"form": "rate"}]
+                                              if "form" in a.parameters.model_fields else [{}])]
 
 
 def uniform(random):
@@ -34,9 +33,8 @@ def equal(random):
 
 def long_strings(random):
     """Short strings first; then one in 50 is larger than the memory's smallest amounts."""
-    return random.integers(0, TUPLES,
-                           1500), lambda i: "n" * (90_000 if i > 600 and i % 50 == 0
-                                                   else i % 9), lambda k: f"v{k}"
+    return random.integers(0, TUPLES, 1500), lambda i: "n" * (
+        90_000 if i > 600 and i % 50 == 0 else i % 9), lambda k: f"v{k}"
 
 
 def wide_master(random):
@@ -119,6 +117,6 @@ def test_wide_rows_have_pages_of_fewer_so_that_a_small_memory_has_some(tmp_path)
 @pytest.mark.parametrize(("rows", "row_bytes", "page"), [
     (1_000_000, 116, 1024), (1_000_000, 16, 1024), (1_000_000, 900, 128), (100_000, 10**6, 64),
     (100_000_000, 900, 8192), (800, 30, 64), (8_000, 30, 256), (0, 1, 64)])
-def test_a_page_is_as_large_as_reads_like_it_and_as_small_as_the_memory_may_be(rows, row_bytes,
-                                                                               page):
+def test_a_page_is_as_large_as_reads_like_it_and_as_small_as_the_memory_may_be(
+        rows, row_bytes, page):
     assert choose_page_tuples(rows, row_bytes) == page

@@ -76,8 +76,8 @@ class Tasks:
         self.batch += not drain
         chunks = [None, None] if drain else self.chunks(rows)
         work = self.work(self.batch, int(drain))
-        entries = [work.join_partition(p, iter([c] if c is not None else [])) for p,
-                   c in enumerate(chunks)]
+        entries = [work.join_partition(p, iter([c] if c is not None else []))
+                   for p, c in enumerate(chunks)]
         self.committed(entries)
         return entries
 
@@ -110,8 +110,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     if not pid:
         try:
             task.use_memory_files()
-            entries = [tasks.work(0).join_partition(p, iter([c])) for p,
-                       c in reversed(list(enumerate(chunks)))]
+            entries = [tasks.work(0).join_partition(p, iter([c]))
+                       for p, c in reversed(list(enumerate(chunks)))]
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
         finally:
@@ -171,10 +171,8 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
 
     monkeypatch.setattr(SqlSink, "write", together)
     entries = []
-    threads = [
-        threading.Thread(
-            target=lambda: entries.append(tasks.work(1).join_partition(0, iter([chunk]))))
-        for _ in range(2)]
+    threads = [threading.Thread(target=lambda: entries.append(
+        tasks.work(1).join_partition(0, iter([chunk])))) for _ in range(2)]
     for t in threads:
         t.start()
     for t in threads:
@@ -246,8 +244,8 @@ def delta(tasks, tmp_path):
 
 
 @pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
-def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(delta, tmp_path,
-                                                                               monkeypatch):
+def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(
+        delta, tmp_path, monkeypatch):
     flushed, fsync, commit = [], os.fsync, Ledger.commit
 
     def noted(handle):
@@ -256,23 +254,23 @@ def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(d
             (os.path.basename(os.readlink(f"/proc/self/fd/{handle}")), os.fstat(handle).st_size))
 
     monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(Ledger, "commit", lambda self,
-                        *rows: (flushed.append("ledger"), commit(self, *rows)))
+    monkeypatch.setattr(Ledger, "commit",
+                        lambda self, *rows: (flushed.append("ledger"), commit(self, *rows)))
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     entries = delta.run(3000)
     delta.sink.commit({"app": "sales", "batch": 0, "drain": 0, "job": "",
                        "fact_table": "fact_sales", "sink": "", "partitions": 2,
                        "source_offsets": "{}", "rows_read": 3000}, entries)
     before = flushed[:flushed.index("ledger")]
-    data, log = list((tmp_path / "delta")
-                     .glob("*.parquet")), tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"
+    data = list((tmp_path / "delta").glob("*.parquet"))
+    log = tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"
     assert len(data) == 2 and {(f.name, f.stat().st_size) for f in (*data, log)} < set(before)
     assert {"delta", "_delta_log"} < {name for name, _ in before}
 
 
 @pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
-def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(delta, tmp_path,
-                                                                        monkeypatch):
+def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
+        delta, tmp_path, monkeypatch):
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     delta.run(3000)
     files = list((tmp_path / "delta").glob("*.parquet"))
@@ -348,8 +346,8 @@ def test_commit_is_harmless_twice_and_gives_the_newest(warehouse):
     for batch, drain in ((9, 0), (10, 0), (10, 1), (10, 1)):
         ledger.commit({"app": "app", "batch": batch, "drain": drain, "fact_table": "f",
                        "sink": "sql", "partitions": 1, "source_offsets": "{}", "rows_read": 0})
-    assert ledger.last() == (10,
-                             1) and ledger.is_committed(10, 1) and not ledger.is_committed(11, 0)
+    assert ledger.last() == (10, 1) and ledger.is_committed(10, 1)
+    assert not ledger.is_committed(11, 0)
     assert Ledger(warehouse, "other").last() is None
 
 
@@ -441,8 +439,8 @@ def test_a_server_that_may_not_write_is_tried_again_over_new_connections(mariadb
         c.execute(text("CREATE TABLE t (id INTEGER)"))
         c.execute(text("CREATE OR REPLACE USER loader@127.0.0.1 IDENTIFIED BY 'loader'"))
         c.execute(text(f"GRANT ALL ON {url.database}.* TO loader@127.0.0.1"))
-    engine = connect(url.set(username="loader", password="loader")
-                     .render_as_string(hide_password=False))
+    engine = connect(url.set(username="loader",
+                             password="loader").render_as_string(hide_password=False))
 
     def work():
         with engine.begin() as c:

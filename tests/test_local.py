@@ -29,8 +29,7 @@ class Make:
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "semistream.local", "load", str(self.job)], stdout=output,
-                                            stderr=output, stdin=subprocess.DEVNULL,
-                env=environment, start_new_session=True)
+                stderr=output, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
     def interrupt(self, number: int, when: Callable[[], object]) -> str:
         """Send a signal at a certain moment; gives what it printed."""
@@ -50,9 +49,8 @@ class Make:
         found = []
         for directory in Path("/proc").glob("[0-9]*"):
             try:
-                if f"SEMISTREAM_HOME={self.home}".encode() in (directory
-                                                               / "environ").read_bytes().split(
-                                                                   b"\0"):
+                if f"SEMISTREAM_HOME={self.home}".encode() in (
+                        directory / "environ").read_bytes().split(b"\0"):
                     found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 pass
@@ -79,9 +77,11 @@ def make(tmp_path, small_job):
 def test_an_interrupted_load_stops_all_that_it_started_and_can_be_started_again(make):
     make.start()
     said = make.interrupt(signal.SIGTERM, lambda: make.has("publish_snapshot.py"))
-    assert "Stopped. What is loaded is committed" in said and "draining" not in said and make.left() == []
+    assert "Stopped. What is loaded is committed" in said and "draining" not in said
+    assert make.left() == []
     make.start()
     said = make.interrupt(signal.SIGINT, lambda: drivers.last_launch(make.checkpoint))
-    assert "small: draining" in said and "Stopped. What is loaded is committed" in said and make.left() == []
+    assert "small: draining" in said and "Stopped. What is loaded is committed" in said
+    assert make.left() == []
     status = read_status(make.checkpoint)
     assert (status.state, status.waiting) == ("stopped", 0)

@@ -31,17 +31,18 @@ def make_former(url):
             kept = [x for x in table.columns if x.name not in ("load_id", "load_row", *FORMER_KEY)]
             own = name == "load_batches"
             key = [sa.Column("app", KeyString(), nullable=False, primary_key=own),
-                   *(sa.Column(k, kind, nullable=False, primary_key=own, autoincrement=False) for k,
-                     kind in
-                     (("batch", sa.BigInteger), ("drain", sa.Integer), ("partition", sa.Integer)))]
-            number = [
-                sa.Column("id", big_integer(), primary_key=True)] if name == "unmatched" else []
+                   *(sa.Column(k, kind, nullable=False, primary_key=own, autoincrement=False)
+                     for k, kind in (("batch", sa.BigInteger),
+                                     ("drain", sa.Integer), ("partition", sa.Integer)))]
+            number = [sa.Column("id", big_integer(),
+                                primary_key=True)] if name == "unmatched" else []
             former = sa.Table(f"old_{name}", sa.MetaData(), *number,
                               *[sa.Column(x.name, x.type, nullable=x.nullable) for x in kept], *key)
             former.create(c)
             columns = [*(table.c[x.name] for x in kept), *(ledger.c[k] for k in FORMER_KEY)]
             rows = sa.select(*(table.c[x.name] for x in [*kept, *key])) if own else \
-                sa.select(*columns).select_from(table.join(ledger, table.c.load_id == ledger.c.load_id))
+                sa.select(*columns).select_from(
+                    table.join(ledger, table.c.load_id == ledger.c.load_id))
             c.execute(former.insert().from_select([x.name for x in [*kept, *key]], rows))
             table.drop(c)
             c.execute(text(f"ALTER TABLE old_{name} RENAME TO {name}"))
@@ -94,8 +95,8 @@ def test_a_former_warehouse_is_migrated_by_the_next_load(spark, load):
         load.add_file(rows)
     load.run(spark)
     load.run(spark, app="another")
-    wanted, rows = form(load.places.warehouse_url), {t: load.query(f"SELECT count(*) FROM {t}")
-                                                     for t in ("fact_sales", *OWN)}
+    wanted = form(load.places.warehouse_url)
+    rows = {t: load.query(f"SELECT count(*) FROM {t}") for t in ("fact_sales", *OWN)}
     key = "SELECT app, batch, drain, b.partition, load_id FROM load_batches b ORDER BY load_id"
     loads = load.query(key)
     make_former(load.places.warehouse_url)
@@ -103,15 +104,15 @@ def test_a_former_warehouse_is_migrated_by_the_next_load(spark, load):
     load.add_file(300)
     load.run(spark)
     facts, pk, _ = wanted["fact_sales"]
-    assert form(
-        load.places.warehouse_url) == wanted | {"fact_sales": (facts, pk,
-                                                               ["ix_fact_sales_id", "ix_mine"])}
+    assert (form(load.places.warehouse_url) == wanted
+            | {"fact_sales": (facts, pk, ["ix_fact_sales_id", "ix_mine"])})
     assert verify(load).success and steps.rows_of("another", load.places)["fact_sales"] > 0
     assert {row[:4] for row in load.query(key)} > {row[:4] for row in loads}
     assert load.query("SELECT count(*) FROM fact_sales")[0][0] > rows["fact_sales"][0][0]
     assert load.query("SELECT count(*) FROM fact_sales f LEFT JOIN load_batches b USING (load_id) "
                       "WHERE b.app IS NULL") == [(0,)]
-    most = "SELECT count(*) FROM (SELECT load_id FROM {} GROUP BY load_id HAVING max(load_row) <> count(*) - 1) x"
+    most = ("SELECT count(*) FROM (SELECT load_id FROM {} GROUP BY load_id "
+            "HAVING max(load_row) <> count(*) - 1) x")
     assert [load.query(most.format(t)) for t in ("fact_sales", "unmatched")] == [[(0,)], [(0,)]]
 
 
@@ -174,9 +175,9 @@ def test_a_former_delta_table_keeps_its_columns(spark, sqlite_load, tmp_path):
     rows = rows.drop_columns(["load_id"])
     for (name, kind), values in zip(FORMER_DELTA_KEY.items(), columns, strict=True):
         rows = rows.append_column(name, pa.array(values, kind))
-    write_deltalake(sink, rows, mode="overwrite", schema_mode="overwrite",
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction("sales", version)]))
+    write_deltalake(
+        sink, rows, mode="overwrite", schema_mode="overwrite",
+        commit_properties=CommitProperties(app_transactions=[Transaction("sales", version)]))
     sqlite_load.add_file(700)
     sqlite_load.run(spark, sink=sink)
     assert [f.name for f in DeltaTable(sink).schema().fields][-4:] == list(FORMER_KEY)

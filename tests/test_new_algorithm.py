@@ -40,8 +40,8 @@ class ArrowList(StreamTable):
 
     def __init__(self, layout):
         super().__init__(layout)
-        self.batches, self.codes, self.matched, self.used = [], np.empty(
-            0, np.int64), np.empty(0, bool), 0
+        self.batches, self.codes, self.matched = [], np.empty(0, np.int64), np.empty(0, bool)
+        self.used = 0
         self.entered = np.empty(0)
 
     @property
@@ -161,16 +161,15 @@ def registered(monkeypatch):
     monkeypatch.setitem(MODELS, NAME, Model(predict, ("disk_tuples",)))
 
 
-CHECKS = [name for name,
-          check in inspect.getmembers(test_joins, inspect.isfunction) if name.startswith("test_")
-          and {"algorithm"} <= set(inspect.signature(check).parameters)
+CHECKS = [name for name, check in inspect.getmembers(test_joins, inspect.isfunction)
+          if name.startswith("test_") and {"algorithm"} <= set(inspect.signature(check).parameters)
           <= {"algorithm", "tmp_path", "monkeypatch"}]
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(check, tmp_path, monkeypatch):
-    check, fixtures = getattr(test_joins, check), {"algorithm": NAME, "tmp_path": tmp_path,
-                                                   "monkeypatch": monkeypatch}
+    check = getattr(test_joins, check)
+    fixtures = {"algorithm": NAME, "tmp_path": tmp_path, "monkeypatch": monkeypatch}
     check(**{name: fixtures[name] for name in inspect.signature(check).parameters})
 
 

@@ -133,8 +133,8 @@ def test_trigger_survives_serialization(airflow_plugins):
     from semistream_operators import DriverTrigger
 
     name, arguments = DriverTrigger("/c", poll=2.0).serialize()
-    assert import_string(name) is DriverTrigger and DriverTrigger(
-        **arguments).serialize() == (name, arguments)
+    assert import_string(name) is DriverTrigger
+    assert DriverTrigger(**arguments).serialize() == (name, arguments)
 
 
 def test_old_stop_request_is_forgotten_by_a_new_owner_only(tmp_path):
@@ -163,16 +163,15 @@ def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypa
         SparkAppOperator(task_id="x", application="x.py", conn_id="nowhere").use_connections()
 
 
-def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_command(airflow_plugins,
-                                                                                  monkeypatch):
+def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_command(
+        airflow_plugins, monkeypatch):
     from semistream_operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_WAREHOUSE",
-        json.dumps({"conn_type": "mysql", "host": "db", "login": "u", "password": "p/w",
-                    "schema": "dw"}))
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE",
+                       json.dumps({"conn_type": "mysql", "host": "db", "login": "u",
+                                   "password": "p/w", "schema": "dw"}))
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
     assert operator.env_vars == {"WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw",
@@ -221,15 +220,16 @@ def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):
 
 
 @pytest.mark.timeout(600)
-def test_airflow_and_its_drivers_are_reached_from_this_machine_only_and_read_by_their_owner_only(airflow_server, provisioned):
+def test_airflow_and_its_drivers_are_reached_from_this_machine_only_and_read_by_their_owner_only(
+        airflow_server, provisioned):
     home = airflow_server.home
     group = int((home / "airflow" / "standalone.pid").read_text())
     found = faults.listening([group, *faults.descendants(group)])
     assert found and all(map(faults.is_loopback, found)), found
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     # Spark's own logs are readable to all, in a directory that is not.
-    files = [p for p in home.rglob("*") if not p.is_symlink() and "query" not in p.relative_to(home)
-             .parts]
+    files = [p for p in home.rglob("*") if not p.is_symlink()
+             and "query" not in p.relative_to(home).parts]
     assert [p for p in files if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
     assert {"warehouse.db", "airflow.db", "driver.log",
             "simple_auth_manager_passwords.json.generated"} <= {p.name for p in files}
@@ -260,8 +260,7 @@ def test_driver_outlives_airflow_and_drains_when_stopped(airflow_server, provisi
     load = server.trigger("semi_stream_load", job=str(provisioned.file), app="endless",
                           memory="1MB", trigger="1 second")
     wait_until(lambda: server.tasks("semi_stream_load", load).get("load") == "deferred"
-               and rows_read(checkpoint) == 3000,
-               "loading", 300)
+               and rows_read(checkpoint) == 3000, "loading", 300)
     driver = drivers.last_launch(checkpoint)
     found = faults.listening([driver.pid, *faults.descendants(driver.pid)])
     assert len(found) >= 3 and all(map(faults.is_loopback, found)), found

@@ -38,9 +38,9 @@ def work(root, name, queue, first, key_before, key_after):
     """What a worker does in one micro-batch."""
     operators.use_memory_files()
     cache = operators.OperatorCache()
-    join = cache.take(key_before) if key_before else open_join(
-        name, memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256),
-        on=ON)
+    join = (cache.take(key_before) if key_before
+            else open_join(name, memory=400_000, stream=STREAM,
+                           master=open_snapshot(root, partition_tuples=256), on=ON))
     queue.put([o.joined for c in chunks(first, 4) for o in join.process(c)] if join else None)
     if key_after:
         cache.put(key_after, join)
@@ -53,13 +53,12 @@ def work(root, name, queue, first, key_before, key_after):
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_another_process_goes_on_with_the_operator(root, name):
-    spawn, keys = multiprocessing.get_context("spawn"), [("checkpoint", 0, f"{name} {i}")
-                                                         for i in range(2)]
+    spawn = multiprocessing.get_context("spawn")
+    keys = [("checkpoint", 0, f"{name} {i}") for i in range(2)]
     queues = [spawn.Queue() for _ in range(3)]
-    workers = [
-        spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
-               for i,
-        (queue, before, after) in enumerate(zip(queues, [None, *keys], [*keys, None], strict=True))]
+    workers = [spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after),
+                             daemon=True) for i, (queue, before, after) in enumerate(
+                                 zip(queues, [None, *keys], [*keys, None], strict=True))]
     joined = []
     for i, (worker, queue) in enumerate(zip(workers, queues, strict=True)):
         worker.start()
@@ -86,7 +85,8 @@ def test_nothing_is_copied_and_who_dies_gives_nothing(root):
     worker.kill()
     worker.join()
     assert sum(o.joined.num_rows for o in join.drain()) > 0
-    assert join.stats.waiting == 0 and join.stats.matched + join.stats.unmatched == join.stats.rows_read
+    assert join.stats.waiting == 0
+    assert join.stats.matched + join.stats.unmatched == join.stats.rows_read
     assert operators.fetch(key) is None
 
 

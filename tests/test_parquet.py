@@ -24,8 +24,8 @@ OF = "JOIN load_batches USING (load_id) WHERE app"
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_load, monkeypatch,
-                                                                 partitions):
+def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(
+        spark, sqlite_load, monkeypatch, partitions):
     """Of every partition the same numbers, tuples without a key left out: those may be any
     partition's."""
     for rows in (3000, 0, 2000):
@@ -43,23 +43,14 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(spark, sqlite_l
     sqlite_load.run(spark, app="spark", partitions=partitions, algorithm="ssbj",
                     parameters={"disk_tuples": 64})
     assert len(asked) >= 3 and all(asked) and len(sampled) <= 1
-    rows = [
-        Counter(
-            sqlite_load.query(f"SELECT batch, drain, partition, matched FROM load_batches b WHERE "
-                              f"app = '{name}'"))
-            for name in ("tasks", "spark")]
+    rows = [Counter(sqlite_load.query("SELECT batch, drain, partition, matched FROM load_batches "
+                                      f"b WHERE app = '{name}'")) for name in ("tasks", "spark")]
     assert rows[0] == rows[1] and rows[0].total() >= 3 * partitions
-    facts = [
-        Counter(
-            sqlite_load.query(f"SELECT batch, partition, id, sku, name FROM fact_sales {OF} = "
-                              f"'{name}'"))
-             for name in ("tasks", "spark")]
+    facts = [Counter(sqlite_load.query("SELECT batch, partition, id, sku, name FROM fact_sales "
+                                       f"{OF} = '{name}'")) for name in ("tasks", "spark")]
     same(*facts)
-    lost = [
-        Counter(
-            sqlite_load.query(f"SELECT stream_id, tuple, unmatched.reason FROM unmatched {OF} = "
-                              f"'{name}'"))
-            for name in ("tasks", "spark")]
+    lost = [Counter(sqlite_load.query("SELECT stream_id, tuple, unmatched.reason FROM unmatched "
+                                      f"{OF} = '{name}'")) for name in ("tasks", "spark")]
     same(*lost)
 
 
@@ -131,14 +122,14 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(sqlite_load, tmp_path, monkeypa
     version = next((sqlite_load.places.snapshots / "part").glob("v*"))
     plan = Plan("ssbj", 1_000_000, "inner", {}, ON, None, 2, str(version))
     stream = pa.schema([("sku", pa.string()), ("text", pa.string())])
-    keys, texts = [f"c{i}" if i % 10 else None
-                   for i in range(1000)], [f"{i:1000}" for i in range(1000)]
+    keys = [f"c{i}" if i % 10 else None for i in range(1000)]
+    texts = [f"{i:1000}" for i in range(1000)]
     rows = pa.table({"sku": keys, "text": texts}, stream)
     pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
     pieces = [list(parquet.read_partition([str(tmp_path / "wide.parquet")], plan, stream, p))
               for p in (0, 1)]
-    assert max(piece.nbytes for of in pieces
-               for piece in of) < 100_000 and min(map(len, pieces)) >= 10
+    assert max(piece.nbytes for of in pieces for piece in of) < 100_000
+    assert min(map(len, pieces)) >= 10
     read = [pa.Table.from_batches(of) for of in pieces]
     same(Counter(pa.concat_tables(read)["text"].to_pylist()), Counter(rows["text"].to_pylist()))
     assert read[0]["sku"].null_count + read[1]["sku"].null_count == 100

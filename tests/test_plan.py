@@ -112,9 +112,8 @@ def test_of_few_tuples_all_partitions_get_as_much_of_r(load):
 
 def test_what_is_about_even_stays_as_it_is(load):
     asked = plan_of(load, 4)
-    assert asked.balance(sample(load, 0)) == asked and plan_of(load,
-                                                               1).balance(
-                                                                   sample(load, 10)).owners == ()
+    assert asked.balance(sample(load, 0)) == asked
+    assert plan_of(load, 1).balance(sample(load, 10)).owners == ()
     former = asked.balance(sample(load, 20_000))
     seen = sample(load, 20_000)
     assert asked.balance(seen).owners != former.owners == asked.balance(seen, former).owners
@@ -136,9 +135,8 @@ def test_spark_places_tuples_as_tasks_do(spark, load, balanced):
     df = spark.createDataFrame(pa.Table.from_batches([tuples]))
 
     def placed(df):
-        rows = df.withColumn("partition",
-                             partition_expression(placement)).orderBy(
-                                 "id").toArrow().combine_chunks()
+        rows = df.withColumn("partition", partition_expression(placement)).orderBy(
+            "id").toArrow().combine_chunks()
         assert rows.drop_columns(["partition"]).to_batches()[0] == tuples
         return rows["partition"].to_numpy()
 
@@ -165,9 +163,8 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
     assert json.loads(progress.read_text())["values"]["plan"]["owners"] == owners
     read = dict(load.query("SELECT partition, sum(rows_read) FROM load_batches GROUP BY partition"))
     assert max(read.values()) <= 1.1 * min(read.values())
-    modulo = plan_of(load,
-                     2).placement(STREAM).partitions(
-                         pa.RecordBatch.from_pylist(load.stream, STREAM))
+    modulo = plan_of(load, 2).placement(STREAM).partitions(
+        pa.RecordBatch.from_pylist(load.stream, STREAM))
     apart = np.bincount(modulo)
     assert apart.max() > 1.2 * apart.min()
 
@@ -182,6 +179,6 @@ def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, by_spark)
     pq.write_table(tuples, load.stream_directory / "part-00000.parquet")
     load.run(spark, partitions=4)
     load.check()
-    read = [rows for rows,
-            in load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")]
+    read = [rows
+            for rows, in load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")]
     assert len(read) == 4 and max(read) <= 1.15 * min(read)

@@ -17,19 +17,18 @@ from semistream.provisioning.spark import Publish, PublishSettings
 
 APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
 ROWS = 3000
-MASTER = pa.table({
-    "id": pa.array(range(ROWS)),
-    "code": [f"k{i * 7919 % 1000}" if i % 50 else None for i in range(ROWS)],
-    "day": [dt.date(2020, 1, 1) + dt.timedelta(i % 40) for i in range(ROWS)],
-                   "name": [f"näme {i}" if i % 3 else None for i in range(ROWS)],
-    "at": pa.array(
-        [dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i) for i in range(ROWS)],
-                   pa.timestamp("us", "UTC")),
-    "local": pa.array([dt.datetime(2024, 1, 1) + dt.timedelta(hours=i) for i in range(ROWS)],
-                      pa.timestamp("us")),
-    "clock": pa.array([dt.time(i % 24, 1, 2, i) for i in range(ROWS)], pa.time64("us")),
-    "price": pa.array(range(ROWS)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 4)),
-                   "raw": [bytes([i % 256]) for i in range(ROWS)]})
+MASTER = pa.table(
+    {"id": pa.array(range(ROWS)),
+     "code": [f"k{i * 7919 % 1000}" if i % 50 else None for i in range(ROWS)],
+     "day": [dt.date(2020, 1, 1) + dt.timedelta(i % 40) for i in range(ROWS)],
+     "name": [f"näme {i}" if i % 3 else None for i in range(ROWS)],
+     "at": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i)
+                     for i in range(ROWS)], pa.timestamp("us", "UTC")),
+     "local": pa.array([dt.datetime(2024, 1, 1) + dt.timedelta(hours=i) for i in range(ROWS)],
+                       pa.timestamp("us")),
+     "clock": pa.array([dt.time(i % 24, 1, 2, i) for i in range(ROWS)], pa.time64("us")),
+     "price": pa.array(range(ROWS)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 4)),
+     "raw": [bytes([i % 256]) for i in range(ROWS)]})
 
 
 def values(on):
@@ -53,10 +52,8 @@ def contents(root):
     relation = open_snapshot(root)
     rows = [r for i in range(relation.partition_count)
             for r in relation.read(i, relation.schema.names).to_pylist()]
-    return relation.manifest, sorted(rows,
-                                     key=lambda r: r["m_sk"]), [relation.read_codes(i).tolist()
-                                                                for i
-                                                                in range(relation.partition_count)]
+    return relation.manifest, sorted(rows, key=lambda r: r["m_sk"]), [
+        relation.read_codes(i).tolist() for i in range(relation.partition_count)]
 
 
 @pytest.mark.parametrize("on", [["id"], ["code"], ["code", "day"]],
@@ -77,8 +74,8 @@ def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on
         assert getattr(ours, field) == getattr(theirs, field)
 
 
-def test_a_table_that_changes_while_it_is_read_is_not_published(spark, warehouse, places,
-                                                                monkeypatch):
+def test_a_table_that_changes_while_it_is_read_is_not_published(
+        spark, warehouse, places, monkeypatch):
     spec = job(places, ["id"])
     provision(spec, warehouse)
     app = Publish(PublishSettings(job="j"), spec, places)
@@ -93,10 +90,10 @@ def test_a_table_that_changes_while_it_is_read_is_not_published(spark, warehouse
 def test_the_app_by_command(warehouse, places, warehouse_url):
     spec = values(["code"])
     (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
-    environment = os.environ | {"SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": warehouse_url,
-                                "PYSPARK_SUBMIT_ARGS":
-                                "--master local[1] --driver-memory 600m --conf "
-                                "spark.ui.enabled=false pyspark-shell"}
+    environment = os.environ | {
+        "SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": warehouse_url,
+        "PYSPARK_SUBMIT_ARGS": "--master local[1] --driver-memory 600m --conf "
+                               "spark.ui.enabled=false pyspark-shell"}
 
     def run(*arguments):
         return subprocess.run([sys.executable, APP, *arguments], env=environment, cwd=places.home,
@@ -108,5 +105,6 @@ def test_the_app_by_command(warehouse, places, warehouse_url):
     provision(job(places, ["code"]), warehouse)
     first = run("--job", "job.yaml")
     assert first.returncode == 0, first.stderr
-    assert f"Published m v000001: {ROWS - 60:,} tuples in 64 buckets, 60 without a key" in first.stdout
+    assert (f"Published m v000001: {ROWS - 60:,} tuples in 64 buckets, 60 without a "
+            "key" in first.stdout)
     assert "nothing to publish" in run("--job", "job.yaml").stdout

@@ -45,8 +45,8 @@ def test_every_page_is_linked_from_the_readme():
 def test_the_job_of_the_readme_is_one(tmp_path):
     (tmp_path / "sales.yaml").write_text(re.search(r"```yaml\n(.*?)```", README, re.S)[1])
     job = Job.from_yaml(tmp_path / "sales.yaml")
-    assert job.on == {"product": "sku"} and job.columns == ("name",
-                                                            "category") and job.stream.id == ("sale_id",)
+    assert job.on == {"product": "sku"} and job.columns == ("name", "category")
+    assert job.stream.id == ("sale_id",)
 
 
 def test_every_make_target_named_exists():

@@ -93,9 +93,9 @@ class FileSink:
         return None
 
     def stored(self, app):
-        return StoredRows(pq.read_schema(self.directory / "empty.parquet"), (
-            (str(f), lambda f=f: iter(pq.read_table(f).to_batches()))
-            for f in self.directory.glob("*.parquet")))
+        return StoredRows(pq.read_schema(self.directory / "empty.parquet"),
+                          ((str(f), lambda f=f: iter(pq.read_table(f).to_batches()))
+                           for f in self.directory.glob("*.parquet")))
 
 
 class CountingReader(RangeReader):
@@ -169,9 +169,8 @@ def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered):
     sqlite_load.stream = [a_tuple(n) for n in range(1, ROWS + 1)]
     sqlite_load.run(spark, job, max_files=0, max_rows=200)
     sqlite_load.check()
-    assert sqlite_load.query(
-        "SELECT rows_read FROM load_commits WHERE drain = 0 ORDER BY batch") == [(200,), (200,),
-                                                                                 (100,)]
+    assert (sqlite_load.query("SELECT rows_read FROM load_commits WHERE drain = 0 ORDER BY batch")
+            == [(200,), (200,), (100,)])
     result = proven(sqlite_load, job)
     assert result.success, result.describe()
     assert not result.notes, "the source was counted again"

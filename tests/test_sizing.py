@@ -83,8 +83,8 @@ def test_what_was_open_is_filled(relation, algorithm, memory):
 def test_sizes_are_those_of_the_model_where_they_can_be_had(relation, algorithm):
     spec = join_spec(algorithm, 400_000, SAMPLE.schema, relation, [("k", "k")])
     join = opened(relation, algorithm, 400_000, sample=SAMPLE)
-    fixed = {n: size for n,
-             size in sizes(join).items() if type(join.parameters).model_fields[n].default}
+    fixed = {n: size
+             for n, size in sizes(join).items() if type(join.parameters).model_fields[n].default}
     assert sizes(join) == tune(algorithm, describe(spec, SAMPLE), 400_000, TYPICAL,
                                **fixed).parameters
 
@@ -116,7 +116,8 @@ def test_a_partition_far_beyond_the_average_makes_the_disk_buffer_smaller(algori
         {"k": np.arange(4000), "v": ["w" * (9000 if i % 1000 < 10 else 10) for i in range(4000)]})
     master = MemoryRelation("r", wide, ["k"], 5)
     join = opened(master, algorithm, 400_000, sample=SAMPLE, costs=SLOW)
-    assert 0.25 * 400_000 < join.master.partition_bytes * master.buffers <= 0.5 * 400_000 and join.arena.used <= 400_000
+    assert 0.25 * 400_000 < join.master.partition_bytes * master.buffers <= 0.5 * 400_000
+    assert join.arena.used <= 400_000
     assert sizes(join).get("cache_tuples", 2) > 1
 
 
@@ -135,16 +136,15 @@ def test_where_all_of_r_is_cached_the_first_pass_reads_much_at_a_time(relation, 
 def test_a_sample_changes_what_is_found(relation):
     skewed, uniform = (pa.RecordBatch.from_pydict({"id": range(5000), "k": k}) for k in (
         np.arange(5000) % 50 + 1, np.arange(5000) * 4 + 1))
-    some, none = (opened(relation, "tuned-x-hybridjoin", 400_000, sample=s)
-                  .parameters.resident_tuples for s in (skewed, uniform))
+    some, none = (opened(relation, "tuned-x-hybridjoin", 400_000,
+                         sample=s).parameters.resident_tuples for s in (skewed, uniform))
     assert some >= 50 > none
 
 
 def test_an_empty_sample_is_none(relation):
     spec = join_spec("ssj", 400_000, SAMPLE.schema, relation, [("k", "k")])
-    assert describe(spec,
-                    SAMPLE.slice(0, 0)).frequencies.name == describe(
-                        spec).frequencies.name == "Zipf 1"
+    assert (describe(spec, SAMPLE.slice(0, 0)).frequencies.name
+            == describe(spec).frequencies.name == "Zipf 1")
 
 
 class TestPlan:
@@ -170,8 +170,8 @@ class TestPlan:
         given = self.plan(load, disk_tuples=128, resident_tuples=50).choose(sample, TYPICAL)
         assert given.chosen == () and not given.open_questions
 
-    def test_it_is_opened_by_all_partitions_with_the_same_sizes_and_without_a_model(self, load,
-                                                                                    monkeypatch):
+    def test_it_is_opened_by_all_partitions_with_the_same_sizes_and_without_a_model(
+            self, load, monkeypatch):
         sample = load.sales(3000).combine_chunks().to_batches()[0]
         plan = self.plan(load).choose(sample, TYPICAL)
         monkeypatch.setattr(opening, "tune", None)
@@ -189,8 +189,8 @@ class TestPlan:
                        for c in (QUICK, SLOW))
         assert there["disk_tuples"] > 1.5 * here["disk_tuples"]
 
-    def test_a_restart_with_other_costs_keeps_the_sizes_while_tuples_wait(self, spark, load,
-                                                                          monkeypatch):
+    def test_a_restart_with_other_costs_keeps_the_sizes_while_tuples_wait(
+            self, spark, load, monkeypatch):
         settings = {"algorithm": "hybridjoin", "parameters": {}}
         QUICK.save(load.places.home / "costs.yaml")
         load.add_file(3000)
@@ -200,16 +200,16 @@ class TestPlan:
                 load.run(spark, **settings)
         progress = load.places.checkpoints / "sales"
         before = Progress.read(progress).plan
-        assert before.chosen == ("disk_tuples",) and load.query(
-            "SELECT sum(waiting) FROM load_batches")[0][0] > 0
+        assert before.chosen == ("disk_tuples",)
+        assert load.query("SELECT sum(waiting) FROM load_batches")[0][0] > 0
         SLOW.save(load.places.home / "costs.yaml")
         load.add_file(1000)
         load.run(spark, **settings)
         assert Progress.read(progress).plan.parameters == before.parameters
         load.add_file(1000)
         load.run(spark, **settings)  # nothing waited
-        assert Progress.read(progress).plan.parameters[
-            "disk_tuples"] > before.parameters["disk_tuples"]
+        assert (Progress.read(progress).plan.parameters["disk_tuples"]
+                > before.parameters["disk_tuples"])
         load.check()
 
 
@@ -223,12 +223,12 @@ def test_join_of_files_knows_the_machine_and_the_stream(tmp_path, monkeypatch):
                   tmp_path / "m.csv")
     seen = []
     real = opening.tune
-    monkeypatch.setattr(opening, "tune", lambda *a,
-                        **k: seen.append((a, real(*a, **k))) or seen[-1][1])
+    monkeypatch.setattr(opening, "tune",
+                        lambda *a, **k: seen.append((a, real(*a, **k))) or seen[-1][1])
 
     def found():
-        files = {f"--{name}": str(tmp_path / file) for name,
-                 file in (("stream", "s.csv"), ("master", "m.csv"), ("out", "o.csv"))}
+        files = {f"--{name}": str(tmp_path / file)
+                 for name, file in (("stream", "s.csv"), ("master", "m.csv"), ("out", "o.csv"))}
         assert main(["join", "--algorithm", "hybridjoin", "--on", "k", "--memory", "400KB",
                      *chain(*files.items())]) == 0
         (_, work, _, costs), prediction = seen[-1]

@@ -119,8 +119,8 @@ def test_signs_of_up_to_four_keys_are_independent():
     assert set(np.unique(found)) == {-1, 1}
     for size in (1, 2, 3, 4):
         for keys in itertools.combinations(range(len(KEYS)), size):
-            assert abs(found[:, :, keys].prod(axis=2)
-                       .mean()) < 4.5 / sqrt(found[:, :, 0].size), keys
+            assert abs(found[:, :, keys].prod(axis=2).mean()) < 4.5 / sqrt(
+                found[:, :, 0].size), keys
 
 
 def test_signs_of_neighbouring_sketches_do_not_go_together():
@@ -154,9 +154,8 @@ streams = st.lists(st.integers(-4, 30).map(lambda k: k * 2**40 + k), max_size=60
 def test_sketches_add_up(method, a, b, seed):
     both, first = sketch_of(a + b, method=method, seed=seed), sketch_of(a, method=method, seed=seed)
     first.merge(sketch_of(b, method=method, seed=seed))
-    assert (first.counters == both.counters).all() and (first.inserted,
-                                                        first.deleted) == (both.inserted,
-                                                                           both.deleted)
+    assert (first.counters == both.counters).all()
+    assert (first.inserted, first.deleted) == (both.inserted, both.deleted)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -202,8 +201,8 @@ def test_a_skimmed_sketch_of_fewer_keys_than_candidates_is_exact(a, b):
 def test_one_atomic_sketch_is_the_sum_of_signed_frequencies():
     keys = [3, 3, 3, 8, 8, 11]
     sign = {k: int(sketch_of([k], sketch=AgmsSketch(1, 1)).counters[0, 0]) for k in {*keys, 12}}
-    left, right = sketch_of(keys,
-                            sketch=AgmsSketch(1, 1)), sketch_of([8, 12], sketch=AgmsSketch(1, 1))
+    left = sketch_of(keys, sketch=AgmsSketch(1, 1))
+    right = sketch_of([8, 12], sketch=AgmsSketch(1, 1))
     assert left.counters[0, 0] == sum(sign[k] for k in keys)
     assert left.join_size(right).value == sum(sign[k] for k in keys) * (sign[8] + sign[12])
 
@@ -283,17 +282,16 @@ def test_a_median_fails_as_often_as_the_binomial_distribution_says(s2):
 
 
 def test_bounds_by_hand():
-    assert row_failure(1,
-                       0.05) == pytest.approx(0.05) and row_failure(
-                           3, 3 * 0.01 - 2 * 0.001) == pytest.approx(0.1)
+    assert row_failure(1, 0.05) == pytest.approx(0.05)
+    assert row_failure(3, 3 * 0.01 - 2 * 0.001) == pytest.approx(0.1)
     assert product_variance(4, 9, 2) == 40 and product_variance(4, 9, 100) == 72
     assert join_error(4, 9, 2, 100, 1, 0.1) == pytest.approx(2.0)
     error = estimated_join_error(400, 900, 50, 100, 1, 0.1)
     assert error**2 * 10 == pytest.approx(400 * 900 + (50 + error) ** 2)
     assert estimated_join_error(400, 900, 1e6, 100, 1,
                                 0.1) == pytest.approx(sqrt(2 * 400 * 900 / 10))
-    assert self_join_size(80, 1e9, 80, 1,
-                          0.1) == pytest.approx(160) and self_join_size(80, 99, 20, 1, 0.1) == 99
+    assert self_join_size(80, 1e9, 80, 1, 0.1) == pytest.approx(160)
+    assert self_join_size(80, 99, 20, 1, 0.1) == 99
     assert published(4, 9, 16, 10) == (6, 1 / 32)
 
 
@@ -330,10 +328,9 @@ def test_rows_are_unbiased_and_have_the_variance_of_theory(method):
     found = []
     for seed in range(200):
         left, right = (sketch_of(x, sketch=AgmsSketch(s1, 3, seed) if method == "agms"
-                                 else SkimmedSketch(s1, 3, 2, seed))
-                       for x in (f, g))
-        found += ((left.counters.astype(float) * right.counters)
-                  .sum(axis=1) / (s1 if method == "agms" else 1)).tolist()
+                                 else SkimmedSketch(s1, 3, 2, seed)) for x in (f, g))
+        found += ((left.counters.astype(float) * right.counters).sum(axis=1)
+                  / (s1 if method == "agms" else 1)).tolist()
     variance = product_variance(counts[0] @ counts[0], counts[1] @ counts[1], exact) / s1
     assert abs(np.mean(found) - exact) < 4 * sqrt(variance / len(found))
     assert np.var(found) < variance * (1 + 4 * sqrt(2 / len(found)))
@@ -344,9 +341,8 @@ def test_as_published_the_bound_holds_too():
     f, g = zipf(1.0, 1), zipf(1.0, 2)
     counts = [np.bincount(x, minlength=5000).astype(float) for x in (f, g)]
     bound, failure = published(counts[0] @ counts[0], counts[1] @ counts[1], 50, 7)
-    values = [sketch_of(f, sketch=AgmsSketch(50, 7, seed))
-              .join_size(sketch_of(g, sketch=AgmsSketch(50, 7, seed))).value
-              for seed in range(100)]
+    values = [sketch_of(f, sketch=AgmsSketch(50, 7, seed)).join_size(
+        sketch_of(g, sketch=AgmsSketch(50, 7, seed))).value for seed in range(100)]
     assert sum(abs(v - counts[0] @ counts[1]) > bound
                for v in values) <= binom.isf(0.002, 100, failure)
 
@@ -355,9 +351,9 @@ def test_skimming_makes_estimates_better_in_the_same_memory():
     """Mean errors of 20 estimates each, skew 1.5: the basic sketch has some 30 times the error."""
     f, g = zipf(1.5, 1), zipf(1.5, 2, 20)
     exact = int(np.bincount(f, minlength=5000) @ np.bincount(g, minlength=5000))
-    errors = {m: np.mean([abs(sketch_of(f, sketch=c.for_memory(8000, s)).join_size(
-        sketch_of(g, sketch=c.for_memory(8000, s))).value - exact) for s in range(20)]) for m,
-              c in METHODS.items()}
+    errors = {m: np.mean([abs(sketch_of(f, sketch=c.for_memory(8000, s))
+                              .join_size(sketch_of(g, sketch=c.for_memory(8000, s))).value - exact)
+                          for s in range(20)]) for m, c in METHODS.items()}
     assert errors["skimmed"] < errors["agms"] / 5
 
 
@@ -394,8 +390,8 @@ def test_a_blob_is_the_sketch(method, a, b, seed):
     assert kept.join_size(other) == sketch.join_size(other)
     kept.merge(other)
     sketch.merge(other)
-    assert kept.join_size(other) == sketch.join_size(
-        other) and (kept.counters == sketch.counters).all()
+    assert kept.join_size(other) == sketch.join_size(other)
+    assert (kept.counters == sketch.counters).all()
 
 
 @pytest.mark.parametrize("method", METHODS)

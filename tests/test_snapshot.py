@@ -91,16 +91,15 @@ def test_partitions_of_names_exactly_where_a_key_may_be(tmp_path, kind):
         assert held[code] == set(range(first, last))
     strangers = np.setdiff1d(np.concatenate([known - 1, known + 1, [-2**63, 2**63 - 1]]), known)
     ranges = relation.partitions_of(strangers)
-    assert (ranges[:, 1] - ranges[:, 0] <= 1).all() and (ranges[:, 1]
-                                                         <= relation.partition_count).all()
+    assert (ranges[:, 1] - ranges[:, 0] <= 1).all()
+    assert (ranges[:, 1] <= relation.partition_count).all()
 
 
 def test_keys_of_other_buckets_are_nowhere(tmp_path):
     table, names = master("int")
     publish(table, names, tmp_path)
-    mine, other = open_snapshot(tmp_path,
-                                buckets=range(0, 64, 2)), open_snapshot(
-                                    tmp_path, buckets=range(1, 64, 2))
+    mine = open_snapshot(tmp_path, buckets=range(0, 64, 2))
+    other = open_snapshot(tmp_path, buckets=range(1, 64, 2))
     codes = np.concatenate([other.read_codes(i) for i in range(other.partition_count)])
     assert (mine.partitions_of(codes) == 0).all()
 
@@ -134,16 +133,16 @@ def test_only_asked_columns_are_read(tmp_path):
         narrow.read(i, ["m_sk"])
         wide.read(i, ["wide"])
     assert narrow.bytes_read < 10 * N < 200 * N < wide.bytes_read
-    assert relation.tuple_bytes > 200 and relation.partition_bytes >= relation.partition_tuples * 200
+    assert relation.tuple_bytes > 200
+    assert relation.partition_bytes >= relation.partition_tuples * 200
     assert relation.read(0, []).num_rows == len(relation.read_codes(0))
 
 
 def test_direct_reads_give_the_same(tmp_path):
     table, names = master("string")
-    publish(
-        table.append_column("wide",
-                            pa.array([None if i % 7 == 0 else "x" * (i % 90) for i in range(N)])),
-        names, tmp_path, bucket_count=3)
+    publish(table.append_column("wide", pa.array([None if i % 7 == 0 else "x" * (i % 90)
+                                                  for i in range(N)])),
+            names, tmp_path, bucket_count=3)
     for size in (1, 1000):
         cached, direct = (open_snapshot(tmp_path, partition_tuples=size, direct=d)
                           for d in (False, True))
@@ -266,9 +265,8 @@ def test_any_flipped_bit_is_told_or_is_in_what_is_not_read(tmp_path, direct):
         return out
 
     wanted, random, refused = everything(), np.random.default_rng(5), Counter()
-    for path in [tmp_path / "v000001" / f"bucket-00000.{s}"
-                 for s in ("arrow", "codes")] + [tmp_path / "v000001/manifest.json",
-                                                 tmp_path / "CURRENT"]:
+    for path in [tmp_path / "v000001" / f"bucket-00000.{s}" for s in ("arrow", "codes")] + [
+            tmp_path / "v000001/manifest.json", tmp_path / "CURRENT"]:
         before = path.read_bytes()
         for at in random.choice(len(before), min(60, len(before)), replace=False).tolist():
             flipped = bytearray(before)
@@ -280,9 +278,8 @@ def test_any_flipped_bit_is_told_or_is_in_what_is_not_read(tmp_path, direct):
                 assert str(path) in str(e) and "Publish the master data anew" in str(e)
                 refused[path.name] += 1
         path.write_bytes(before)
-    assert min(refused[n]
-               for n in ("bucket-00000.arrow", "bucket-00000.codes", "manifest.json",
-                         "CURRENT")) > 20
+    assert min(refused[n] for n in ("bucket-00000.arrow", "bucket-00000.codes", "manifest.json",
+                                    "CURRENT")) > 20
 
 
 def test_rows_out_of_order_are_refused(tmp_path):

@@ -125,12 +125,12 @@ def test_a_file_that_no_batch_has_is_found(spark, load):
     assert verify(load).success
 
 
-def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are(spark,
-                                                                                 sqlite_load):
+def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are(
+        spark, sqlite_load):
     """A rename changes no time of the files below: only the directory's own tells when they
     came."""
-    job, aside = with_options(csv_load(sqlite_load),
-                              recursiveFileLookup="true"), sqlite_load.places.home / "day"
+    job = with_options(csv_load(sqlite_load), recursiveFileLookup="true")
+    aside = sqlite_load.places.home / "day"
     aside.mkdir(parents=True)
     (aside / "old.csv").write_text("id,sku,amount\n" + csv_text(sqlite_load, 50))
     time.sleep(0.05)  # the kernel's clock of files goes in steps
@@ -230,8 +230,8 @@ def test_a_batch_is_passed_over_for_what_it_is_not_for_its_number(spark, sqlite_
     sqlite_load.check()
 
 
-def test_a_batch_that_spark_has_forgotten_is_loaded_as_spark_gives_it_next(spark, sqlite_load,
-                                                                           monkeypatch):
+def test_a_batch_that_spark_has_forgotten_is_loaded_as_spark_gives_it_next(
+        spark, sqlite_load, monkeypatch):
     """As after a power cut: progress.json is on disk, Spark's own note of the batch is not."""
     sqlite_load.add_file(50)
     sqlite_load.run(spark, max_files=0)
@@ -258,8 +258,8 @@ def test_spark_s_own_notes_are_on_disk_before_a_batch_begins(spark, sqlite_load,
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync",
                         lambda f: (flushed.append(os.readlink(f"/proc/self/fd/{f}")), fsync(f))[1])
-    monkeypatch.setattr(Commits, "begin", lambda self,
-                        progress: (flushed.append("begin"), begin(self, progress))[1])
+    monkeypatch.setattr(Commits, "begin",
+                        lambda self, progress: (flushed.append("begin"), begin(self, progress))[1])
     sqlite_load.run(spark)
     query = sqlite_load.settings().directory(sqlite_load.places) / "query"
     assert {str(query / "offsets/0"),
@@ -305,8 +305,8 @@ def test_names_of_files_that_are_gone_are_forgotten(spark, load, monkeypatch):
     Ledger(connect(load.places.warehouse_url), "sales").forget_files()
     assert load.query("SELECT path FROM load_files") == [(str(files[4]),)]
     result = verify(load)
-    assert result.success and any("3 source files of batch 0 are gone" in note
-                                  for note in result.notes)
+    assert result.success
+    assert any("3 source files of batch 0 are gone" in note for note in result.notes)
     load.add_file(20)
     load.run(spark)
     load.check()

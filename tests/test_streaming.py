@@ -35,9 +35,8 @@ def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, j
     joined, unmatched = load.expected(join_type)
     assert summary["rows_read"] == 5500 and summary["waiting"] == 0
     assert summary["output_rows"] == joined.total() and summary["unmatched"] == unmatched.total()
-    assert summary["rejected"].keys() == {"no_match",
-                                          "null_key"} and sum(
-                                              summary["rejected"].values()) == unmatched.total()
+    assert summary["rejected"].keys() == {"no_match", "null_key"}
+    assert sum(summary["rejected"].values()) == unmatched.total()
     assert summary["memory_peak"] <= summary["memory_budget"] == 200_000
     status = read_status(load.places.checkpoints / "sales")
     assert status.state == "stopped" and status.rows_read == 5500 and status.waiting == 0
@@ -78,10 +77,11 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     with pytest.raises(OSError, match="driver dies"):
         sqlite_load.run(spark, **settings)
     assert ran == [(0, 0), (1, 0)]  # the first makes the states
-    waiting = "SELECT partition, waiting_before, waiting, state_file FROM load_batches WHERE batch = {} AND drain = 0"
+    waiting = ("SELECT partition, waiting_before, waiting, state_file FROM load_batches "
+               "WHERE batch = {} AND drain = 0")
     after, idle = (Counter(sqlite_load.query(waiting.format(batch))) for batch in (1, 2))
-    assert {(p, now, now, s) for p, _, now,
-            s in after} == set(idle) and sum(now for _, _, now, _ in idle) > 0
+    assert {(p, now, now, s) for p, _, now, s in after} == set(idle)
+    assert sum(now for _, _, now, _ in idle) > 0
     monkeypatch.setattr(Ledger, "commit", commit)
     assert sqlite_load.run(spark, **settings)["rows_read"] == 700
     assert ran[2:] == [(3, 0), (4, 0), (4, 1)]
@@ -112,9 +112,8 @@ def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, 
 def test_workers_do_not_look_through_their_modules_for_garbage_after_every_task(spark, sqlite_load):
     sqlite_load.add_file(100)
     sqlite_load.run(spark)
-    frozen = spark.sparkContext.range(2,
-                                      numSlices=2).mapPartitions(
-                                          lambda _: [gc.get_freeze_count()]).collect()
+    frozen = spark.sparkContext.range(2, numSlices=2).mapPartitions(
+        lambda _: [gc.get_freeze_count()]).collect()
     assert max(frozen) > 50_000  # objects
 
 
@@ -140,7 +139,8 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
     texts = {
         "csv": ("id,sku,amount\n1,c1,1.5\nbad,c2,2.5\n3,c3\n4,,4.5\n5,c5,5.5\n",
                 {"bad,c2,2.5", "3,c3"}),
-        "json": ('{"id":1,"sku":"c1","amount":1.5}\n{"id":"bad","sku":"c2","amount":2.5}\n{"id":3,\n{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
+        "json": ('{"id":1,"sku":"c1","amount":1.5}\n{"id":"bad","sku":"c2","amount":2.5}\n'
+                 '{"id":3,\n{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
                  {'{"id":"bad","sku":"c2","amount":2.5}', '{"id":3,'}),
     }
     whys = {"csv": ["2 fields in place of 3", "id: 'bad' is not int64"],
@@ -161,9 +161,8 @@ def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_
         assert all(row["file"] == str(directory / f"a.{form}") for row in rows)
         assert all(lines[row["line"] - 1] == row["_corrupt_record"] for row in rows)
         assert sorted(row["why"][:24] for row in rows) == whys[form]
-        facts = sqlite_load.query(
-            "SELECT id, price FROM fact_sales JOIN load_batches USING (load_id) "
-                                  f"WHERE app = '{form}' ORDER BY id")
+        facts = sqlite_load.query("SELECT id, price FROM fact_sales JOIN load_batches USING "
+                                  f"(load_id) WHERE app = '{form}' ORDER BY id")
         assert facts == [(1, 1), (4, None), (5, 5)]
 
 
@@ -201,8 +200,8 @@ def test_schema_of_a_parquet_file_is_what_spark_says(spark, tmp_path):
     assert files.schema_of(file) is None and files.schema_of(__file__) is None
 
 
-def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(spark,
-                                                                                 sqlite_load):
+def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(
+        spark, sqlite_load):
     load = sqlite_load
     load.add_file(1500)
     checkpoint = load.places.checkpoints / "sales"
@@ -225,8 +224,8 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     assert {n.split()[0] for i, n in names if i < first} == {"part"}
     assert {n.split()[0] for i, n in names if i >= first} == {"new"}
     load.check_ledger()
-    assert load.query(
-        "SELECT DISTINCT master_version FROM load_batches WHERE batch = 1") == [("v000002",)]
+    assert (load.query("SELECT DISTINCT master_version FROM load_batches WHERE batch = 1")
+            == [("v000002",)])
 
 
 def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, monkeypatch):
@@ -352,7 +351,8 @@ def test_zipf_source(spark, tmp_path):
 def test_outbox_source(spark, load):
     engine = connect(load.places.warehouse_url)
     with engine.begin() as c:
-        auto = "INTEGER PRIMARY KEY AUTOINCREMENT" if engine.dialect.name == "sqlite" else "BIGINT AUTO_INCREMENT PRIMARY KEY"
+        auto = ("INTEGER PRIMARY KEY AUTOINCREMENT" if engine.dialect.name == "sqlite"
+                else "BIGINT AUTO_INCREMENT PRIMARY KEY")
         c.execute(
             text(f"CREATE TABLE outbox (seq {auto}, sku VARCHAR(20), amount DOUBLE PRECISION)"))
     job = load.job.model_copy(update={"stream": load.job.stream.model_copy(update={
@@ -415,9 +415,8 @@ def test_kafka_values_become_tuples(spark):
     kept = explain([r._corrupt_record for r in rows[1:]],
                    pa.schema([("id", pa.int64()), ("sku", pa.string())]))
     assert [k["_corrupt_record"] for k in kept] == ['{"id": "x", "sku": "b"}', "not json", ""]
-    assert [k["why"]
-            for k in kept][0] == "id: 'x' is not int64" and all(k["why"].startswith("not JSON")
-                                                                for k in kept[1:])
+    assert [k["why"] for k in kept][0] == "id: 'x' is not int64"
+    assert all(k["why"].startswith("not JSON") for k in kept[1:])
 
 
 def test_kafka_without_its_connector_is_named(spark, sqlite_load):
@@ -426,8 +425,8 @@ def test_kafka_without_its_connector_is_named(spark, sqlite_load):
                         source_options={"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
 
 
-def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(spark, sqlite_load,
-                                                                        tmp_path):
+def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
+        spark, sqlite_load, tmp_path):
     for rows in (100, 50, 20):
         sqlite_load.add_file(rows)
     file = tmp_path / "options.yaml"
@@ -495,10 +494,8 @@ def test_join_dataframe(spark, sqlite_load, join_type):
                          columns=["part_sk", "name", "price"],
                          memory="2MB", join_type=join_type, partitions=3)
     same(pairs(out.toArrow()), sqlite_load.expected(join_type)[0])
-    assert out.filter("price > 90").count() == sum(n
-                                                   for r,
-                                                   n in sqlite_load.expected(join_type)[0].items()
-                                                   if (r[5] or 0) > 90)
+    assert out.filter("price > 90").count() == sum(
+        n for r, n in sqlite_load.expected(join_type)[0].items() if (r[5] or 0) > 90)
 
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
@@ -577,9 +574,11 @@ from semistream.streaming.workers.parquet import read_partition
 if "ready" in sys.argv:
     task.get_ready(iter(()))
 before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", pa.float64())])
-plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1, sys.argv[1])
+plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
+            sys.argv[1])
 join = plan.open(stream, 0)
-outputs = [output for batch in read_partition(sys.argv[2:3], plan, stream, 0) for output in join.process(batch)]
+outputs = [output for batch in read_partition(sys.argv[2:3], plan, stream, 0)
+           for output in join.process(batch)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))
 """

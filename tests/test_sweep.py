@@ -24,10 +24,10 @@ from semistream.tuning.measure import MEASURED, Point
 from semistream.tuning.sweep import advised, better
 
 pytestmark = pytest.mark.usefixtures("airflow_environment")
-EVENT = {"sweep": "s", "job": "tpch", "settings": [
-    {"memory": m, "partitions": 2, "algorithm": a, "parameters": {"disk_tuples": 1024}, "rate": 5e5,
-     "measured": True}
-    for m, a in ((1_000_000, "ssbj"), (4_000_000, "sscj"))]}
+EVENT = {"sweep": "s", "job": "tpch",
+         "settings": [{"memory": m, "partitions": 2, "algorithm": a,
+                       "parameters": {"disk_tuples": 1024}, "rate": 5e5, "measured": True}
+                      for m, a in ((1_000_000, "ssbj"), (4_000_000, "sscj"))]}
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def query(places: Places, sql: str) -> list:
         engine.dispose()
 
 
-def test_a_sweep_with_a_failing_point_and_the_load_behind_it(airflow, airflow_environment,
-                                                             small_job):
+def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
+        airflow, airflow_environment, small_job):
     job = str(small_job.file)
     places = Places(home=Path(airflow_environment["SEMISTREAM_HOME"]),
                     warehouse_url=airflow_environment["WAREHOUSE_URL"])
@@ -63,8 +63,8 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(airflow, airflow_en
     airflow("tuning_sweep", job=job, memory="2KB,500KB", algorithms=["ssbj"], grid=2,
             calibrate=False, partitions=1)
     points = query(places, "SELECT * FROM tuning_runs ORDER BY point")
-    assert [p.state for p in points] == ["failed",
-                                         *["measured"] * (len(points) - 1)] and len(points) >= 2
+    assert [p.state for p in points] == ["failed", *["measured"] * (len(points) - 1)]
+    assert len(points) >= 2
     assert "'memory'" in points[0].error and points[0].rate is None
     assert all(p.rate > 0 and p.rows_read >= 3000 and p.memory_peak <= 500_000
                and p.predicted_rate > 0 for p in points[1:])
@@ -79,8 +79,8 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(airflow, airflow_en
     # what auto would choose was measured last
     own = [p for p in still if p.memory == 500_000 and p.point == points[-1].point]
     faster = bool(best) and (not own or best[0].rate > 1.1 * own[0].rate)
-    assert len(told) == 1 and told[0].reason.startswith("recommended by the tuning sweep" if faster
-                                                        else "auto, by")
+    assert len(told) == 1
+    assert told[0].reason.startswith("recommended by the tuning sweep" if faster else "auto, by")
 
 
 def check_report(places: Places, points: list) -> None:
@@ -88,9 +88,10 @@ def check_report(places: Places, points: list) -> None:
     page = next((places.reports / "tuning").glob("*.html")).read_text()
     assert not re.search(r"""(src|href)=["'](?!#)""",
                          page) and "@import" not in page and "<script" not in page
-    assert page.count(
-        "<svg") >= 4 and "Predicted beside measured" in page and "Service rate over memory" in page
-    assert f"{len(points)} points, 1 failed" in page and "<strong>failed:</strong>" in page and "&#39;memory&#39; must" in page
+    assert page.count("<svg") >= 4 and "Predicted beside measured" in page
+    assert "Service rate over memory" in page
+    assert (f"{len(points)} points, 1 failed" in page and "<strong>failed:</strong>" in page
+            and "&#39;memory&#39; must" in page)
     assert page.count("<tr class") == len(points)
 
 
@@ -102,8 +103,8 @@ def check_report(places: Places, points: list) -> None:
 def test_a_recommendation_holds_for_its_job_memory_and_partitions(values, algorithm):
     settings = advised(LoadSettings.load({"job": "tpch", "algorithm": "auto"} | values),
                        [{"job": "other"}, EVENT])
-    assert settings.algorithm == algorithm and ("recommended"
-                                                in settings.reason) == (algorithm != "auto")
+    assert settings.algorithm == algorithm
+    assert ("recommended" in settings.reason) == (algorithm != "auto")
     assert settings.partitions == (2 if algorithm != "auto" else values.get("partitions", 0))
 
 
@@ -126,22 +127,22 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
                  str(tmp_path / "snap")]) == 0
     places = Places(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
     form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"),
-            "on": {"k": "code"},
-            "memory": "120KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2, "columns": None,
-            "calibrate": True}
+            "on": {"k": "code"}, "memory": "120KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2,
+            "columns": None, "calibrate": True}
     points = steps.sweep_points(form, "manual__1+00:00", places)
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
     begun = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())
     assert points[begun["own"]["120000"]]["best"]  # what auto would take is measured too
-    assert "costs of a typical machine: this one's could not be measured, as 'calibrate' must have a master" in begun["about"]
+    assert ("costs of a typical machine: this one's could not be measured, as 'calibrate' must "
+            "have a master" in begun["about"])
     files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
     arguments, environment = steps.sweep_app(points[0], "manual__1+00:00", places)
     home = Path(environment["SEMISTREAM_HOME"])
     assert open_snapshot(home / "snapshots" / "m").tuple_count == 2000 and "--sink" in arguments
     recorded = [steps.sweep_record(p, "manual__1+00:00", places) for p in points]  # no app has run
-    assert {p["error"]
-            for p in recorded} == {"the app did not come to its end"} and not home.exists()
+    assert {p["error"] for p in recorded} == {"the app did not come to its end"}
+    assert not home.exists()
     reports = places.reports / "tuning"
     reports.mkdir(parents=True)
     for age in (2, 1):

@@ -35,13 +35,13 @@ def test_auto_chooses_by_the_first_batch_and_says_why(spark, load):
     load.add_file(2000)
     summary = load.run(spark, **AUTO)
     load.check()
-    assert summary["algorithm"] in REGISTRY and summary[
-        "reason"].startswith("auto, by 3,000 stream tuples")
+    assert summary["algorithm"] in REGISTRY
+    assert summary["reason"].startswith("auto, by 3,000 stream tuples")
     told = load.query("SELECT DISTINCT algorithm, reason FROM load_batches")
     assert told == [(summary["algorithm"], summary["reason"])]
     plan = Progress.read(load.places.checkpoints / "sales").plan
-    assert plan.auto and plan.algorithm == summary[
-        "algorithm"] and plan.parameters == summary["parameters"]
+    assert plan.auto and plan.algorithm == summary["algorithm"]
+    assert plan.parameters == summary["parameters"]
 
 
 def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
@@ -49,13 +49,12 @@ def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
     load.publish("new part")
     load.add_file(1000)
     again = load.run(spark, **AUTO)
-    assert again["reason"].startswith("auto, by 1,000") and again[
-        "master_version"] > first["master_version"]
+    assert again["reason"].startswith("auto, by 1,000")
+    assert again["master_version"] > first["master_version"]
     load.add_file(500)
     named = load.run(spark, algorithm="meshjoin", reason="for a trial")
-    assert load.query(
-        "SELECT DISTINCT algorithm, reason FROM load_batches WHERE batch = 2") == [("meshjoin",
-                                                                                    "for a trial")]
+    assert load.query("SELECT DISTINCT algorithm, reason FROM load_batches WHERE batch = 2") == [
+        ("meshjoin", "for a trial")]
     assert named["waiting"] == 0
     load.check_ledger()
 
@@ -116,8 +115,8 @@ def files(tmp_path):
     random = np.random.default_rng(3)
     csv.write_csv(pa.table({"id": np.arange(30_000), "sku": random.zipf(1.4, 30_000) % 20_000}),
                   tmp_path / "sales.csv")
-    csv.write_csv(
-        pa.table({"code": np.arange(20_000), "name": [f"part number {i}" for i in range(20_000)]}),
+    csv.write_csv(pa.table({"code": np.arange(20_000),
+                            "name": [f"part number {i}" for i in range(20_000)]}),
                   tmp_path / "parts.csv")
     return tmp_path / "sales.csv", tmp_path / "parts.csv"
 
@@ -129,10 +128,10 @@ def test_auto_for_files(files, tmp_path, capsys):
                  "--on", "sku=code", "--memory",
                  "400KB", "--out", str(tmp_path / "out.parquet"), "--stats", str(out)]) == 0
     stats = json.loads(out.read_text())
-    assert stats["algorithm"] in REGISTRY and stats[
-        "matched"] == 30_000 and stats["memory_peak"] <= 400_000
-    assert stats["reason"].startswith(
-        f"{stats['algorithm']}: ") and f"auto: {stats['algorithm']}" in capsys.readouterr().out
+    assert stats["algorithm"] in REGISTRY and stats["matched"] == 30_000
+    assert stats["memory_peak"] <= 400_000
+    assert stats["reason"].startswith(f"{stats['algorithm']}: ")
+    assert f"auto: {stats['algorithm']}" in capsys.readouterr().out
 
 
 def tune(capsys, *arguments: str) -> dict:
@@ -159,12 +158,12 @@ def test_tune_shows_measured_beside_predicted_and_what_cannot_work(files, capsys
                  "1KB,400KB", "--algorithms", "ssbj,hybridjoin", "--grid", "2", "--measure"]
     told = tune(capsys, *arguments)
     small, large = ([p for p in told["points"] if p["memory"] == m] for m in (1000, 400_000))
-    assert [p["state"]
-            for p in small] == ["failed"] * 2 and all("'memory'" in p["error"] for p in small)
+    assert [p["state"] for p in small] == ["failed"] * 2
+    assert all("'memory'" in p["error"] for p in small)
     assert len(large) == 4 and all(p["rate"] > 0 and p["memory_peak"] <= 400_000 for p in large)
     assert sum(p["best"] for p in large) == 2
-    assert [r["memory"]
-            for r in told["recommended"]] == [400_000] and told["recommended"][0]["measured"]
+    assert [r["memory"] for r in told["recommended"]] == [400_000]
+    assert told["recommended"][0]["measured"]
     assert main(["tune", *map(str, arguments)]) == 0
     shown = capsys.readouterr().out
     assert "measured" in shown and "M is too small" in shown and "Best: " in shown
@@ -178,14 +177,14 @@ def test_tune_says_what_more_operators_would_bring(files, capsys):
     assert [(p["memory"], p["operators"])
             for p in told] == [(m, n) for n in (1, 2, 4) for m in (400_000, 4_000_000)]
     for p in told:
-        assert p["memory_each"] == p["memory"] // p["operators"] and p[
-            "rate"] > 0 and p["algorithm"] in REGISTRY
+        assert p["memory_each"] == p["memory"] // p["operators"] and p["rate"] > 0
+        assert p["algorithm"] in REGISTRY
         assert 0.8 / p["operators"] <= p["share"] <= 1
     one, two, four = (p for p in told if p["memory"] == 400_000)
     assert two["share"] == pytest.approx(0.5, rel=0.05)  # though one key has a third of the stream
     # two int64
-    assert one["share"] == 1 and one["shuffled"] == 0 and four[
-        "shuffled"] == 1.5 * two["shuffled"] == 0.75 * 16
+    assert one["share"] == 1 and one["shuffled"] == 0
+    assert four["shuffled"] == 1.5 * two["shuffled"] == 0.75 * 16
     assert one["master_each"] > 1.5 * two["master_each"] > 2 * four["master_each"]
     assert one["rate"] < two["rate"] < four["rate"]
     assert main(["tune", *map(str, arguments)]) == 0
@@ -198,8 +197,8 @@ def test_tune_for_a_job(load, capsys, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
     told = tune(capsys, load.yaml(), "--memory", "200KB", "--partitions", "1", "--algorithms",
                 "meshjoin,ssbj")
-    assert "1 operators, 3,000 master tuples" in told[
-        "about"] and told["recommended"][0]["algorithm"] == "ssbj"
+    assert "1 operators, 3,000 master tuples" in told["about"]
+    assert told["recommended"][0]["algorithm"] == "ssbj"
 
 
 @pytest.mark.parametrize("memory", ["100KB", "1MB", "4MB", "64MB"])
@@ -212,8 +211,8 @@ def test_tune_when_much_or_all_of_the_master_data_fits(memory, tmp_path, capsys)
                   tmp_path / "m.csv")
     told = tune(capsys, "--stream", tmp_path / "s.csv", "--master", tmp_path / "m.csv", "--on",
                 "sku", "--memory", memory)
-    assert all(p["predicted_rate"] > 0
-               for p in told["points"]) and len(told["points"]) == len(REGISTRY)
+    assert all(p["predicted_rate"] > 0 for p in told["points"])
+    assert len(told["points"]) == len(REGISTRY)
 
 
 @pytest.mark.parametrize("arguments, named", [([], "'job'"), (["--stream", "s.csv"], "'master'"),

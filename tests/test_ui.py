@@ -130,8 +130,8 @@ def test_form_triggers_a_run(airflow_server, browser, provisioned):
     field.click()
     browser.execute_script("arguments[0].select()", field)
     field.send_keys(str(provisioned.file))
-    find(browser, "[role=dialog]").find_elements(By.XPATH,
-                                                 ".//button[normalize-space()='Trigger']")[-1].click()
+    find(browser, "[role=dialog]").find_elements(
+        By.XPATH, ".//button[normalize-space()='Trigger']")[-1].click()
     wait_until(lambda: len(airflow_server.runs("provision_master_data")) == before + 1,
                "the run exists", 60)
 
@@ -142,8 +142,8 @@ def in_page(browser, server) -> None:
     browser.switch_to.frame(find(browser, "iframe"))
 
 
-def test_page_shows_loads_ledger_and_proof_and_opens_the_report(airflow_server, browser, shot,
-                                                                provisioned):
+def test_page_shows_loads_ledger_and_proof_and_opens_the_report(
+        airflow_server, browser, shot, provisioned):
     in_page(browser, airflow_server)
     assert "small" in find(browser, "#apps").text and "stopped" in find(browser, "#apps").text
     assert "fact_small" in find(browser, "#ledger").text
@@ -163,9 +163,8 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(airflow_server, 
 def test_page_links_the_latest_tuning_report(airflow_server, browser, shot, provisioned):
     """The report itself, of points that no app has measured."""
     home = airflow_server.home
-    places, run = Places(home=home,
-                         warehouse_url=airflow_server.environment[
-                             "WAREHOUSE_URL"]), "manual__2026-01-01"
+    places = Places(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"])
+    run = "manual__2026-01-01"
     form = {"job": str(provisioned.file), "memory": "500KB", "algorithms": ["meshjoin"], "grid": 1,
             "partitions": 1}
     for point in steps.sweep_points(form, run, places):

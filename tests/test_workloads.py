@@ -57,9 +57,8 @@ def test_the_shipped_masters_are_provisioned_and_published(data, places, name):
     assert (result.inserted, result.rejected) == (master.num_rows, 0)
     manifest, new = publish(job, engine, places.snapshots)
     assert new and manifest.tuple_count == master.num_rows and manifest.unique
-    assert provision(job,
-                     engine).unchanged == master.num_rows and not publish(
-                         job, engine, places.snapshots)[1]
+    assert provision(job, engine).unchanged == master.num_rows
+    assert not publish(job, engine, places.snapshots)[1]
     engine.dispose()
 
 
@@ -124,10 +123,8 @@ def test_zipf_keys_can_be_read_again_from_any_row():
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000, 2**31 + 11])
 def test_scattered_keys_are_the_ranks_renamed(count):
-    plain, scattered = ZipfKeys(count, 1, seed=2).draw(0,
-                                                       3000), ZipfKeys(
-                                                           count, 1, seed=2,
-                                                           scattered=True).draw(0, 3000)
+    plain = ZipfKeys(count, 1, seed=2).draw(0, 3000)
+    scattered = ZipfKeys(count, 1, seed=2, scattered=True).draw(0, 3000)
     assert scattered.min() >= 1 and scattered.max() <= count
     pairs = set(zip(plain.tolist(), scattered.tolist(), strict=True))
     assert len(pairs) == len(set(plain.tolist())) == len(set(scattered.tolist()))
@@ -145,9 +142,8 @@ def test_drifting_keys_have_their_ranks_dealt_out_anew(count):
     assert not hot[0] & hot[1] and not hot[1] & hot[2] and not hot[0] & hot[2]
     # other keys, as often
     for old, new in zip(np.split(stays, 3), np.split(whole, 3), strict=True):
-        assert len(
-            set(zip(old.tolist(), new.tolist(), strict=True))) == len(
-                set(old.tolist())) == len(set(new.tolist()))
+        assert len(set(zip(old.tolist(), new.tolist(),
+                           strict=True))) == len(set(old.tolist())) == len(set(new.tolist()))
 
 
 @pytest.mark.parametrize("arguments", [(0, 1), (5, -1), (5, 100)])
@@ -157,10 +153,9 @@ def test_zipf_parameters_are_checked(arguments):
 
 
 def test_ddl():
-    assert parse_ddl(
-        "id BIGINT, `a b` decimal( 10 , 2 ) NOT NULL,\n at TIMESTAMP, n: INT") == pa.schema([
-        ("id", pa.int64()), pa.field("a b", pa.decimal128(10, 2), False),
-        ("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])
+    assert (parse_ddl("id BIGINT, `a b` decimal( 10 , 2 ) NOT NULL,\n at TIMESTAMP, n: INT")
+            == pa.schema([("id", pa.int64()), pa.field("a b", pa.decimal128(10, 2), False),
+                          ("at", pa.timestamp("us", "UTC")), ("n", pa.int32())]))
     for wrong in ("id", "id BIGINTS", "a STRUCT<b: INT>"):
         with pytest.raises(ConfigError, match="Spark's DDL"):
             parse_ddl(wrong)
@@ -194,7 +189,7 @@ def test_files_of_a_directory_are_read_in_order_in_one_schema(tmp_path):
     (tmp_path / "a.csv").write_text("k,v\n1,\"multi\nline\"\n2,\n4,\"\"\n")
     (tmp_path / "_SUCCESS").write_text("")
     assert [r for chunk in open_source("master", tmp_path).chunks()
-            for r in chunk.rows.to_pylist()] == [
-        {"k": 1, "v": "multi\nline"}, {"k": 2, "v": None}, {"k": 4, "v": ""}, {"k": 3, "v": "x"}]
+            for r in chunk.rows.to_pylist()] == [{"k": 1, "v": "multi\nline"}, {"k": 2, "v": None},
+                                                 {"k": 4, "v": ""}, {"k": 3, "v": "x"}]
     with pytest.raises(ConfigError, match="csv, json or parquet"):
         open_source("master", tmp_path / "_SUCCESS")

@@ -53,9 +53,9 @@ class MasterFile(Publishing):
     types: Types = Field({}, description="Types of columns, COLUMN=TYPE, over those found")
     null_values: Names = Field((), description="Texts that mean null besides an empty cell, "
                                                "separated by commas")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
-                                                         "files; default: a comma, or a tab in "
-                                                         ".tsv")
+    delimiter: str = Field("", max_length=1,
+                           description="Character between the cells of CSV files; default: a "
+                                       "comma, or a tab in .tsv")
 
 
 class Parser(argparse.ArgumentParser):
@@ -166,26 +166,24 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     verify = command("verify", _verify,
                      "prove that what an app has loaded is complete; exit code 1 where it is not")
     verify.add_argument("app", help="name of the load; by default a job's name")
-    verify.add_argument("--since-last", action="store_true", help="only what no verification has "
-                                                                  "proven yet [everything]")
+    verify.add_argument("--since-last", action="store_true",
+                        help="only what no verification has proven yet [everything]")
     verify.add_argument("--sample", type=int, default=1000, metavar="ROWS",
-                        help="facts, and unmatched tuples, that the database "
-                                                                                  "joins again, drawn anew each time [1000]")
+                        help="facts, and unmatched tuples, that the database joins again, drawn "
+                             "anew each time [1000]")
     tune = command("tune", _tune, "say which algorithm, with which sizes, suits a stream and its "
                                   "master data, by the cost models")
     tune.add_argument("job", nargs="?", default=argparse.SUPPRESS,
                       help=TuneSettings.model_fields["job"].description)
     _settings_arguments(tune, TuneSettings, exclude=("job",))
-    tune.add_argument("--measure", action="store_true", help="run the grid's points here, and show "
-                                                             "measured beside predicted")
+    tune.add_argument("--measure", action="store_true",
+                      help="run the grid's points here, and show measured beside predicted")
     tune.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(),
-                      help="what these numbers of operators would "
-                           "bring, for instance 1,2,4,8")
+                      help="what these numbers of operators would bring, for instance 1,2,4,8")
     tune.add_argument("--json", action="store_true", help="as JSON")
-    join_size = command("estimate-join-size", _estimate_join_size, "estimate how many rows a join "
-                                                                   "of two inputs would have, from "
-                                                                   "sketches of their keys in a "
-                                                                   "fixed memory, without joining")
+    join_size = command("estimate-join-size", _estimate_join_size,
+                        "estimate how many rows a join of two inputs would have, from sketches of "
+                        "their keys in a fixed memory, without joining")
     for name, symbol in (("left", "A"), ("right", "B")):
         join_size.add_argument(name, nargs="?", metavar=symbol, default=argparse.SUPPRESS,
                                help=JoinSizeSettings.model_fields[name].description)
@@ -193,31 +191,31 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     join_size.add_argument("--json", action="store_true", help="as JSON")
     experiments = command("experiments", _experiments,
                           "repeat the papers' experiments, and judge their claims")
-    experiments.add_argument("names", nargs="*", metavar="NAME", help="experiments, a paper's "
-                                                                      "(ssj, ssbj, sscj, "
-                                                                      "x-hybridjoin, sketch: all "
-                                                                      "of it), or all")
+    experiments.add_argument("names", nargs="*", metavar="NAME",
+                             help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, sketch: "
+                                  "all of it), or all")
     experiments.add_argument("--list", action="store_true", help="list them")
     _settings_arguments(experiments, ExperimentSettings, progress=False)
     algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
     algorithms.add_argument("--json", action="store_true", help="as JSON")
     for name, run, about in (("status", _status, "show how a streaming app is doing"),
                              ("stop", _stop, "ask a streaming app to drain and stop")):
-        command(name, run, about).add_argument("app", nargs="?" if name == "status" else None,
-                                               help="name of the app" + (
-            " [all]" if name == "status" else ""))
+        many = name == "status"
+        command(name, run, about).add_argument("app", nargs="?" if many else None,
+                                               help="name of the app" + (" [all]" if many else ""))
     for name, about in (("reset", "take away an app's rows, ledger and checkpoint, so that it "
                                   "loads its source anew"),
                         ("remove", "the same, with the app's reports")):
         reset = command(name, _reset, about)
         reset.add_argument("app", help="name of the app")
-        reset.add_argument("--checkpoint", type=Path, help="its checkpoint "
-                                                           "[$SEMISTREAM_HOME/checkpoints/APP]")
+        reset.add_argument("--checkpoint", type=Path,
+                           help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
         reset.add_argument("--yes", action="store_true", help="do not ask")
     for name in ("provision", "verify", "tune", "estimate-join-size", "experiments", "status",
                  "stop", "reset", "remove"):
-        commands[name].epilog = f"{commands[name].epilog or ''} Environment: SEMISTREAM_HOME [var], WAREHOUSE_URL " \
-                                "[sqlite:///$SEMISTREAM_HOME/warehouse.db].".strip()
+        epilog = (f"{commands[name].epilog or ''} Environment: SEMISTREAM_HOME [var], "
+                  "WAREHOUSE_URL [sqlite:///$SEMISTREAM_HOME/warehouse.db].")
+        commands[name].epilog = epilog.strip()
     return parser, commands
 
 
@@ -225,8 +223,8 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be whole numbers, separated by commas: {text!r}") from None
+        raise argparse.ArgumentTypeError("must be whole numbers, separated by commas: "
+                                         f"{text!r}") from None
 
 
 def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = (),
@@ -237,8 +235,8 @@ def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Seque
         if action.required:
             action.required = False
             action.help = f"{action.help} (required)"
-    parser.add_argument("--config", metavar="YAML", help="file with these settings by name; flags "
-                                                         "take precedence over it")
+    parser.add_argument("--config", metavar="YAML",
+                        help="file with these settings by name; flags take precedence over it")
     if progress:
         _progress_argument(parser)
 
@@ -461,8 +459,8 @@ def _algorithms(arguments: argparse.Namespace) -> int:
     for column in ("name", "needs index", r"parameters \[default]", "paper"):
         table.add_column(column, overflow="fold")
     for e in entries:
-        parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}" for n,
-                               p in e["parameters"].items())
+        parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}"
+                               for n, p in e["parameters"].items())
         table.add_row(e["name"], "yes" if e["needs_index"] else "no",
                       parameters.replace("[", r"\["), e["paper"])
     screen = Console(highlight=False)
@@ -519,8 +517,8 @@ def _reset(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         print(f"This deletes what {app} has loaded ({rows}), and {checkpoint}.")
         if not sys.stdin.isatty() or input(f"Type {app} to go on: ") != app:
-            print("Nothing was deleted." + ("" if sys.stdin.isatty() else " Give --yes where "
-                                                                          "nobody can be asked."))
+            print("Nothing was deleted."
+                  + ("" if sys.stdin.isatty() else " Give --yes where nobody can be asked."))
             return 1
     steps.reset(app, places, checkpoint, reports=arguments.command == "remove")
     print(f"{app}: deleted {rows}.")

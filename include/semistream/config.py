@@ -63,13 +63,12 @@ class Settings(BaseModel):
             if name in exclude:
                 continue
             kind, many = _argument_kind(field.annotation)
-            default = "" if field.is_required() or field.get_default(call_default_factory=True) in (None, (), {}, "") \
-                else f" [{_default(field.get_default(call_default_factory=True))}]"
-            options: dict[str,
-                          Any] = {
-                              "help": f"{field.description or name}{default}".replace("%", "%%"),
-                              "dest": name,
-                                  "default": argparse.SUPPRESS, "required": field.is_required()}
+            default = ("" if field.is_required()
+                       or field.get_default(call_default_factory=True) in (None, (), {}, "")
+                       else f" [{_default(field.get_default(call_default_factory=True))}]")
+            options: dict[str, Any] = {
+                "help": f"{field.description or name}{default}".replace("%", "%%"), "dest": name,
+                "default": argparse.SUPPRESS, "required": field.is_required()}
             if kind is bool:
                 options["action"] = argparse.BooleanOptionalAction
             else:
@@ -168,8 +167,8 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
     if not isinstance(values,
                       dict) or not all(isinstance(v, (str, int, float)) for v in values.values()):
         raise ConfigError(parameter, "must be a YAML mapping of names to texts", str(path), remedy)
-    return {str(name): json.dumps(v) if isinstance(v, bool) else str(v) for name,
-            v in values.items()}
+    return {str(name): json.dumps(v) if isinstance(v, bool) else str(v)
+            for name, v in values.items()}
 
 
 def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -207,9 +206,8 @@ def _default(value: Any) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "=".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
-    return json.dumps(value) if isinstance(value,
-                                           (dict, bool)) else str(
-                                               int(value) if isinstance(value, ByteSize) else value)
+    return (json.dumps(value) if isinstance(value, (dict, bool))
+            else str(int(value) if isinstance(value, ByteSize) else value))
 
 
 def _json_default(value: Any) -> Any:
@@ -226,7 +224,8 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     if first["type"] == "extra_forbidden":
         return ConfigError(where, f"is not a setting of {cls.__name__}", first["input"],
                            f"Settings: {', '.join(cls.model_fields)}.")
-    remedy = f"It means: {field.description}" if field is not None and field.description else "See --help."
+    remedy = (f"It means: {field.description}" if field is not None and field.description
+              else "See --help.")
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return cause
@@ -307,9 +306,9 @@ class JoinSettings(Settings):
         AUTO, description="Join algorithm, a name of the registry (see `semistream algorithms`), "
                           "or auto: the one that the cost models find fastest for the first "
                           "tuples, at its best sizes")
-    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that one job's join may "
-                                                            "hold, shared by its partitions; for "
-                                                            "instance 64MB")
+    memory: Bytes = Field(ByteSize(64_000_000),
+                          description="M, bytes that one job's join may hold, shared by its "
+                                      "partitions; for instance 64MB")
     join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched "
                                                      "ones too, with nulls")
     parameters: Annotated[dict[str, Any], BeforeValidator(_pairs)] = Field(
@@ -351,9 +350,9 @@ class StreamSpec(Settings):
                                                   "format has one")
     id: Names = Field((), description="Columns that identify a stream tuple, for the completeness "
                                       "proof")
-    max_unparsable: float = Field(0.01, ge=0, le=1, description="Share of the tuples that may be "
-                                                                "unparsable; the proof of "
-                                                                "completeness fails when more are")
+    max_unparsable: float = Field(0.01, ge=0, le=1,
+                                  description="Share of the tuples that may be unparsable; the "
+                                              "proof of completeness fails when more are")
 
     @property
     def declared(self) -> pa.Schema | None:
@@ -386,10 +385,10 @@ class MasterSpec(Settings):
                                                   "the table has or the file's first 16 MB suggest")
     business_key: Names = Field((), description="Columns that identify a master tuple; default: "
                                                 "the join columns")
-    max_rejected: float = Field(0.01, ge=0, le=1, description="Share of the master rows that may "
-                                                              "be left out, as unparsable or for "
-                                                              "their keys; when more are, nothing "
-                                                              "is provisioned")
+    max_rejected: float = Field(0.01, ge=0, le=1,
+                                description="Share of the master rows that may be left out, as "
+                                            "unparsable or for their keys; when more are, nothing "
+                                            "is provisioned")
 
 
 def surrogate_key(master: str) -> str:
@@ -419,9 +418,8 @@ class Job(Settings):
         secret."""
         options = {k: v for k, v in self.stream.options.items()
                    if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
-        return self.model_copy(
-            update={"stream": self.stream.model_copy(
-                update={"options": options})}).model_dump_json()
+        return self.model_copy(update={
+            "stream": self.stream.model_copy(update={"options": options})}).model_dump_json()
 
 
 class Places(Settings):

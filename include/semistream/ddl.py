@@ -11,14 +11,12 @@ from semistream.errors import ConfigError
 
 TYPES = {
     "boolean": pa.bool_(), "tinyint": pa.int8(), "byte": pa.int8(), "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(), "integer": pa.int32(), "bigint": pa.int64(), "long": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(), "double": pa.float64(), "string": pa.string(), "varchar": pa.string(),
-    "char": pa.string(),
-    "binary": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"), "decimal": pa.decimal128(10, 0),
-    "dec": pa.decimal128(10, 0), "numeric": pa.decimal128(10, 0),
+    "short": pa.int16(), "int": pa.int32(), "integer": pa.int32(), "bigint": pa.int64(),
+    "long": pa.int64(), "float": pa.float32(), "real": pa.float32(), "double": pa.float64(),
+    "string": pa.string(), "varchar": pa.string(), "char": pa.string(), "binary": pa.binary(),
+    "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "decimal": pa.decimal128(10, 0), "dec": pa.decimal128(10, 0), "numeric": pa.decimal128(10, 0),
 }
 NESTED = ("array", "map", "struct")
 TOKEN = re.compile(

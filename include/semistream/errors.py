@@ -12,7 +12,8 @@ class ConfigError(SemistreamError, ValueError):
     """
 
     def __init__(self, parameter: str, constraint: str, value: object, remedy: str):
-        self.parameter, self.constraint, self.value, self.remedy = parameter, constraint, value, remedy
+        self.parameter, self.constraint, self.value = parameter, constraint, value
+        self.remedy = remedy
         super().__init__(f"'{parameter}' {constraint}. Got {value!r} instead. {remedy}")
 
 

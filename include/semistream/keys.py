@@ -61,8 +61,8 @@ def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
         return kind
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(
-        kind) or pa.types.is_fixed_size_binary(kind):
+    if (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+            or pa.types.is_fixed_size_binary(kind)):
         return pa.binary()
     if pa.types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
@@ -88,8 +88,8 @@ def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]]
             if name not in schema.names:
                 raise ConfigError("on", f"must name a column of the {side}", name,
                                   f"It has: {', '.join(schema.names)}.")
-        left, right = canonical_type(s,
-                                     stream.field(s).type), canonical_type(m, master.field(m).type)
+        left = canonical_type(s, stream.field(s).type)
+        right = canonical_type(m, master.field(m).type)
         if not _fits(left, right):
             raise ConfigError("on", "must join columns of one type",
                               f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
@@ -105,7 +105,8 @@ def master_keys(master: pa.Schema, columns: list[str]) -> JoinKeys:
 
 def _fits(stream: pa.DataType, master: pa.DataType) -> bool:
     if pa.types.is_decimal(stream) and pa.types.is_decimal(master):
-        return stream.scale <= master.scale and stream.precision - stream.scale <= master.precision - master.scale
+        return (stream.scale <= master.scale
+                and stream.precision - stream.scale <= master.precision - master.scale)
     return stream == master
 
 
@@ -173,8 +174,8 @@ def _longs(a: pa.Array) -> np.ndarray:
 
 
 # XXH64 as Spark's XXH64.java has it: hashLong, and hashUnsafeBytes with little-endian words.
-P1, P2, P3 = np.uint64(0x9E3779B185EBCA87), np.uint64(
-    0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+P1, P2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
+P3 = np.uint64(0x165667B19E3779F9)
 P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
 
 
@@ -264,8 +265,8 @@ def _xxh64(data, start, length, seed):
         h = _rotl(h ^ _round(np.uint64(0), _load64(data, np.intp(i))), 27) * P1 + P4
         i += 8
     if i <= end - 4:
-        word = np.uint64(data[i]) | np.uint64(data[i + 1]) << np.uint64(8) | np.uint64(data[i + 2]) << np.uint64(16) \
-            | np.uint64(data[i + 3]) << np.uint64(24)
+        word = (np.uint64(data[i]) | np.uint64(data[i + 1]) << np.uint64(8)
+                | np.uint64(data[i + 2]) << np.uint64(16) | np.uint64(data[i + 3]) << np.uint64(24))
         h = _rotl(h ^ word * P1, 23) * P2 + P3
         i += 4
     while i < end:

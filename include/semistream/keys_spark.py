@@ -23,8 +23,8 @@ def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...],
                       count: int) -> Column:
     """The same bucket as a Spark column expression over the named columns; a null key's bucket is
     arbitrary but fixed."""
-    return F.pmod(
-        F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
+    return F.pmod(F.xxhash64(*[_spark_canonical(quoted(c), k)
+                               for c, k in zip(columns, kinds, strict=True)]),
                   F.lit(count)).cast("int")
 
 

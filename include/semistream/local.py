@@ -43,7 +43,8 @@ SQLITE_ARGUMENTS = {"timeout": 60}
 # Under one shell, which is the head of their process group. Without their log servers: these would
 # listen to every network, and are of use only where logs are on other machines.
 AIRFLOW = """airflow db migrate || exit
-airflow api-server & airflow scheduler --skip-serve-logs & airflow dag-processor & airflow triggerer --skip-serve-logs & wait"""
+airflow api-server & airflow scheduler --skip-serve-logs &
+airflow dag-processor & airflow triggerer --skip-serve-logs & wait"""
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
 
 
@@ -175,10 +176,9 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     # while the master data are made: Spark's workers would each do it in their first micro-batch
     with open(log, "ab") as output:
         # mostly chosen
-        compiling = subprocess.Popen(
-            [sys.executable, "-m", "semistream.sizing.precompile", "elevatorjoin"],
-                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env={**os.environ, **settings})
+        compiling = subprocess.Popen([sys.executable, "-m", "semistream.sizing.precompile",
+                                      "elevatorjoin"], stdin=subprocess.DEVNULL, stdout=output,
+                                     stderr=output, env={**os.environ, **settings})
     try:
         with _step(screen, "Airflow", lambda: "importing") as step:
             step.succeeded = airflow.wait()
@@ -246,7 +246,8 @@ def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, plac
         text = _text_from(log, begin).replace("\\n", "\n")
         failed = re.search(r"[^\n]*\d+ of \d+ checks failed\.\n.*?\nReport: \S+", text, re.DOTALL)
         errors = failed[0].splitlines() if failed else \
-            [line for line in text.splitlines() if re.search(r"Error|Exception|error *\]", line)][-8:]
+            [line for line in text.splitlines()
+             if re.search(r"Error|Exception|error *\]", line)][-8:]
         screen.print(f"[red]{dag} failed for {job}.[/red] The whole log: {log}", highlight=False)
         for line in errors:
             screen.print("  " + line[:400], markup=False, highlight=False)
@@ -270,9 +271,8 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step
             now, clock = doing(), time.monotonic()
             if status is not None:
                 status.update(f"{name}: {now}")
-            elif now.split(" ")[0] != said.split(" ")[0] or (now != said
-                                                             and clock
-                                                             - at > SECONDS_BETWEEN_LINES):
+            elif (now.split(" ")[0] != said.split(" ")[0]
+                    or (now != said and clock - at > SECONDS_BETWEEN_LINES)):
                 screen.print(f"    {name}: {now}", highlight=False)
                 said, at = now, clock
 
@@ -410,8 +410,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m semistream.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("load", help="run the three DAGs for the jobs named").add_argument(
-        "job", nargs="*", default=list(Job.shipped), help=f"shipped job or YAML file "
-                                                          f"[{' '.join(Job.shipped)}]")
+        "job", nargs="*", default=list(Job.shipped),
+        help=f"shipped job or YAML file [{' '.join(Job.shipped)}]")
     commands.add_parser("up", help="start Airflow with its UI")
     commands.add_parser("down", help="stop it")
     arguments = parser.parse_args(argv)

@@ -84,8 +84,8 @@ def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
             load, owner = heap[0]
             owners[bucket] = owner
             heapq.heapreplace(heap, (load + int(tuples[bucket]), owner))
-        plans.append(
-            (loads(owners, tuples, partitions).max() / total + dealt / len(tuples), dealt, owners))
+        plans.append((loads(owners, tuples, partitions).max() / total + dealt / len(tuples),
+                      dealt, owners))
     return min(plans)[2]
 
 

@@ -109,9 +109,8 @@ def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:
         file = SourceFile(path).now()
         if file is None:
             raise StateError(f"The stream's file {path} is gone, and has not been loaded. Put it "
-                             f"back and start the app again; "
-                             "if its tuples are not to be loaded, put a file without tuples in its "
-                             "place.")
+                             "back and start the app again; if its tuples are not to be loaded, "
+                             "put a file without tuples in its place.")
         found.append(file)
     return tuple(found)
 
@@ -121,7 +120,8 @@ def check_unchanged(files: Iterable[SourceFile]) -> None:
     for file in files:
         now = file.now() if file.known else file
         if now != file:
-            what = "was deleted" if now is None else f"has changed, from {file.size:,} bytes to {now.size:,}"
+            what = ("was deleted" if now is None
+                    else f"has changed, from {file.size:,} bytes to {now.size:,}")
             raise StateError(f"The stream's file {file.path} {what} while it was being loaded. "
                              f"Nothing of this batch counts; "
                              "start the app again. Write files beside, and rename them into the "

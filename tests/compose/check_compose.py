@@ -38,7 +38,8 @@ MINUTES = 20
 def run(*command: str | Path, check: bool = True, **options: Any) -> str:
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=ROOT,
                           **options)
-    assert not check or done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    if check:
+        assert done.returncode == 0, f"{command}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout
 
 
@@ -51,7 +52,8 @@ def why_not() -> str:
         return "no Docker engine answers; start dockerd, as root"
     if not all(map(has_image, BASES.values())) and not (os.geteuid() == 0
                                                         and shutil.which("debootstrap")):
-        return "no registry of images is reached, and making the base images takes root and debootstrap"
+        return ("no registry of images is reached, and making the base images takes root and "
+                "debootstrap")
     return ""
 
 
@@ -85,8 +87,8 @@ class Stack:
         self.environment |= {name: secrets.token_hex(16) for name in SECRETS}
         self.environment |= {"AIRFLOW_FERNET_KEY": secrets.token_urlsafe(32) + "=",
                              "AIRFLOW_PORT": str(self.port), "SPARK_UI_PORT": str(free_port())}
-        bases = {stage: image if has_image(image) else stand_in(stage, directory) for stage,
-                 image in BASES.items()}
+        bases = {stage: image if has_image(image) else stand_in(stage, directory)
+                 for stage, image in BASES.items()}
         own = {"image": "semistream-test/semistream",
                "build": {"context": str(ROOT), "network": "host",
                          "args": {"PYTHON_IMAGE": bases["python"]}}}
@@ -103,9 +105,8 @@ class Stack:
         self("up", "--detach", "--wait", "--wait-timeout", str(60 * MINUTES))
         users = "/var/lib/semistream/airflow/simple_auth_manager_passwords.json.generated"
         password = json.loads(self("exec", "-T", "airflow-api-server", "cat", users))["admin"]
-        self.token = json.loads(
-            self.get("/auth/token", {"username": "admin", "password": password},
-                     {}))["access_token"]
+        self.token = json.loads(self.get("/auth/token", {"username": "admin", "password": password},
+                                         {}))["access_token"]
 
     def get(self, path: str, body: dict[str, Any] | None = None,
             headers: dict[str, str] | None = None) -> str:
@@ -128,7 +129,9 @@ class Stack:
         """Until so many runs of a DAG have ended well."""
         def over() -> bool:
             states = self.runs(dag)
-            assert "failed" not in states, f"{dag}: {states}\n{self('logs', '--tail=100', 'airflow-scheduler')[-8000:]}"
+            if "failed" in states:
+                log = self("logs", "--tail=100", "airflow-scheduler")
+                raise AssertionError(f"{dag}: {states}\n{log[-8000:]}")
             return states.count("success") >= count
 
         wait_until(over, f"{count} runs of {dag}", 60 * MINUTES)
@@ -172,8 +175,8 @@ def test_a_load_is_provisioned_joined_on_the_cluster_and_found_complete(stack):
     stack.trigger("provision_master_data", job="tpch")
     for dag in ("provision_master_data", "semi_stream_load", "verify_completeness"):
         stack.wait(dag, 1)
-    assert stack.query(
-        "SELECT COUNT(*), COUNT(DISTINCT o_orderkey) FROM fact_orders") == [[150_000, 150_000]]
+    assert stack.query("SELECT COUNT(*), COUNT(DISTINCT o_orderkey) FROM fact_orders") == [
+        [150_000, 150_000]]
 
 
 def test_the_page_answers(stack):
@@ -194,7 +197,8 @@ def test_a_load_outlives_restarts_of_scheduler_and_worker(stack):
                       "options": {"rows": str(ROWS), "keys": str(KEYS), "rowsPerBatch": "100000",
                                   "partitions": "2"}},
            "master": {"name": "keys", "path": "/var/lib/semistream/keys.csv"}}
-    write = f"cat > zipf.yaml && seq 1 {KEYS} | awk 'BEGIN {{ print \"key,weight\" }} {{ print $1 \",\" $1 % 97 }}' > keys.csv"
+    keys = "BEGIN { print \"key,weight\" } { print $1 \",\" $1 % 97 }"
+    write = f"cat > zipf.yaml && seq 1 {KEYS} | awk '{keys}' > keys.csv"
     stack("exec", "-T", "--workdir", "/var/lib/semistream", "airflow-scheduler", "sh", "-c", write,
           input=json.dumps(job))
     stack.trigger("provision_master_data", job="/var/lib/semistream/zipf.yaml")

@@ -27,7 +27,7 @@ from semistream.experiments.measure import (
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
 from semistream.joins import REGISTRY
 from semistream.sizing import open_join, tune
-from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Pace, calibrate
+from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
 
 # of the search for the memory that a rate needs: at most so many; rates this near are equal
 STEPS, NEAR = 5, 0.03
@@ -49,22 +49,23 @@ class Bench:
     are measured."""
 
     def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0,
-                 clock: str = "wall", pace: bool = False,
+                 clock: Clock = "wall", pace: bool = False,
                  costs: Path | None = None, tuples: tuple[int, ...] = (500_000, 1_000_000),
                  percent: tuple[float, ...] = (1.0, 3.0, 10.0),
                  skews: tuple[float, ...] = (0.0, 0.5, 1.0),
                  tell: Callable[[str], None] = print, batch: int = 0):
         self.batch = batch  # stream tuples given at a time, in the place of the data's own
         self.tuples, self.percent, self.skews = tuples, percent, skews
-        self.places, self.directory, self.scale, self.seconds, self.tell = places, data, scale, seconds, tell
+        self.places, self.directory, self.scale, self.seconds = places, data, scale, seconds
+        self.tell = tell
         self.clock_name, self.clock, self.paced, self.given = clock, CLOCKS[clock], pace, costs
         self._data: dict[tuple[str, int, float], Data] = {}
         self._costs: dict[str, Costs] = {}
 
     @cached_property
     def pace(self) -> Callable[[], float]:
-        known = Costs.load(self.given).measured.get(
-            "pace") if self.given and self.given.exists() else None
+        known = (Costs.load(self.given).measured.get("pace") if self.given
+                 and self.given.exists() else None)
         return Pace(self.clock, known) if self.paced else lambda: 1.0
 
     @property
@@ -88,8 +89,8 @@ class Bench:
                 self.tell(f"measuring this machine's costs with {data} tuples (kept in {path})")
                 d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places,
                               self.directory)
-                calibrate(d.sample, d.relation, d.on, clock=self.clock_name,
-                          pace=self.pace).save(path)  # type: ignore[arg-type]
+                costs = calibrate(d.sample, d.relation, d.on, clock=self.clock_name, pace=self.pace)
+                costs.save(path)
             self._costs[kind] = Costs.load(path)
         return self._costs[kind]
 
@@ -156,13 +157,10 @@ class Bench:
 
     def _describe(self, point: Point) -> dict[str, Any]:
         values = {"series": point.title, "algorithm": point.algorithm, "data": point.data,
-                  "master_tuples": point.tuples,
-                  "memory_percent": round(100 * point.memory, 3), "skew": point.skew,
-                  "rate": point.rate,
+                  "master_tuples": point.tuples, "memory_percent": round(100 * point.memory, 3),
+                  "skew": point.skew, "rate": point.rate,
                   "relation_percent": round(100 * point.tuples / point.memory_of) if point.memory_of
-                  else 100,
-                  **dict(point.place),
-                  "state": MEASURED, "error": ""}
+                  else 100, **dict(point.place), "state": MEASURED, "error": ""}
         if point.algorithm not in REGISTRY or point.algorithm not in MODELS:
             return values | {"state": FAILED, "error": f"{point.algorithm} is not known, or has no "
                                                        f"cost model"}
@@ -175,9 +173,8 @@ class Bench:
         measured, answer = self._drive(point, memory, parameters, prediction)
         share = prediction.w_n / prediction.w if prediction.w else None
         return {"master_tuples": self.data(point).relation.tuple_count, "memory": memory,
-                **parameters, "parameters": parameters,
-                **asdict(measured), "w": measured.w_n + measured.w_s,
-                "mu_disk": measured.w_s / measured.c_loop,
+                **parameters, "parameters": parameters, **asdict(measured),
+                "w": measured.w_n + measured.w_s, "mu_disk": measured.w_s / measured.c_loop,
                 **{f"{k}_model": getattr(prediction, k)
                    for k in ("mu", "c_loop", "w", "w_n", "w_s", "h_r")},
                 "through_cache_model": share, "mu_disk_model": prediction.w_s / prediction.c_loop,

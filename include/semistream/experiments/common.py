@@ -21,22 +21,17 @@ LOADS = (0.2, 0.4, 0.6, 0.8)  # arrival rates, of what the slowest algorithm can
 
 def data_sets(name: str, paper: str, figures: tuple[str, str], algorithms: tuple[str, ...],
               tpch: tuple[Claim, ...], real: tuple[Claim, ...]) -> tuple[Experiment, Experiment]:
+    plots = tuple(Plot(f"Service rate over memory, {what}", "memory_percent", only={"data": data})
+                  for data, what in (("tpch", "TPC-H as generated"),
+                                     ("tpch-zipf", "TPC-H with customers by Zipf's law")))
     return (
         Experiment(f"{name}-tpch", paper, figures[0],
-                   "TPC-H: orders joined with customers, M from 1% to 10% of R", _tpch,
-                   algorithms,
-                   tpch,
-                   tuple(Plot(f"Service rate over memory, {what}", "memory_percent",
-                              only={"data": data})
-                         for data, what in (("tpch", "TPC-H as generated"),
-                                            ("tpch-zipf", "TPC-H with customers by Zipf's law"))),
-                   scale=TPCH_SCALE, least=TPCH_SCALE),
-        Experiment(f"{name}-real", paper, figures[1], "a real data set, many to many: flights "
-                                                      "joined on their aircraft with those of "
-                                                      "other months; the papers have weather "
-                                                      "reports", _real,
-                   algorithms, real, (Plot("Service rate over memory", "memory_percent"),),
-                   scale=1.0, least=1.0))
+                   "TPC-H: orders joined with customers, M from 1% to 10% of R", _tpch, algorithms,
+                   tpch, plots, scale=TPCH_SCALE, least=TPCH_SCALE),
+        Experiment(f"{name}-real", paper, figures[1],
+                   "a real data set, many to many: flights joined on their aircraft with those of "
+                   "other months; the papers have weather reports", _real, algorithms, real,
+                   (Plot("Service rate over memory", "memory_percent"),), scale=1.0, least=1.0))
 
 
 def _tpch(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
@@ -57,17 +52,16 @@ def time_points(name: str, paper: str, figure: str, algorithms: tuple[str, ...],
         return full + [replace(p, rate=float(round(load * slowest, -2))) for load in LOADS
                        for p in largest]
 
+    plots = (
+        Plot("Processing time over |R|", "master_tuples", "processing_time", log="y", models=(),
+             only={"rate": 0.0},
+             caption="Mean over all stream tuples; one that the cache answers has none."),
+        Plot("Waiting time over the arrival rate", "rate", "waiting_time", log="y", models=(),
+             only={"rate": lambda r: r > 0},
+             caption="From a tuple's arrival in the stream buffer to its entry into the join."))
     return (Experiment(f"{name}-time", paper, figure,
                        "processing time over |R|, waiting time over the arrival rate", points,
-                       algorithms, claims, (
-                           Plot("Processing time over |R|", "master_tuples", "processing_time",
-                                log="y", models=(),
-                                only={"rate": 0.0}, caption="Mean over all stream tuples; one that "
-                                                            "the cache answers has none."),
-                           Plot("Waiting time over the arrival rate", "rate", "waiting_time",
-                                log="y", models=(), only={"rate": lambda r: r > 0},
-                                caption="From a tuple's arrival in the stream buffer to its entry "
-                                        "into the join."))),)
+                       algorithms, claims, plots),)
 
 
 def cost(name: str, paper: str, figure: str, algorithms: tuple[str, ...],

@@ -129,9 +129,8 @@ def _repeated(first: int, count: int, tuples: int) -> np.ndarray:
     return np.random.default_rng((1, first)).integers(1, tuples + 1, count)
 
 
-def _tuples(tuples: int,
-            keys: Callable[[int, int, int], np.ndarray]) -> tuple[pa.Schema, str,
-                                                                  Iterator[pa.RecordBatch]]:
+def _tuples(tuples: int, keys: Callable[[int, int, int], np.ndarray]
+            ) -> tuple[pa.Schema, str, Iterator[pa.RecordBatch]]:
     width = MASTER_BYTES - 16  # the stored key code has 8 bytes
     schema = pa.schema([("key", pa.int64()), ("payload", pa.binary(width))])
 
@@ -139,10 +138,8 @@ def _tuples(tuples: int,
         random = np.random.default_rng(0)
         for first in range(0, tuples, CHUNK):
             n = min(CHUNK, tuples - first)
-            payload = pa.FixedSizeBinaryArray.from_buffers(schema[1].type,
-                                                           n,
-                                                           [None,
-                                                            pa.py_buffer(random.bytes(n * width))])
+            payload = pa.FixedSizeBinaryArray.from_buffers(
+                schema[1].type, n, [None, pa.py_buffer(random.bytes(n * width))])
             yield pa.RecordBatch.from_arrays([pa.array(keys(first, n, tuples)), payload],
                                              schema=schema)
 
@@ -154,11 +151,9 @@ def stream_batch(keys: np.ndarray, start: int = 0) -> pa.RecordBatch:
     note = np.zeros((len(keys), STREAM_BYTES - 8), np.uint8)
     note[:, :8] = np.arange(start, start + len(keys))[:, None].view(np.uint8)
     kind = pa.binary(STREAM_BYTES - 8)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(keys), pa.FixedSizeBinaryArray.from_buffers(kind, len(keys),
-                                                              [None,
-                                                               pa.py_buffer(note.tobytes())])],
-        ["key", "note"])
+    notes = pa.FixedSizeBinaryArray.from_buffers(kind, len(keys),
+                                                 [None, pa.py_buffer(note.tobytes())])
+    return pa.RecordBatch.from_arrays([pa.array(keys), notes], ["key", "note"])
 
 
 class ZipfStream:
@@ -220,8 +215,8 @@ class OrderStream:
         row = self.at % int(self.ends[-1])
         group = int(np.searchsorted(self.ends, row, side="right"))
         if group != self.group:
-            self.group, self.table = group, plain_strings(
-                self.file.read_row_group(group)).combine_chunks()
+            self.group = group
+            self.table = plain_strings(self.file.read_row_group(group)).combine_chunks()
         first = row - (int(self.ends[group - 1]) if group else 0)
         batch = self.table.slice(first, rows).combine_chunks().to_batches()[0]
         if self.customers is not None:
@@ -259,11 +254,10 @@ def _flights(tuples: int, skew: float, places: Places, directory: Path) -> Data:
     p = np.sort(counts.field("counts").to_numpy())[::-1] / stream.num_rows
     frequencies = Frequencies(p, np.ones(len(p)), f"as {len(p):,} aircraft flew")
     known = pc.value_counts(before["tailnum"])
-    of = dict(
-        zip(known.field("values").to_pylist(), known.field("counts").to_pylist(), strict=True))
-    matches = sum(of[t] * n for t,
-                  n in zip(*(counts.field(i).to_pylist() for i in (0, 1)),
-                           strict=True)) / stream.num_rows
+    of = dict(zip(known.field("values").to_pylist(),
+                  known.field("counts").to_pylist(), strict=True))
+    matches = sum(of[t] * n for t, n in zip(*(counts.field(i).to_pylist() for i in (0, 1)),
+                                            strict=True)) / stream.num_rows
     return Data(relation, [("tailnum", "tailnum")], lambda start: TableStream(stream, start),
                 frequencies,
                 relation.tuple_count / len(values), matches, scalable=False, batch=FLIGHTS)

@@ -20,10 +20,8 @@ WAITS = ("wait_partition", "wait_tuple", "left_partition", "left_tuple")
 TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "read R": (("read_partition", "read_code", "payload", "read_payload", *WAITS), ()),
     "look up in H_S": (("look_up",), ()),
-    "output": (("output",), ("output_cache",)),
-    "append, remove": (("append", "remove"), ()),
-    "read the stream": (("read_stream",), ()),
-    "look up in H_R": ((), ("look_up_cache",)),
+    "output": (("output",), ("output_cache",)), "append, remove": (("append", "remove"), ()),
+    "read the stream": (("read_stream",), ()), "look up in H_R": ((), ("look_up_cache",)),
     "detect frequent": ((), ("compare", "compare_match", "detection", "switch")),
     "iteration itself": (("iteration", "probe"), ()),
 }
@@ -57,9 +55,8 @@ def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
     slow = hard_disk(costs, bench.data(points[0]).tuple_bytes)
     settings = [("as measured here", 1.0, costs)]
     if bench.data(points[0]).scalable:
-        settings = [("the paper's |R|, on a hard disk", factor, slow), ("the paper's |R|, on this "
-                                                                        "machine", factor, costs),
-                    *settings]
+        settings = [("the paper's |R|, on a hard disk", factor, slow),
+                    ("the paper's |R|, on this machine", factor, costs), *settings]
     found = []
     for name, scale, now in settings:
         try:
@@ -106,12 +103,10 @@ def without(costs: Costs, term: str) -> Costs:
 def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
     """The same processor, with R on a disk that must position for a read through the index; a scan
     goes on where it was."""
-    slow: dict[str,
-               Any] = {p: replace(getattr(costs, p), read_partition=SEEK if p == "index" else 0.0,
-                                  payload=0.0,
-                                  read_code=0.0, read_payload=tuple_bytes / BANDWIDTH,
-                                  **dict.fromkeys(WAITS, 0.0))
-                       for p in PHASES}
+    slow: dict[str, Any] = {p: replace(getattr(costs, p),
+                                       read_partition=SEEK if p == "index" else 0.0, payload=0.0,
+                                       read_code=0.0, read_payload=tuple_bytes / BANDWIDTH,
+                                       **dict.fromkeys(WAITS, 0.0)) for p in PHASES}
     return replace(costs, **slow)
 
 
@@ -142,7 +137,8 @@ def limits(settings: Sequence[Setting]) -> str:
 
 
 def _at_most(cached: float) -> str:
-    return f"at most about {1 / (1 - cached):.1f} times" if cached < 0.999 else "as good as everything"
+    return (f"at most about {1 / (1 - cached):.1f} times" if cached < 0.999
+            else "as good as everything")
 
 
 def _largest(share: Share) -> list[tuple[str, float]]:

@@ -33,9 +33,8 @@ def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
         number = claim.find(rows)
         if number is None and claim.aim:  # of an algorithm that was not asked for
             continue
-        why = explain(bench,
-                      [of[r["point"]]
-                       for r in number.rows]) if claim.explain and number and number.rows else []
+        why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
+               and number.rows else [])
         findings.append(Finding(claim, number, claim.verdict(number), why))
     return findings
 

@@ -43,7 +43,8 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
     axes = []
     for name, size in best.sizes.items():
         low, high = bounds(name, work, memory)
-        unit = work.page_tuples if name == "disk_tuples" else 0.001 if name.endswith("share") else 1.0
+        unit = (work.page_tuples if name == "disk_tuples" else 0.001
+                if name.endswith("share") else 1.0)
         axis: dict[float, float] = {}
         for f in sorted(factors, key=lambda f: abs(f - 1)):
             near = max(round(min(max(size * f, low), high) / unit), 1) * unit

@@ -92,9 +92,8 @@ class Drive:
 def measure(drive: Drive, seconds: float) -> Measured:
     """A warmed-up operator, as fast as it can, for at least so many seconds."""
     stats, scans = drive.join.stats, not REGISTRY[drive.join.spec.algorithm].needs_index
-    start, begun, cycles = stats.as_dict(), drive.join.master.bytes_read, stats.r_cycles + (CYCLES
-                                                                                            if scans
-                                                                                            else 0)
+    start, begun = stats.as_dict(), drive.join.master.bytes_read
+    cycles = stats.r_cycles + (CYCLES if scans else 0)
     spent, taken, loops = [0.0], [0], [0]
     while len(spent) <= BATCHES or spent[-1] < seconds or stats.r_cycles < cycles:
         hits = stats.cache_hits
@@ -126,8 +125,8 @@ class Arrivals:
     def feed(self) -> float:
         """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
         self.now = max(self.now, (self.taken + 1) / self.rate)
-        due, before = min(max(int(self.rate * self.now) - self.taken, 1),
-                          self.drive.batch), self.drive.join.stats.rows_read
+        due = min(max(int(self.rate * self.now) - self.taken, 1), self.drive.batch)
+        before = self.drive.join.stats.rows_read
         at = self.now
         took = self.drive.feed(due)
         due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
@@ -138,8 +137,8 @@ class Arrivals:
     def settle(self, prediction: Prediction) -> None:
         """Until H_S has what this rate leaves in it: a pass over R, or as many tuples as it
         holds."""
-        stats, scans = self.drive.join.stats, not REGISTRY[
-            self.drive.join.spec.algorithm].needs_index
+        stats = self.drive.join.stats
+        scans = not REGISTRY[self.drive.join.spec.algorithm].needs_index
         cycles, rows = stats.r_cycles + 1, stats.rows_read + max(prediction.h_s, self.drive.batch)
         while stats.rows_read < rows and not (scans and stats.r_cycles >= cycles):
             self.feed()
@@ -152,7 +151,8 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
     Raises SemistreamError when it cannot keep up.
     """
     stats = drive.join.stats
-    start, begun, taken, waited = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken, arrivals.waited
+    start, begun, taken = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken
+    waited = arrivals.waited
     ends, busy, peak = [arrivals.now], [arrivals.busy], 0
     while ends[-1] - ends[0] < seconds or len(ends) <= 2 * BATCHES:
         arrivals.feed()
@@ -180,13 +180,11 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float, loops: int, m
     finished = stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"]
     hits, loops = stats.cache_hits - start["cache_hits"], max(loops, 1)
     each = lambda name: (getattr(stats, name) - start[name]) / max(finished, 1)  # noqa: E731
-    return Measured(
-        finished / spent, mu_interval, spent / loops, c_loop_interval, hits / loops,
-        (finished - hits) / loops,
-        hits / max(finished, 1), getattr(drive.join, "cached", 0), each("processed_seconds"),
-        each("waited_seconds"),
-        dict(drive.join.arena.components), stats.memory_peak, finished,
-        drive.join.master.bytes_read - begun)
+    return Measured(finished / spent, mu_interval, spent / loops, c_loop_interval, hits / loops,
+                    (finished - hits) / loops, hits / max(finished, 1),
+                    getattr(drive.join, "cached", 0), each("processed_seconds"),
+                    each("waited_seconds"), dict(drive.join.arena.components), stats.memory_peak,
+                    finished, drive.join.master.bytes_read - begun)
 
 
 def _interval(means: np.ndarray) -> float:

@@ -205,17 +205,15 @@ class Experiment:
 
 
 TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk phase, tuples/s",
-          "c_loop": "c_loop, s",
-          "memory_percent": "M, % of R", "memory": "M, bytes", "master_tuples": "|R|, tuples",
-          "skew": "Zipf exponent",
+          "c_loop": "c_loop, s", "memory_percent": "M, % of R", "memory": "M, bytes",
+          "master_tuples": "|R|, tuples", "skew": "Zipf exponent",
           "through_cache": "share of the stream through the cache",
-          "processing_time": "mean processing time, s",
-          "waiting_time": "mean waiting time, s", "rate": "arrival rate, tuples/s",
-          "needed": "memory needed, bytes",
+          "processing_time": "mean processing time, s", "waiting_time": "mean waiting time, s",
+          "rate": "arrival rate, tuples/s", "needed": "memory needed, bytes",
           "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples",
-          "cache_tuples": "h_R, tuples",
-          "resident_tuples": "non-swappable part, tuples", "w": "w, stream tuples per iteration",
-          "w_n": "w_N, stream tuples per iteration through H_R", "w_s": "w_S, stream tuples per "
-                                                                        "iteration through H_S",
+          "cache_tuples": "h_R, tuples", "resident_tuples": "non-swappable part, tuples",
+          "w": "w, stream tuples per iteration",
+          "w_n": "w_N, stream tuples per iteration through H_R",
+          "w_s": "w_S, stream tuples per iteration through H_S",
           "estimate_error": "mean error, |J - estimate| / min(J, estimate)",
           "update_ns": "ns a key"}

@@ -33,10 +33,9 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
     """Gives the path of the page."""
     environment = Environment(loader=PackageLoader("semistream.experiments"),
                               autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {
-        "shown": shown, "sentence": sentence, "limits": limits, "terms": list(TERMS),
-        "number": _number,
-        "sizes": _sizes, "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
+    environment.globals |= {"shown": shown, "sentence": sentence, "limits": limits,
+                            "terms": list(TERMS), "number": _number, "sizes": _sizes,
+                            "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
     with rc_context(STYLE):
         plots = [{"title": p.title, "caption": p.caption, "svg": drawn} for p in experiment.plots
                  if (drawn := draw(p, rows))]
@@ -68,14 +67,13 @@ def claims_text(values: Mapping[str, Any]) -> str:
     """The same as a text, with what it depends on."""
     about, sink = values["about"], StringIO()
     m, screen = about["machine"], Console(file=sink, width=150, highlight=False)
-    versions = ", ".join(f"{k} {v}" for k,
-                         v in {"python": m["python"], **about["versions"]}.items())
+    versions = ", ".join(f"{k} {v}"
+                         for k, v in {"python": m["python"], **about["versions"]}.items())
     screen.print(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, "
                  f"{m['system']}\ncommit {about['commit']}, {versions}", soft_wrap=True)
     answers = "; ".join(values["wrong_answers"]) or about["answers"]
     screen.print(f"$ {about['command']}\nscale {about['scale']:g}; {about['page_cache']}; answers: "
-                 f"{answers}\n", soft_wrap=True,
-                 markup=False)
+                 f"{answers}\n", soft_wrap=True, markup=False)
     screen.print(claims_table(about, values["claims"]))
     return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
 
@@ -193,5 +191,5 @@ def _number(value: float | None) -> str:
 
 def _sizes(parameters: Mapping[str, Any]) -> str:
     """By the papers' symbols."""
-    return ", ".join(f"{SYMBOLS.get(k, k)} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k,
-                     v in parameters.items())
+    return ", ".join(f"{SYMBOLS.get(k, k)} {v:,}" if not isinstance(v, str) else f"{k} {v}"
+                     for k, v in parameters.items())

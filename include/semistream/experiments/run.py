@@ -46,13 +46,12 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     ConfigError for an unknown one."""
     found: dict[str, Experiment] = {}
     for name in names:
-        some = {k: e for k,
-                e in EXPERIMENTS.items() if name in ("all", k) or k.rsplit("-", 1)[0] == name or (
-            k.startswith(f"{name}-") and name in PAPERS)}
+        some = {k: e for k, e in EXPERIMENTS.items() if name in ("all", k)
+                or k.rsplit("-", 1)[0] == name or (k.startswith(f"{name}-") and name in PAPERS)}
         if not some:
             raise ConfigError("experiment", f"must be one of {', '.join(EXPERIMENTS)}; or of "
-                                            f"{', '.join(PAPERS)}, for all of a "
-                              "paper's; or all", name, "See semistream experiments --list.")
+                                            f"{', '.join(PAPERS)}, for all of a paper's; or all",
+                              name, "See semistream experiments --list.")
         found |= some
     return list(found.values())
 
@@ -74,8 +73,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     rows: list[dict[str, Any]] = []
     if known:
         tell(f"{sum(key(p) in known for p in points)} of {len(points)} points are known from an "
-             f"earlier run (--again measures "
-             "them anew)")
+             "earlier run (--again measures them anew)")
     try:
         for i, point in enumerate(points):
             row = known.get(key(point))
@@ -104,8 +102,8 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
         return f"{where}  failed: {row['error']}"
     if experiment and experiment.study:
         return experiment.study.told(row)
-    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k,
-                      v in row["parameters"].items())
+    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}"
+                      for k, v in row["parameters"].items())
     return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} ± "
             f"{row['mu_interval']:,.0f} tuples/s (model {row['mu_model']:,.0f})  "
             f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s")
@@ -160,10 +158,8 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
                              capture_output=True, text=True, check=False)
     study = experiment.study
     return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure,
-            "about": experiment.about,
-            "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock,
-            "pace": settings.pace,
-            "command": command,
+            "about": experiment.about, "scale": bench.scale, "seconds": settings.seconds,
+            "clock": settings.clock, "pace": settings.pace, "command": command,
             "commit": told.stdout.strip() + ("-changed" if changed.stdout.strip() else ""),
             "machine": machine(),
             "versions": {p: version(p) for p in ("semistream", "numpy", "numba", "pyarrow")},

@@ -13,10 +13,10 @@ from semistream.config import Names, Settings
 class ExperimentSettings(Settings):
     """What ``semistream experiments`` is told."""
 
-    scale: float | None = Field(None, gt=0, le=10, description="|R|, and M with it, as a part of "
-                                                               "the papers' own; 1 is theirs, up "
-                                                               "to 100M tuples; default: each "
-                                                               "experiment's, for some minutes")
+    scale: float | None = Field(None, gt=0, le=10,
+                                description="|R|, and M with it, as a part of the papers' own; 1 "
+                                            "is theirs, up to 100M tuples; default: each "
+                                            "experiment's, for some minutes")
     algorithms: Names = Field((), description="Algorithms, separated by commas; default: those of "
                                               "the paper, and our own beside")
     seconds: float = Field(1.0, gt=0, description="Least time that each point is measured after "

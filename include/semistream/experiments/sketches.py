@@ -122,8 +122,8 @@ class SketchRunner:
         key = (point.algorithm, point.data, point.skew, point.shift * side, side, point.s1,
                point.s2, seed)
         if key not in self._sketches:
-            stream, sketch = self.stream(point, side), sized(point.algorithm, point.s1, point.s2,
-                                                             seed)
+            stream = self.stream(point, side)
+            sketch = sized(point.algorithm, point.s1, point.s2, seed)
             sketch.update(*stream.frequencies)
             if isinstance(sketch, SkimmedSketch):
                 of = (*key[1:5], sketch.candidates.slots)
@@ -179,9 +179,11 @@ def estimate_error(estimate: float, exact: int) -> float:
 
 
 def told(row: Row) -> str:
-    where = f"{row['series']:<24} {row['data'].split(',')[0]:<8} s1 {row['s1']:>6,}  s2 {row['s2']:>2}  {row['memory']:>9,} bytes"
+    where = (f"{row['series']:<24} {row['data'].split(',')[0]:<8} s1 {row['s1']:>6,}  "
+             f"s2 {row['s2']:>2}  {row['memory']:>9,} bytes")
     if row["update_ns"] is not None:
-        return f"{where}  {row['update_ns']:,.0f} ± {row['update_ns_interval']:,.0f} ns a key  {row['seconds']:.1f} s"
+        return (f"{where}  {row['update_ns']:,.0f} ± {row['update_ns_interval']:,.0f} ns a key  "
+                f"{row['seconds']:.1f} s")
     return (f"{where}  error {row['estimate_error']:.4f} ± {row['estimate_error_interval']:.4f}  "
             f"bound {row['bound']:.2f}  {row['seconds']:.1f} s")
 
@@ -271,55 +273,50 @@ def _nanoseconds(rows: Sequence[Row], memory: int, algorithm: str) -> Number | N
 
 BASIC, SKIMMED = {"algorithm": "agms"}, {"algorithm": "skimmed"}
 BOUNDED = Claim("Estimates outside of their 95% bounds", _outside, "under 5%", 0, 0.05, unit="%",
-                aim=True,
-                note="Chebyshev's inequality and the median's tail: for any data, so that the "
-                     "bounds are wide")
+                aim=True, note="Chebyshev's inequality and the median's tail: for any data, so "
+                               "that the bounds are wide")
 
 
 def _times(shift: int, claimed: str, low: float) -> Claim:
     return Claim(f"Shift {shift}: the basic sketch has {claimed} times the error of the skimmed "
-                 f"one",
-                 partial(_ratio, above=BASIC, below=SKIMMED, shift=shift), claimed, low, worse=1.0)
+                 "one", partial(_ratio, above=BASIC, below=SKIMMED, shift=shift), claimed, low,
+                 worse=1.0)
 
 
 def _synthetic(name: str, figure: str, skew: float, shifts: tuple[int, ...], claimed: str,
                low: float, error: str, most: float, note: str = "") -> Experiment:
     return Experiment(
-        name, PAPER, figure, f"error over memory: Zipf {skew:g} joined with the same shifted by "
-                             f"{', '.join(map(str, shifts))}; domain {DOMAIN:,}, 4 million "
-                             f"elements a side", partial(_grid, skew, shifts), tuple(METHODS),
+        name, PAPER, figure,
+        f"error over memory: Zipf {skew:g} joined with the same shifted by "
+        f"{', '.join(map(str, shifts))}; domain {DOMAIN:,}, 4 million elements a side",
+        partial(_grid, skew, shifts), tuple(METHODS),
         (*(_times(shift, claimed, low) for shift in shifts),
-         *(Claim(f"Shift {shift}: the skimmed sketch's error", partial(_error, shift=shift), error,
-                 0, most, unit="%", note=note)
-           for shift in shifts),
+         *(Claim(f"Shift {shift}: the skimmed sketch's error", partial(_error, shift=shift),
+                 error, 0, most, unit="%", note=note) for shift in shifts),
          *(Claim(f"The {title} sketch's error grows with the shift, from {shifts[0]} to "
-                 f"{shifts[-1]}",
-                 partial(_ratio, above={"shift": shifts[-1]}, below={"shift": shifts[0]},
-                         algorithm=a), "more", 1.0, worse=1.0)
-           for a, title in TITLES.items()),
+                 f"{shifts[-1]}", partial(_ratio, above={"shift": shifts[-1]},
+                                          below={"shift": shifts[0]}, algorithm=a),
+                 "more", 1.0, worse=1.0) for a, title in TITLES.items()),
          Claim("Between hash functions the basic sketch's error varies more than the skimmed one's",
                partial(_ratio, above=BASIC, below=SKIMMED, y="spread"), "more", 1.0, worse=1.0),
          BOUNDED),
         (Plot("Error over memory", "memory", "estimate_error", log="xy",
-              caption="25 sizes, s1 x s2 counters of 8 bytes."),),
-        scale=0.1, study=STUDY)
+              caption="25 sizes, s1 x s2 counters of 8 bytes."),), scale=0.1, study=STUDY)
 
 
 STUDY = Study(SketchRunner, told, "sketches.html",
               f"A point is the mean over {REPEATS} draws of the hash functions, the same for both "
-              f"streams. Both methods have the "
-              "same memory: counters, and candidates for dense values. Times of updates are the "
-              "processor's",
+              "streams. Both methods have the same memory: counters, and candidates for dense "
+              "values. Times of updates are the processor's",
               "the exact join sizes are the same for all methods")
 EXPERIMENTS = (
     _synthetic("sketch-moderate", "Fig. 5(a)", 1.0, (100, 200, 300), "10", 5.0, "under 10%", 0.1),
     _synthetic("sketch-skewed", "Fig. 5(b)", 1.5, (30, 50), "100", 75.0, "almost 0", 0.02,
                "taken as 2%"),
-    Experiment("sketch-real", PAPER, "section 5.1", "error over memory, real data: flights of "
-                                                    "December joined with those of other months on "
-                                                    "the aircraft, and departure times with "
-                                                    "arrival times; the paper has wages of a "
-                                                    "census", _real, tuple(METHODS), (
+    Experiment("sketch-real", PAPER, "section 5.1",
+               "error over memory, real data: flights of December joined with those of other "
+               "months on the aircraft, and departure times with arrival times; the paper has "
+               "wages of a census", _real, tuple(METHODS), (
         Claim("Aircraft: the basic sketch has twice the error of the skimmed one",
               partial(_ratio, above=BASIC, below=SKIMMED, data="tailnum"), "2", 1.5, worse=1.0,
               note="aircraft fly about equally often: no value is dense"),

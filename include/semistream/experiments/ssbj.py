@@ -43,9 +43,8 @@ def _rates(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     fixed, found = speeds[1], []
     for a in algorithms:
         plain = Point(a, n, 0.5, needed=True, data=MANY)
-        own = [
-            replace(plain, parameters=(("form", "rate"),),
-                    series="SSBJ, form rate")] if a == "ssbj" else []
+        own = [replace(plain, parameters=(("form", "rate"),),
+                       series="SSBJ, form rate")] if a == "ssbj" else []
         for base in (plain, *own):
             found += [replace(base, rate=r, place=(("part", "a"),)) for r in speeds]
             found += [replace(base, tuples=k * n, rate=fixed, place=(("part", "b"), ("at", k)))
@@ -78,8 +77,8 @@ def _best_factor(rows: Sequence[Row]) -> Number | None:
 
 def _buffers(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     point = Point("ssbj", round(R * asked.scale), 0.01, data=MANY)
-    page, most = int(asked.work(point)
-                     .page_tuples), asked.memory(point) / 2 / asked.work(point).disk_tuple_bytes
+    page = int(asked.work(point).page_tuples)
+    most = asked.memory(point) / 2 / asked.work(point).disk_tuple_bytes
     best = int(asked.predict(point).parameters["disk_tuples"])
     sizes = sorted({k * page for k in BUFFERS if k * page <= most} | {best})
     return [replace(point, algorithm=a, parameters=(("disk_tuples", b),)) for a in algorithms

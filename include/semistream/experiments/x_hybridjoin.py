@@ -64,8 +64,8 @@ def _error(by: str) -> Claim:
 def _better(rows: Sequence[Row]) -> Number | None:
     """The printed equation's error over the expected count's."""
     printed, expected = (error(rows, "w", by) for by in ("w_printed", "w_expected"))
-    return Number(
-        expected.value / printed.value) if printed and expected and printed.value else None
+    return (Number(expected.value / printed.value) if printed and expected
+            and printed.value else None)
 
 
 def _best(when: str) -> tuple[Claim, ...]:

@@ -18,8 +18,7 @@ from semistream.errors import ConfigError
 NULL_LIKE = pa.array(["", "NA", "N/A", "#N/A", "NULL", "null", "None", "\\N"])
 NAN = pa.array(["NaN", "nan"])  # a value of floating types only
 TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(),
-         "double": pa.float64(),
-         "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
+         "double": pa.float64(), "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
          "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC")}
 INTEGER = r"^(0|-?[1-9][0-9]*)$"
 PLAIN = r"^-?(0|[1-9][0-9]*)?(\.[0-9]*)?$"
@@ -57,8 +56,8 @@ def infer_type(sample: pa.Array) -> pa.DataType:
     if _all(values, lambda v: pc.match_substring_regex(v, NUMBER)):
         if len(_altered(values)):
             return _decimal(values)
-        return pa.int64() if pc.any(pc.match_substring_regex(values, INTEGER)).as_py() and not len(_no_integers(values)) \
-            else pa.float64()
+        return (pa.int64() if pc.any(pc.match_substring_regex(values, INTEGER)).as_py()
+                and not len(_no_integers(values)) else pa.float64())
     if _all(values,
             lambda v: pc.is_in(v, pa.array(["true", "false", "True", "False", "TRUE", "FALSE"]))):
         return pa.bool_()
@@ -68,9 +67,8 @@ def infer_type(sample: pa.Array) -> pa.DataType:
 def exponents(sample: pa.Array, kind: pa.DataType) -> float:
     """Share of an int64 column's values that are written as 4.0128e+10 is; 0 of other columns."""
     values = _values(sample)
-    return pc.mean(
-        pc.match_substring(values, "e",
-                           ignore_case=True)).as_py() or 0.0 if pa.types.is_int64(kind) else 0.0
+    return (pc.mean(pc.match_substring(values, "e", ignore_case=True)).as_py() or 0.0
+            if pa.types.is_int64(kind) else 0.0)
 
 
 def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
@@ -78,14 +76,14 @@ def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
     have; "" where they are alike."""
     values = _values(sample)
     for narrow, pattern in (("int64", INTEGER), ("double", NUMBER), ("date", r"^\d{4}-\d\d-\d\d$")):
-        if narrow in (str(kind),
-                      "date32" if kind == pa.date32()
-                      else "") or (pa.types.is_decimal(kind) and narrow == "double"):
+        if (narrow in (str(kind), "date32" if kind == pa.date32() else "")
+                or (pa.types.is_decimal(kind) and narrow == "double")):
             return ""
         if (pc.mean(pc.match_substring_regex(values[:1000], pattern)).as_py() or 0) >= SHOWN:
             others = values.filter(pc.invert(pc.match_substring_regex(values, pattern)))
             if 0 < len(others) <= (1 - SHOWN) * len(values):
-                return f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first {others[0].as_py()!r}"
+                return (f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first "
+                        f"{others[0].as_py()!r}")
     return ""
 
 
@@ -95,8 +93,8 @@ def _values(sample: pa.Array) -> pa.Array:
 
 def _altered(values: pa.Array) -> list[int]:
     """Positions of the number texts that are another number as a double."""
-    is_long, has_exponent = pc.greater(pc.binary_length(values),
-                                       SURE), pc.match_substring(values, "e", ignore_case=True)
+    is_long = pc.greater(pc.binary_length(values), SURE)
+    has_exponent = pc.match_substring(values, "e", ignore_case=True)
     suspects = pc.indices_nonzero(pc.or_(is_long, has_exponent))
     texts = values.take(suspects)
     try:
@@ -258,8 +256,8 @@ def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]
         return [_cast(column, kind)]
     except pa.ArrowInvalid:
         if len(column) == 1:
-            whole = _whole(_plain(column[0])) if pa.types.is_int64(
-                kind) and _is_text(column.type) else None
+            whole = (_whole(_plain(column[0])) if pa.types.is_int64(kind)
+                     and _is_text(column.type) else None)
             if whole is None:
                 bad.append(start)
             return [pa.array([whole], kind)]

@@ -51,8 +51,8 @@ class JoinFiles(JoinSettings):
     out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
     unmatched: Path | None = Field(None, description="File for the unmatched stream rows and why "
                                                      "they are; default: counted only")
-    stats: Path | None = Field(None, description="JSON file for the summary and the join's "
-                                                 "statistics")
+    stats: Path | None = Field(None,
+                               description="JSON file for the summary and the join's statistics")
     snapshot: Path | None = Field(None, description="Directory where the master data's snapshot is "
                                                     "kept for a next time; default: a temporary "
                                                     "one, under $TMPDIR")
@@ -66,9 +66,9 @@ class JoinFiles(JoinSettings):
     stream_format: Format | None = Field(None, description="Format of the stream, where its name "
                                                            "does not tell")
     master_format: Format | None = Field(None, description="Format of the master data, likewise")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
-                                                         "files; default: a comma, or a tab in "
-                                                         ".tsv")
+    delimiter: str = Field("", max_length=1,
+                           description="Character between the cells of CSV files; default: a "
+                                       "comma, or a tab in .tsv")
 
 
 @dataclass
@@ -146,11 +146,11 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
     costs, parameters = known_costs(Places.from_environment().home), settings.parameters
     if settings.auto:
         choice = choose(sample, relation, memory, on, columns, costs=costs)
-        summary.algorithm, summary.reason, parameters = choice.algorithm, choice.reason, choice.parameters
+        summary.algorithm, summary.reason = choice.algorithm, choice.reason
+        parameters = choice.parameters
     return open_join(summary.algorithm, memory=memory, stream=sample.schema, master=relation, on=on,
-                     columns=columns,
-                     join_type=settings.join_type, parameters=parameters, costs=costs,
-                     sample=sample)
+                     columns=columns, join_type=settings.join_type, parameters=parameters,
+                     costs=costs, sample=sample)
 
 
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
@@ -222,10 +222,9 @@ def _check_keys(stream: pa.Schema, master: pa.Schema, pairs: list[tuple[str, str
     except ConfigError as e:
         if "type" not in e.constraint:
             raise
-        example = next(
-            (f"{quote(f'{s}=string')} --master-types {quote(f'{m}=string')}" for s, m in pairs
-             if stream.field(s).type != master.field(m).type),
-            quote(f"{pairs[0][0]}=decimal(18,2)"))
+        example = next((f"{quote(f'{s}=string')} --master-types {quote(f'{m}=string')}"
+                        for s, m in pairs if stream.field(s).type != master.field(m).type),
+                       quote(f"{pairs[0][0]}=decimal(18,2)"))
         raise ConfigError("on", e.constraint, e.value,
                           f"Name the type that they should have: --types {example}.") from None
 
@@ -293,13 +292,15 @@ def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, secon
         raise SemistreamError(f"Of {stats.rows_read} rows {stats.matched} matched and "
                               f"{stats.unmatched} unmatched ones came out.")
     summary.rows_read = stats.rows_read + summary.unmatched.get(UNPARSABLE, 0)
-    summary.matched, summary.output_rows, summary.waiting = stats.matched, stats.output_rows, stats.waiting
+    summary.matched, summary.output_rows = stats.matched, stats.output_rows
+    summary.waiting = stats.waiting
     summary.unmatched |= stats.rejected
     summary.service_rate = stats.rows_read / stats.seconds if stats.seconds else 0.0
     summary.cache_share = stats.cache_hits / stats.rows_read if stats.rows_read else 0.0
-    summary.memory_peak, summary.r_cycles, summary.bytes_read = stats.memory_peak, stats.r_cycles, stats.bytes_read
-    summary.resident_peak = resident
-    summary.seconds, summary.ignored_fields, summary.statistics = seconds, dict(stream.ignored), stats.as_dict()
+    summary.memory_peak, summary.r_cycles = stats.memory_peak, stats.r_cycles
+    summary.bytes_read, summary.resident_peak = stats.bytes_read, resident
+    summary.seconds, summary.ignored_fields = seconds, dict(stream.ignored)
+    summary.statistics = stats.as_dict()
 
 
 def _check_places(settings: JoinFiles) -> None:

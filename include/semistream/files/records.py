@@ -27,8 +27,8 @@ def split_records(data: np.ndarray, delimiter: int, quote: int, final: bool,
     """The records of data (uint8[n]), as far as they are complete; ``final``: nothing follows.
     Empty lines are no records."""
     most = np.count_nonzero(data == LF) + np.count_nonzero(data == CR) + 1
-    starts, ends, fields = np.empty(most,
-                                    np.int64), np.empty(most, np.int64), np.empty(most, np.int32)
+    starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)
+    fields = np.empty(most, np.int32)
     count, consumed = _split(data, delimiter, quote, final, keep_empty, starts, ends, fields)
     return Records(starts[:count], ends[:count], fields[:count], consumed)
 

@@ -103,9 +103,8 @@ class _JsonWriter:
 def _plain(value: Any) -> Any:
     if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
         return value.isoformat()
-    return str(value) if isinstance(value,
-                                    (Decimal, datetime.timedelta)) else value.decode(
-                                        errors="replace")
+    return str(value) if isinstance(value, (Decimal,
+                                            datetime.timedelta)) else value.decode(errors="replace")
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
@@ -115,8 +114,8 @@ def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
     if not kind:
         raise ConfigError(side, "must end in .parquet, .csv, .tsv or .jsonl", str(path),
                           "Name the file so.")
-    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent,
-                                                                             os.W_OK):
+    if (path.is_dir() or not path.absolute().parent.is_dir()
+            or not os.access(path.absolute().parent, os.W_OK)):
         raise ConfigError(side, "must be a file in a directory that exists and can be written",
                           str(path), "Make the directory first.")
     nested = [f for f in schema or [] if pa.types.is_nested(f.type) or pa.types.is_binary(f.type)]

@@ -141,8 +141,8 @@ class FileSource(ABC):
     def _typed(self, path: Path, raw: _Raw) -> Chunk:
         rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, self._exact)
         text = raw.text or (lambda i: row_text(raw.rows, i))
-        return Chunk(rows, raw.rejected + [Rejected(text(i), why, str(path), raw.line(i)) for i,
-                                           why in wrong.items()])
+        return Chunk(rows, raw.rejected + [Rejected(text(i), why, str(path), raw.line(i))
+                                           for i, why in wrong.items()])
 
     def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
         """Blocks of the file's bytes; send back how many of them were understood. The last one is
@@ -233,8 +233,8 @@ class CsvSource(FileSource):
         start, end = records.starts[0], records.ends[0]
         text = data[start:end].decode("utf-8-sig", errors="surrogateescape")
         _check_header(self.side, path, text)
-        names = [n or f"column_{i + 1}" for i,
-                 n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
+        names = [n or f"column_{i + 1}"
+                 for i, n in enumerate(next(csv.reader([text], delimiter=self._delimiter)))]
         twice = [n for n, count in Counter(names).items() if count > 1]
         if twice or not records.fields[0]:
             raise _wrong_header(self.side, path, text,
@@ -255,12 +255,10 @@ class CsvSource(FileSource):
         def line(start: int) -> int:
             return lines + 1 + count_lines(np.frombuffer(data, np.uint8)[:start])
 
-        rejected = [Rejected(_decode(data[skip + s:skip + e]),
-                             f"{fields} {wanted}" if fields else "quotes do not match",
-                             str(path), line(skip + s))
-                    for s,
-                    e, fields in zip(found.starts[~good], found.ends[~good], found.fields[~good],
-                                     strict=True)]
+        rejected = [Rejected(_decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields
+                             else "quotes do not match", str(path), line(skip + s))
+                    for s, e, fields in zip(found.starts[~good],
+                                            found.ends[~good], found.fields[~good], strict=True)]
         starts, ends = skip + found.starts[good], skip + found.ends[good]
         clean = pa.py_buffer(data)[skip:skip + found.consumed] if good.all() else \
             pa.py_buffer(b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n")
@@ -440,9 +438,8 @@ class JsonSource(FileSource):
                 bad[i] = "not one JSON object"
                 continue
             rows.append(row)
-        return pa.RecordBatch.from_pylist(rows,
-                                          pa.schema(
-                                              [(n, pa.string()) for n in self._raw.names])), bad
+        return pa.RecordBatch.from_pylist(
+            rows, pa.schema([(n, pa.string()) for n in self._raw.names])), bad
 
 
 class ParquetSource(FileSource):
@@ -492,9 +489,8 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
     formats = {kind or _format(p) for p in paths}
     if len(formats) != 1 or not min(formats):
         raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files",
-                          str(path),
-                          f"Name them .csv, .tsv, .jsonl or .parquet, or tell it where it can be "
-                          f"told: --{side}-format csv.")
+                          str(path), "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
+                                     f"it can be told: --{side}-format csv.")
     asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
     kind = formats.pop()
     if kind == "parquet":
@@ -511,10 +507,9 @@ def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
     for file in files:
         if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
             raise ConfigError(parameter, "must be a directory whose files have all columns",
-                              str(file),
-                              f"The column {hive[0].split('=')[0]} is in the name of a directory "
-                              f"only. Write it into the files, or give one of the directories, as "
-                              f"{hive[0]}.")
+                              str(file), f"The column {hive[0].split('=')[0]} is in the name of a "
+                                         "directory only. Write it into the files, or give one of "
+                                         f"the directories, as {hive[0]}.")
 
 
 def file_columns(path: Path, kind: str, delimiter: str = "",
@@ -553,8 +548,8 @@ def _check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence
     """Raises ConfigError unless these are the same, in any order."""
     if set(names) != set(wanted):
         lacking, new = sorted(set(wanted) - set(names)), sorted(set(names) - set(wanted))
-        found = (lacking and f"it lacks {', '.join(lacking)}", new and f"it has {', '.join(new)} "
-                                                                       f"besides")
+        found = (lacking and f"it lacks {', '.join(lacking)}",
+                 new and f"it has {', '.join(new)} besides")
         what = "; ".join(part for part in found if part)
         raise ConfigError(side, "must have the same columns in every file", f"{path}: {what}",
                           f"The first file has: {', '.join(wanted)}. {remedy}".strip())
@@ -568,7 +563,8 @@ def _check_header(side: str, path: Path, text: str) -> None:
     except UnicodeEncodeError:
         shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise ConfigError(side, "must have a header line in UTF-8", f"{path}: {shown[:200]}",
-                          "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.") from None
+                          "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > "
+                          "OUT.") from None
 
 
 def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:

@@ -55,9 +55,8 @@ def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, Non
         for first, last, _ in portions(number[index], LONG_ROWS):
             which, nth = expand(number[index[first:last]])
             tuples = order[first_of[index[first:last]][which] + nth]
-            stream, master, tuples = output.equal(buffer.get(rows[tuples]),
-                                                  partition.take(found[first:last][which]).columns,
-                                                  tuples)
+            stream, master, tuples = output.equal(
+                buffer.get(rows[tuples]), partition.take(found[first:last][which]).columns, tuples)
             matched[tuples] = True
             if len(tuples):
                 yield output.joined(stream, master)

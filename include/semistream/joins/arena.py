@@ -76,9 +76,8 @@ def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
     """A zeroed array whose pages become resident when first written."""
     dtype = np.dtype(dtype)
     size = max(count, 1) * width * dtype.itemsize
-    region = Region(size) if Region.wanted else mmap.mmap(-1,
-                                                          size, flags=mmap.MAP_PRIVATE
-                                                          | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    region = Region(size) if Region.wanted else mmap.mmap(
+        -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     array = np.frombuffer(region, dtype, count * width)
     return array.reshape(count, width) if width > 1 else array
 

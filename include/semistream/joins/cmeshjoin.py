@@ -5,9 +5,10 @@ Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which
 former work.
 
     loop
-        stream-probing phase: READ stream tuples; one whose key is in H_R is joined at once, another is ADDED to H_S and Q,
-                              until w_S have come
-        disk-probing phase:   one iteration of MESHJOIN; a disk tuple with f >= threshold matches in H_S is SWITCHED into H_R
+        stream-probing phase: READ stream tuples, until w_S were added; one whose key is in H_R is
+                              joined at once, another is ADDED to H_S and Q
+        disk-probing phase:   one iteration of MESHJOIN; a disk tuple with f >= threshold matches in
+                              H_S is SWITCHED into H_R
 
 Deviations: those of MESHJOIN, and of the frequency detection (`joins/frequency_detection.py`). The
 paper assumes that a stream tuple has one match; here duplicate master keys are joined exactly too.

@@ -98,12 +98,11 @@ class SemiStreamJoin(ABC):
         """Go on from snapshots of an operator opened alike, a whole one and what has changed since,
         in a new one. Raises StateError when they do not fit."""
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
-        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k,
-                 v in mine.items() if theirs.get(k) != v]
+        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here"
+                 for k, v in mine.items() if theirs.get(k) != v]
         if wrong:
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
-                             f"the former settings until the "
-                             "join is drained, then change them.")
+                             "the former settings until the join is drained, then change them.")
         self._restore(state, *changes)
         self._account()
 
@@ -160,9 +159,8 @@ class SemiStreamJoin(ABC):
         s.bytes_read += read
         s.r_cycles = r_cycles
         w_n, self._hits_before = s.cache_hits - self._hits_before, s.cache_hits
-        s.iterations.append(
-            Iteration(w_n, w_s, disk_tuples, read, time.perf_counter() - begun.at, self._waiting(),
-                      self.cached, r_cycles))
+        s.iterations.append(Iteration(w_n, w_s, disk_tuples, read, time.perf_counter() - begun.at,
+                                      self._waiting(), self.cached, r_cycles))
 
     # Edges
 

@@ -4,13 +4,15 @@ What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks
 elevator give together.
 
     loop
-        cache phase:  READ stream tuples; join each with H_R at once, or ADD it to the waiting tuples of its disk partition,
-                      which the index knows, until H_S is full
+        cache phase:  READ stream tuples, until H_S is full; join each with H_R at once, or ADD it
+                      to the waiting tuples of its disk partition, which the index knows
         disk phase:   GO ON to the next partition of R for which tuples wait, READ it
             OUTPUT each of its tuples r with each of its matches among them, and REMOVE them all
             SWITCH the join values that are worth it into the switching buffer
-            MOVE the switching buffer to H_R once much of what waits has waited for its values, or it is full
-        at the end of a sweep over R:  MOVE it too, and drop the values that were not worth it in this sweep
+            MOVE the switching buffer to H_R once much of what waits has waited for its values, or
+                it is full
+        at the end of a sweep over R:  MOVE it too, and drop the values that were not worth it in
+                this sweep
 
 Why it is fast:
 
@@ -25,9 +27,10 @@ Why it is fast:
 
       cache j  iff  n_j v_S > 2 phi (m_j v_R + v_E),   phi = (C / 2 h_S) / (c_m + C / 2 h_S),
 
-  where n_j stream tuples of j came since the last sweep's visit and phi is the disk's share of what a miss costs, measured sweep
-  by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that wait half a sweep. A uniform stream caches nothing, and where
-  the disk costs nothing any repeated value is cached.
+  where n_j stream tuples of j came since the last sweep's visit and phi is the disk's share of what
+  a miss costs, measured sweep by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that
+  wait half a sweep. A uniform stream caches nothing, and where the disk costs nothing any repeated
+  value is cached.
 - It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one
   (hysteresis 2), so that what has been hot once does not stay.
 - Its state is kept by its changes: the tuples that came since the last snapshot and the partitions
@@ -80,8 +83,8 @@ class ElevatorjoinParameters(Settings):
                                                    "as many as the inequality gives")
     waiting_tuples: int = Field(0, ge=0, description="h_S, the most stream tuples that wait; 0: as "
                                                      "many as the memory holds and save anything")
-    disk_share: float = Field(0.0, ge=0, le=1, description="phi, the disk's share of what a miss "
-                                                           "costs; 0: measured")
+    disk_share: float = Field(0.0, ge=0, le=1,
+                              description="phi, the disk's share of what a miss costs; 0: measured")
 
 
 class MissCosts:
@@ -112,14 +115,14 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.pool = self.arena.free  # for H_S and H_R
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(
-            min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count))
+        most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
+                       self.master.tuple_count))
         self.most_cached = min(parameters.cache_tuples or most, most)
         self.h_r = MasterCache(schema, most + 1, self.pool // MasterCache.ENTRY + 1,
                                self.pool if has_strings(schema) else 0)
         all_of_r = self.master.tuple_count * (self.v_r + MasterCache.ENTRY)
-        self.whole = all_of_r <= self.pool * (1
-                                              - LEAST_H_S) and self.most_cached >= self.master.tuple_count
+        self.whole = (all_of_r <= self.pool * (1 - LEAST_H_S)
+                      and self.most_cached >= self.master.tuple_count)
         self.position = self.sweeps = 0
         self.costs = MissCosts(parameters.disk_share)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
@@ -209,7 +212,8 @@ class Elevatorjoin(SemiStreamJoin):
     def _price(self) -> float:
         """phi, or nothing while there is memory that H_S has no use for."""
         spare = self.pool - self.h_r.used - self.h_s.size > self.pool // SWITCH_SHARE
-        return 0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes else self.costs.phi
+        return (0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes
+                else self.costs.phi)
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
         """SWITCH the values that satisfy the inequality into the switching buffer, the best first,
@@ -226,8 +230,8 @@ class Elevatorjoin(SemiStreamJoin):
         if not (len(rows) or len(absent)):
             return
         if self.master.unique and self.spec.keys.exact:
-            keys, group, n, m = partition.codes[rows], np.arange(
-                len(rows)), counts[rows], np.ones(len(rows), np.int64)
+            keys, group, n = partition.codes[rows], np.arange(len(rows)), counts[rows]
+            m = np.ones(len(rows), np.int64)
         else:
             keys, first, group = np.unique(partition.codes[rows], return_index=True,
                                            return_inverse=True)
@@ -294,9 +298,8 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _open(self, strings: float, width: int = 0) -> None:
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
-        size = int(
-            wanted * h_s.bytes_per_tuple(self.layout.held, strings,
-                                         1)) + PARTITION_BYTES * h_s.partitions
+        size = int(wanted * h_s.bytes_per_tuple(self.layout.held, strings,
+                                                1)) + PARTITION_BYTES * h_s.partitions
         h_s.open(strings, min(size, self.pool) if wanted else self.pool, width)
         self._divide()
 

@@ -61,8 +61,8 @@ class FrequentTuples:
         v = cached_bytes(spec) + MasterCache.ENTRY
         self.places = min(h_r, max(spec.master.tuple_count, 1))
         self.switch = max(self.places // SWITCH_SHARE, 1)  # places in the switching buffer
-        self.bytes, self.size = math.ceil(self.places * v), math.ceil(
-            (self.places + self.switch) * v)
+        self.bytes = math.ceil(self.places * v)
+        self.size = math.ceil((self.places + self.switch) * v)
         if self.size > arena.free:
             raise ConfigError("cache_tuples", f"must let H_R, {self.size:,} bytes, fit beside the "
                                               f"disk buffer, {arena.free:,}",
@@ -88,9 +88,8 @@ class FrequentTuples:
         order = order[new[order]][:self.places]
         if not len(order):
             return
-        size = np.bincount(group,
-                           variable_bytes(partition.payload)[rows]
-                           + self.cache.slot) + MasterCache.ENTRY
+        size = (np.bincount(group, variable_bytes(partition.payload)[rows] + self.cache.slot)
+                + MasterCache.ENTRY)
         while len(order):
             count = self._fitting(found.tuples[order], size[order])
             if count:
@@ -118,8 +117,8 @@ class FrequentTuples:
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Which of the keys are not in H_R and may be."""
-        new, master = self.cache.lacks(keys) & ~np.isin(keys,
-                                                        self.cache.staged.keys), self.spec.master
+        new = self.cache.lacks(keys) & ~np.isin(keys, self.cache.staged.keys)
+        master = self.spec.master
         if not (master.unique and master.keys.exact):  # equal codes are one value to H_R
             ranges = master.partitions_of(keys)
             new &= ranges[:, 1] - ranges[:, 0] == 1
@@ -176,8 +175,8 @@ class FrequentTuples:
         for entry, slots in cache.pairs(np.arange(n, dtype=np.int32), cache.counts):
             size += np.bincount(entry, strings[slots] + cache.slot, minlength=n)
         order = np.argsort(-(cache.frequencies / cache.counts), kind="stable")
-        fits = (
-            np.cumsum(cache.counts[order]) <= self.places) & (np.cumsum(size[order]) <= self.bytes)
+        fits = ((np.cumsum(cache.counts[order]) <= self.places)
+                & (np.cumsum(size[order]) <= self.bytes))
         kept = np.zeros(n, bool)
         kept[order[fits]] = True
         return kept

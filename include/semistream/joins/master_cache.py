@@ -34,9 +34,8 @@ class SwitchingBuffer:
     """
 
     def __init__(self) -> None:
-        self.keys, self.frequencies, self.counts = np.zeros(0,
-                                                            np.int64), np.zeros(
-                                                                0, np.int64), np.zeros(0, np.int32)
+        self.keys, self.frequencies = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.counts = np.zeros(0, np.int32)
         self.owners: list[np.ndarray] = []  # of each tuple, the place of its value
         self.tuples = 0
 
@@ -79,10 +78,8 @@ class MasterCache:
     @property
     def used(self) -> int:
         """Bytes of what is cached or staged."""
-        return (
-            self.entries
-            + len(self.staged)) * self.ENTRY + (self.tuples
-                                                + self.staged.tuples) * self.slot + self.heap_at
+        return ((self.entries + len(self.staged)) * self.ENTRY
+                + (self.tuples + self.staged.tuples) * self.slot + self.heap_at)
 
     # By entry
 

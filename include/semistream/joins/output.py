@@ -71,8 +71,8 @@ class Output:
 
     def __init__(self, spec: JoinSpec, statistics: JoinStatistics):
         self.spec, self.statistics = spec, statistics
-        added = [pa.field(n, spec.fetched_schema.field(c).type) for c,
-                 n in zip(spec.columns, spec.names, strict=True)]
+        added = [pa.field(n, spec.fetched_schema.field(c).type)
+                 for c, n in zip(spec.columns, spec.names, strict=True)]
         self.schema = pa.schema([*spec.stream, *added])
         self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
         # bytes of a joined row, as those that came last had them

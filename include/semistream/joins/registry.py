@@ -46,8 +46,8 @@ def _import(name: str) -> Any:
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "meshjoin.MeshjoinParameters",
-              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: Meshing Streaming "
-              "Updates with Persistent Data in an Active Data Warehouse (2008)"),
+              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: "
+              "Meshing Streaming Updates with Persistent Data in an Active Data Warehouse (2008)"),
     Algorithm("r-meshjoin", "R-MESHJOIN", "r_meshjoin.RMeshjoin", "r_meshjoin.RMeshjoinParameters",
               "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
     Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
@@ -58,29 +58,27 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "Real-Time Data Warehousing (2014)"),
     Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
-    Algorithm("hybridjoin", "HYBRIDJOIN", "hybridjoin.Hybridjoin",
-              "hybridjoin.HybridjoinParameters",
+    Algorithm("hybridjoin",
+              "HYBRIDJOIN", "hybridjoin.Hybridjoin", "hybridjoin.HybridjoinParameters",
               "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)",
               needs_index=True),
-    Algorithm("x-hybridjoin", "X-HYBRIDJOIN", "x_hybridjoin.XHybridjoin",
-              "x_hybridjoin.XHybridjoinParameters",
+    Algorithm("x-hybridjoin",
+              "X-HYBRIDJOIN", "x_hybridjoin.XHybridjoin", "x_hybridjoin.XHybridjoinParameters",
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3",
               needs_index=True),
-    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", "x_hybridjoin.TunedXHybridjoin",
-              "x_hybridjoin.TunedXHybridjoinParameters",
+    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN",
+              "x_hybridjoin.TunedXHybridjoin", "x_hybridjoin.TunedXHybridjoinParameters",
               "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)",
               needs_index=True),
     Algorithm("sscj", "SSCJ", "sscj.Sscj", "sscj.SscjParameters",
-              "Naeem, Weber, Dobbie, Lutteroth: SSCJ: A Semi-Stream Cache Join using a Front-Stage "
-              "Cache Module (2013)",
-              needs_index=True),
+              "Naeem, Weber, Dobbie, Lutteroth: SSCJ: "
+              "A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)", needs_index=True),
     Algorithm("ssij", "SSIJ", "ssij.Ssij", "ssij.SsijParameters",
-              "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index Join for Near-Real "
-              "Time Execution of ETL Transformations (2011)", needs_index=True),
-    Algorithm("elevatorjoin", "ELEVATORJOIN", "elevatorjoin.Elevatorjoin",
-              "elevatorjoin.ElevatorjoinParameters", "our own",
-              needs_index=True, own=True, soon=True),
-)}
+              "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index "
+              "Join for Near-Real Time Execution of ETL Transformations (2011)", needs_index=True),
+    Algorithm("elevatorjoin",
+              "ELEVATORJOIN", "elevatorjoin.Elevatorjoin", "elevatorjoin.ElevatorjoinParameters",
+              "our own", needs_index=True, own=True, soon=True),)}
 
 
 def find_algorithm(name: str) -> Algorithm:

@@ -4,9 +4,12 @@ M. A. Naeem, G. Weber, C. Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream 
 
     loop
         if new R-cycle:  rc++
-            rc mod 3 = 1  incrementing: count the master tuples of each join value that waits in H_S (s_count)
-            rc mod 3 = 2  switching: where |H_S(j)| v_S > sf s_count(j) v_R, load all master tuples of j into the switching buffer
-            rc mod 3 = 0  phase-out: MOVE the switching buffer to H_R, adapt w; the stream tuples of j run out of H_S in one cycle
+            rc mod 3 = 1  incrementing: count the master tuples of each join value that waits in
+                          H_S (s_count)
+            rc mod 3 = 2  switching: where |H_S(j)| v_S > sf s_count(j) v_R, load all master tuples
+                          of j into the switching buffer
+            rc mod 3 = 0  phase-out: MOVE the switching buffer to H_R, adapt w; the stream tuples of
+                          j run out of H_S in one cycle
             rc mod 10 = 0 eviction: drop j from H_R where |H_R(j)| v_R >= sf (f_count(j) / 10) v_S
         cache phase:  READ w stream tuples; join each with H_R at once, or ADD it to H_S and Q
         disk phase:   one iteration of MESHJOIN
@@ -116,8 +119,8 @@ class Ssbj(SemiStreamJoin):
         self.pool = self.arena.free  # for H_S and H_R
         self._require(2 * self.h_s.least_bytes, self.pool)
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(
-            min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count)) + 1
+        most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
+                       self.master.tuple_count)) + 1
         self.h_r = MasterCache(schema, most, self.pool // MasterCache.ENTRY + 1,
                                self.pool if has_strings(schema) else 0)
         self.arena.reserve("H_R", 0)
@@ -174,7 +177,8 @@ class Ssbj(SemiStreamJoin):
         """What happens between two R-cycles (lines 3-14 and 42-51): H_S still holds all that came
         in the one that ends."""
         self.rc += 1
-        if self.rc - self.last_eviction >= EVICTION_CYCLES and self.h_r.entries and not self.h_r.staged.tuples:
+        if (self.rc - self.last_eviction >= EVICTION_CYCLES and self.h_r.entries
+                and not self.h_r.staged.tuples):
             self._evict()
         if self.rc % 3 == INCREMENTING:
             self._nominate()
@@ -269,8 +273,8 @@ class Ssbj(SemiStreamJoin):
 
     @property
     def _least_h_s(self) -> int:
-        return int(
-            min(max(self.pool * LEAST_H_S, self.h_s.tuple_bytes * self.scan.chunks), self.pool / 2))
+        return int(min(max(self.pool * LEAST_H_S, self.h_s.tuple_bytes * self.scan.chunks),
+                       self.pool / 2))
 
     def _open(self, strings: float) -> None:
         self.h_s.open(strings, self.pool)
@@ -316,16 +320,15 @@ class Ssbj(SemiStreamJoin):
             "cache": pa.table({"key": h_r.keys, "tuples": h_r.counts, "f_count": h_r.frequencies}),
             "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
         return tables, {"mesh": self.scan.values() | self.h_s.values(), "rc": self.rc,
-                        "last_eviction": self.last_eviction,
-                        "planned": self.planned, "h_r": self.arena.components["H_R"],
-                        "h_s": self.h_s.size}
+                        "last_eviction": self.last_eviction, "planned": self.planned,
+                        "h_r": self.arena.components["H_R"], "h_s": self.h_s.size}
 
     def _restore(self, state: JoinState) -> None:
         if "waiting" not in state.tables:
             return
         values, mesh, tables = state.values, state.values["mesh"], state.tables
-        self.rc, self.last_eviction, self.planned = values["rc"], values[
-            "last_eviction"], values["planned"]
+        self.rc, self.last_eviction = values["rc"], values["last_eviction"]
+        self.planned = values["planned"]
         self._open(mesh["variable"])
         self._resize(min(values["h_s"], self.pool))
         self.arena.reserve("H_R", min(values["h_r"], self.arena.free))

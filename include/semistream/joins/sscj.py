@@ -5,12 +5,14 @@ Cache Module*, 2013, section 4.1.
 
     loop
         stream-probing phase, until H_S is full:
-            READ a stream tuple; if its key is in H_R OUTPUT it with its match, else ADD it to H_S and Q
+            READ a stream tuple
+            if its key is in H_R OUTPUT it with its match, else ADD it to H_S and Q
         disk-probing phase:
             READ the partition of R (d tuples) that the index gives for the oldest key in Q
             for each tuple r of the partition
                 OUTPUT r with each of its f matches in H_S, and DELETE these from H_S and Q
-                if f >= threshold SWITCH r into H_R, in the place of the least frequent tuple if H_R is full
+                if f >= threshold SWITCH r into H_R, if H_R is full in the place of the least
+                    frequent tuple
 
 The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the
 disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations. A period of
@@ -105,8 +107,8 @@ class Sscj(SemiStreamJoin):
 
     def _state(self) -> State:
         indexed = self.h_s.values() | {"read": self.index.partitions}
-        return self.h_s.tables() | {"cache": self.h_r.table()}, {"indexed": indexed,
-                                                                 "front": self.h_r.values()}
+        return self.h_s.tables() | {"cache": self.h_r.table()}, {
+            "indexed": indexed, "front": self.h_r.values()}
 
     def _restore(self, state: JoinState) -> None:
         values = state.values["indexed"]

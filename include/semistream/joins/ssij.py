@@ -5,14 +5,17 @@ Time Execution of ETL Transformations*, ICDE 2011; as described in section 2 of 
 Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*.
 
     loop
-        pending phase: COLLECT stream tuples in the input buffer, until it is full or the stream ends
+        pending phase: COLLECT stream tuples in the input buffer, until it is full or the stream
+                       ends
         online phase:  for each of them, count its block's utility
-                           if its block is cached OUTPUT its matches, else ADD it to the stream buffer, to wait for its block
+                           if its block is cached OUTPUT its matches, else ADD it to the stream
+                           buffer, to wait for its block
         join phase, when the stream buffer is full:
                        PLAN to read the blocks of R for which the most tuples wait
                        for each block of the plan
                            READ it, OUTPUT and DELETE the tuples that wait for it
-                           CACHE it in the place of the blocks with the lowest utility, if its own is higher
+                           CACHE it in the place of the blocks with the lowest utility, if its own
+                           is higher
 
 A block is a disk partition. The papers at hand describe the algorithm and give no pseudocode: this
 reading is ours. What they leave open, and deviations:

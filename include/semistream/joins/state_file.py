@@ -49,8 +49,8 @@ class JoinState:
                         writer.write_batch(batch)
                 parts.append([name, part.size, part.check])
             foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to}).encode()
-            file.write(foot + len(foot).to_bytes(8, "little") + zlib.crc32(foot)
-                       .to_bytes(4, "little"))
+            file.write(foot + len(foot).to_bytes(8, "little")
+                       + zlib.crc32(foot).to_bytes(4, "little"))
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
@@ -85,8 +85,8 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
     except (OSError, pa.ArrowInvalid) as e:
         raise StateError(f"the join state {path} cannot be read: {e}") from e
     end = data.size - 12
-    size, check = (int.from_bytes(data[a:b], "little") for a,
-                   b in ((end, end + 8), (end + 8, end + 12)))
+    size, check = (int.from_bytes(data[a:b], "little")
+                   for a, b in ((end, end + 8), (end + 8, end + 12)))
     foot = data[end - size:end].to_pybytes() if end - size >= len(MAGIC) else b""
     if data[:len(MAGIC)].to_pybytes() != MAGIC or zlib.crc32(foot) != check or not foot:
         raise StateError(f"the join state {path} is damaged, of another version, or not one. Go on "

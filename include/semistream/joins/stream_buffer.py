@@ -37,8 +37,8 @@ class StreamLayout:
             return batch
         columns = [c for i, c in enumerate(batch.columns) if i != self.key]
         if not columns:  # a record batch without columns has no length
-            return pa.RecordBatch.from_struct_array(pa.nulls(batch.num_rows, pa.struct([]))
-                                                    .fill_null({}))
+            return pa.RecordBatch.from_struct_array(
+                pa.nulls(batch.num_rows, pa.struct([])).fill_null({}))
         return pa.RecordBatch.from_arrays(columns, schema=self.held)
 
     def columns(self, codes: np.ndarray, held: list[pa.Array]) -> list[pa.Array]:
@@ -70,8 +70,8 @@ class StreamBuffer:
                  rows: np.ndarray | None = None, arrived: float | None = None):
         self.layout, self.held, self.codes = layout, layout.batch(batch), codes
         self.rows = np.arange(len(codes)) if rows is None else rows
-        self.sizes = variable_bytes(
-            self.held)[self.rows] if layout.has_strings else np.zeros(len(self.rows), np.int64)
+        self.sizes = (variable_bytes(self.held)[self.rows] if layout.has_strings
+                      else np.zeros(len(self.rows), np.int64))
         self.spans = np.empty((len(self.rows), 0), np.int32)
         self.arrived = time.perf_counter() if arrived is None else arrived
 

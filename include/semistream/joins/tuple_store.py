@@ -20,8 +20,7 @@ class FixedLane:
         self.kind, self.boolean = kind, pa.types.is_boolean(kind)
         self.width = self.bytes_per_slot(kind)
         dtype, many = {1: (np.uint8, 1), 2: (np.uint16, 1), 4: (np.uint32, 1), 8: (np.uint64, 1),
-                       16: (np.uint64, 2)}.get(
-            self.width, (np.uint8, self.width))
+                       16: (np.uint64, 2)}.get(self.width, (np.uint8, self.width))
         self.values = mapped(slots, dtype, many)
 
     @staticmethod
@@ -52,8 +51,8 @@ class VariableLane:
     """A column of strings or bytes: their addresses in the store's heap."""
 
     def __init__(self, kind: pa.DataType, slots: int):
-        self.kind, self.starts, self.lengths = kind, mapped(slots,
-                                                            np.uint32), mapped(slots, np.uint32)
+        self.kind, self.starts = kind, mapped(slots, np.uint32)
+        self.lengths = mapped(slots, np.uint32)
 
     @staticmethod
     def bytes_per_slot() -> int:
@@ -91,9 +90,8 @@ class TupleStore:
     @classmethod
     def slot_bytes(cls, schema: pa.Schema) -> int:
         """Bytes of one tuple, its share of the heap aside."""
-        return cls._null_bytes(schema) + sum(
-            VariableLane.bytes_per_slot() if is_variable(f.type)
-            else FixedLane.bytes_per_slot(f.type) for f in schema)
+        return cls._null_bytes(schema) + sum(VariableLane.bytes_per_slot() if is_variable(f.type)
+                                             else FixedLane.bytes_per_slot(f.type) for f in schema)
 
     def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray, at: int = 0) -> int:
         """Copy the batch's rows into slots, their variable-length values to heap[at:]. Returns the

@@ -53,8 +53,8 @@ class MemoryRelation:
         return other
 
     def read_codes(self, partition: int) -> np.ndarray:
-        codes = self._codes[
-            partition * self.partition_tuples:(partition + 1) * self.partition_tuples]
+        codes = self._codes[partition * self.partition_tuples:(partition + 1)
+                            * self.partition_tuples]
         self.bytes_read += codes.nbytes
         return codes
 
@@ -81,5 +81,5 @@ class MemoryRelation:
 
 
 def as_one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) and column.num_chunks != 1 else \
-        column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    return (column.combine_chunks() if isinstance(column, pa.ChunkedArray) and column.num_chunks
+            != 1 else column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)

@@ -40,15 +40,15 @@ class Publication:
     """
 
     def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str],
-                 *,
-                 source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
+                 *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
                  page_tuples: int = 0, keep: int = KEEP):
         if bucket_count < 1 or page_tuples < 0:
             raise ConfigError("bucket_count, page_tuples", "must be positive",
                               (bucket_count, page_tuples), "Leave them out.")
-        self.root, self.name, self.schema, self.source = Path(
-            root), name, schema.remove_metadata(), source or {}
-        self.key_columns, self.bucket_count, self.page_tuples, self.keep = tuple(key_columns), bucket_count, page_tuples, keep
+        self.root, self.name, self.schema = Path(root), name, schema.remove_metadata()
+        self.source = source or {}
+        self.key_columns, self.bucket_count = tuple(key_columns), bucket_count
+        self.page_tuples, self.keep = page_tuples, keep
         self.keys = master_keys(schema, list(key_columns))
         self.directory = self.root / f".publishing-{uuid.uuid4().hex}"
 
@@ -111,15 +111,14 @@ def current_manifest(root: str | Path) -> Manifest | None:
     """The manifest of the current version under ``<root>`` = snapshots/<master>, or None before the
     first one."""
     version = current_version(root)
-    return Manifest.read(
-        Path(root) / version) if version and (Path(root) / version / MANIFEST).exists() else None
+    return (Manifest.read(Path(root) / version) if version
+            and (Path(root) / version / MANIFEST).exists() else None)
 
 
 def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path,
-                     name: str, key_columns: Sequence[str],
-                     *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
-                     page_tuples: int = 0,
-                     keep: int = KEEP, memory: int = MEMORY,
+                     name: str, key_columns: Sequence[str], *, source: dict[str, Any] | None = None,
+                     bucket_count: int = BUCKETS, page_tuples: int = 0, keep: int = KEEP,
+                     memory: int = MEMORY,
                      progress: Callable[[int], None] | None = None) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current
     one.
@@ -155,8 +154,8 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], memory: 
             key_codes, valid = publication.keys.master_codes(batch)
             bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
             bucket[~valid] = publication.bucket_count
-            rows, null_keys, size = rows + batch.num_rows, null_keys + int(
-                (~valid).sum()), size + batch.nbytes
+            rows, null_keys = rows + batch.num_rows, null_keys + int((~valid).sum())
+            size = size + batch.nbytes
             order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15
                                else bucket, kind="stable")
             edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))

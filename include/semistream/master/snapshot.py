@@ -2,12 +2,17 @@
 
 ::
 
-    <root>/<master>/CURRENT            the current version's name, replaced atomically
+    <root>/<master>/CURRENT
+        the current version's name, replaced atomically
     <root>/<master>/v000001/manifest.json
-    <root>/<master>/v000001/bucket-00017.arrow   Arrow IPC file: one record batch a page, rows in the order of their key codes
-    <root>/<master>/v000001/bucket-00017.codes   int64[rows] key codes; int64[pages, 5] the zone map: first code, last code,
-                                                 bytes, checksum of the page, checksum of its codes; int64 the zone map's
-                                                 checksum; int64[columns, pages] checksums of the columns of each page
+    <root>/<master>/v000001/bucket-00017.arrow
+        Arrow IPC file: one record batch a page, rows in the order of their key codes
+    <root>/<master>/v000001/bucket-00017.codes
+        int64[rows] key codes
+        int64[pages, 5] the zone map: first code, last code, bytes, checksum of the page, checksum
+            of its codes
+        int64 the zone map's checksum
+        int64[columns, pages] checksums of the columns of each page
 
 The codes lie apart from the payload so that a partition's codes are one read, whatever the
 payload's width. Checksums are XXH3; what is read is compared with them: whole pages with the
@@ -117,9 +122,9 @@ def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:
 
 def choose_page_tuples(rows: int, row_bytes: float) -> int:
     """Tuples of a page for an R of so many, of so many bytes each: a power of two."""
-    usual = min(
-        PAGE_TUPLES, max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
-                         LEAST_PAGE_TUPLES))
+    usual = min(PAGE_TUPLES,
+                max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
+                    LEAST_PAGE_TUPLES))
     return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
 
 
@@ -138,7 +143,8 @@ class BucketWriter:
 
     def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys,
                  page_tuples: int = PAGE_TUPLES):
-        self.directory, self.bucket, self.schema, self.keys, self.page_tuples = directory, bucket, schema, keys, page_tuples
+        self.directory, self.bucket, self.schema, self.keys = directory, bucket, schema, keys
+        self.page_tuples = page_tuples
         self._root = directory.parent  # in an error: the directory itself goes with it
         attempt = uuid.uuid4().hex
         self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}"
@@ -184,8 +190,8 @@ class BucketWriter:
             self._write_pages(1)
         self._payload.close()
         zones = np.array(self._pages, np.int64).tobytes()
-        self._codes.write(zones + _signed(xxh3_64_intdigest(zones))
-                          .to_bytes(8, "little", signed=True))
+        self._codes.write(zones
+                          + _signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True))
         self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
         size = 0
         for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
@@ -282,9 +288,8 @@ class SnapshotRelation:
                                          else buckets) if infos[b].rows)
         owned = [infos[b] for b in self.buckets]
         self.tuple_count = sum(b.rows for b in owned)
-        self.tuple_bytes = sum(b.bytes
-                               for b
-                               in owned) / self.tuple_count if self.tuple_count else self.manifest.tuple_bytes
+        self.tuple_bytes = (sum(b.bytes for b in owned) / self.tuple_count if self.tuple_count
+                            else self.manifest.tuple_bytes)
         self.unique = all(b.unique for b in owned)
         self._read_zones(owned)
         self._open_handles()
@@ -322,9 +327,8 @@ class SnapshotRelation:
         pages = [page for segment in self._segments(partition)
                  for page in (self._some_columns(*segment, columns) if few
                               else self._all_columns(*segment, columns))]
-        return pages or [pa.RecordBatch.from_pylist([],
-                                                    pa.schema(
-                                                        [self.schema.field(c) for c in columns]))]
+        return pages or [
+            pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))]
 
     def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
         """Where reads are direct, read these in the background; else the system reads ahead by
@@ -356,8 +360,7 @@ class SnapshotRelation:
         at = self._offsets[bucket][first:last + 1] - self._offsets[bucket][first]
         self._compare(data, at.tolist(), self._page_sums, bucket, first, "arrow")
         pages = (pa.ipc.read_record_batch(pa.ipc.read_message(data.slice(int(a), int(b - a))),
-                                          self.schema)
-                 for a, b in itertools.pairwise(at))
+                                          self.schema) for a, b in itertools.pairwise(at))
         return [page.select(columns) for page in pages]
 
     def _some_columns(self, bucket: int, first: int, last: int,
@@ -385,8 +388,8 @@ class SnapshotRelation:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is open."""
-        return {k: v for k,
-                v in self.__dict__.items() if k not in ("_files", "_readers", "_reading", "_ahead")}
+        return {k: v for k, v in self.__dict__.items()
+                if k not in ("_files", "_readers", "_reading", "_ahead")}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._open_handles()
@@ -414,8 +417,8 @@ class SnapshotRelation:
             except OSError as e:
                 raise StateError(f"{path} cannot be read: {e.strerror}. {ANEW}") from None
             zone = np.frombuffer(data[:len(data) // 8 * 8], np.int64)
-            if len(zone) <= ZONE * count or _signed(
-                xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]:
+            if (len(zone) <= ZONE * count
+                    or _signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]):
                 raise StateError(
                     f"{path} is damaged at its zone map, or of an earlier version. {ANEW}")
             zones.append(zone[:-1].reshape(count, ZONE))
@@ -462,8 +465,8 @@ class SnapshotRelation:
         page, end = self._cuts[partition], self._cuts[partition + 1]
         bucket = int(np.searchsorted(self._bucket_pages, page, "right")) - 1
         while page < end:
-            start, stop = int(self._bucket_pages[bucket]), min(end,
-                                                               int(self._bucket_pages[bucket + 1]))
+            start = int(self._bucket_pages[bucket])
+            stop = min(end, int(self._bucket_pages[bucket + 1]))
             yield bucket, page - start, stop - start
             page, bucket = stop, bucket + 1
 
@@ -481,8 +484,8 @@ class SnapshotRelation:
         """What `_pread` is asked for a segment's codes, or its pages."""
         bucket, first, last = segment
         if suffix == "codes":
-            start, end = first * self.manifest.page_tuples, min(last * self.manifest.page_tuples,
-                                                                self._bucket_rows[bucket])
+            start = first * self.manifest.page_tuples
+            end = min(last * self.manifest.page_tuples, self._bucket_rows[bucket])
             return self.buckets[bucket], suffix, 8 * (end - start), 8 * start
         offsets = self._offsets[bucket]
         return self.buckets[bucket], suffix, int(offsets[last]
@@ -497,8 +500,8 @@ class SnapshotRelation:
         path = bucket_file(self.directory, bucket, suffix)
         if (bucket, suffix) not in self._files:
             try:
-                self._files[bucket,
-                            suffix] = io.FileIO(path, opener=_open_direct if self.direct else None)
+                self._files[bucket, suffix] = io.FileIO(
+                    path, opener=_open_direct if self.direct else None)
             except OSError as e:
                 raise StateError(f"{path} cannot be opened: {e.strerror}. {ANEW}") from None
         before = offset % SECTOR if self.direct else 0

@@ -100,7 +100,9 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
         return "failed", "ended before its first sign of life"
     if status.state == "stopped":
         return "stopped", ""
-    return "failed", f"failed: {status.error}" if status.state == "failed" else f"was killed while {status.state}"
+    if status.state == "failed":
+        return "failed", f"failed: {status.error}"
+    return "failed", f"was killed while {status.state}"
 
 
 def _speaks_of(status: Status, record: Launch | None) -> bool:

@@ -102,8 +102,8 @@ class _TableInput:
     def __init__(self, url: str, name: str, stack: ExitStack):
         engine = connect(url)
         stack.callback(engine.dispose)
-        self.table, self.connection = existing_table(engine,
-                                                     name), stack.enter_context(engine.connect())
+        self.table = existing_table(engine, name)
+        self.connection = stack.enter_context(engine.connect())
         self.schema = arrow_schema(self.table)
 
     def batches(self, columns: list[str]) -> Iterator[_Rows]:
@@ -134,8 +134,8 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
                 before = time.perf_counter()
                 sketch.update(keys if valid.all() else keys[valid])
                 busy += time.perf_counter() - before
-                read, null_keys, rejected = read + len(keys), null_keys + int(
-                    (~valid).sum()), rejected + batch.rejected
+                read, null_keys = read + len(keys), null_keys + int((~valid).sum())
+                rejected = rejected + batch.rejected
                 progress(f"reading {'AB'[i]}", batch.done, batch.total)
             sides.append(Side(getattr(settings, which), read + rejected, null_keys, rejected))
         notes = tuple(n for given in inputs if isinstance(given, _FileInput)

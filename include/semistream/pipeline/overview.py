@@ -61,8 +61,7 @@ class Overview:
         shown = [app for app in apps if ended or app["alive"]]
         error, read = self._look(places)
         return {"apps": shown, "ended": sum(not app["alive"] for app in apps), "error": error,
-                "read": bool(read.at),
-                "age": round(time.monotonic() - read.at),
+                "read": bool(read.at), "age": round(time.monotonic() - read.at),
                 "ledger": summary.ledger(read.totals.values(), read.proofs),
                 "quality": read.quality, "tuning": read.tuning}
 
@@ -99,8 +98,8 @@ class Overview:
         url, before = places.warehouse_url, self._read
         engine = connect(url)
         if engine.dialect.name != "sqlite":
-            event.listen(engine, "do_connect", lambda _dialect, _record, _args,
-                         given: given.update(read_timeout=READ_SECONDS))
+            event.listen(engine, "do_connect", lambda _dialect, _record, _args, given: given.update(
+                read_timeout=READ_SECONDS))
         try:
             if self._ready != url:
                 create_all(engine)
@@ -108,8 +107,8 @@ class Overview:
             with engine.connect() as connection:
                 totals = read_totals(connection, known=before.totals if before.url == url else None)
                 proofs = {app: read_proof(connection, app) for app in totals}
-                quality, tuning = summary.quality(connection,
-                                                  places), summary.sweeps(connection, places)
+                quality = summary.quality(connection, places)
+                tuning = summary.sweeps(connection, places)
             self._ready = url
         finally:
             engine.dispose()
@@ -126,8 +125,8 @@ def _app(checkpoint: Path) -> dict[str, Any]:
         return {**shown, "state": "unknown", "heartbeat": "",
                 "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it "
                          f"anew."}
-    state = status.state if end is None else end[
-        0] if status.state in ("stopped", "failed") else "killed"
+    state = (status.state if end is None else end[0] if status.state in ("stopped", "failed")
+             else "killed")
     return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
             "stopping": shown["stopping"] or state == "draining",
             "batch": "" if status.batch is None else status.batch,

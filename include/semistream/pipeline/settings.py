@@ -18,10 +18,9 @@ class JoinSizeSettings(Settings):
     left: str = Field(description=f"A: {INPUT}")
     right: str = Field(description="B: an input likewise")
     on: Pairs = Field(description="Join columns: a name, or A=B; repeat it for a composite key")
-    method: Literal["skimmed", "agms"] = Field("skimmed", description="Kind of sketch: skimmed is "
-                                                                      "far better where some keys "
-                                                                      "are frequent, agms a little "
-                                                                      "where none is")
+    method: Literal["skimmed", "agms"] = Field(
+        "skimmed", description="Kind of sketch: skimmed is far better where some keys are "
+                               "frequent, agms a little where none is")
     memory: Bytes = Field(ByteSize(64_000), description="Bytes that both sketches take together, "
                                                         "for instance 64KB")
     seed: int = Field(0, ge=0, description="Of the hash functions; another one gives another "
@@ -31,6 +30,6 @@ class JoinSizeSettings(Settings):
     right_types: Types = Field({}, description="Types of B's columns, likewise")
     null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
                                                "empty cell, separated by commas")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
-                                                         "files; default: a comma, or a tab in "
-                                                         ".tsv")
+    delimiter: str = Field("", max_length=1,
+                           description="Character between the cells of CSV files; default: a "
+                                       "comma, or a tab in .tsv")

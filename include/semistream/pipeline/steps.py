@@ -114,9 +114,8 @@ def verify(app: str, places: Places, *, since_last: bool, sample: int) -> dict[s
     from semistream import quality
 
     result = quality.verify(places.warehouse_url, app, since_last=since_last,
-                            reports_dir=places.reports,
-                            reports_kept=places.reports_kept, snapshots=places.snapshots,
-                            sample=sample)
+                            reports_dir=places.reports, reports_kept=places.reports_kept,
+                            snapshots=places.snapshots, sample=sample)
     if not result.success:
         raise quality.VerificationFailed(result)
     return {"app": app, "checks": len(result.results), "report": str(result.report or ""),
@@ -148,8 +147,8 @@ def reset(app: str, places: Places, checkpoint: Path | None = None, *,
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app
-    if checkpoint.is_dir() and any(
-        checkpoint.iterdir()) and not (checkpoint / "status.json").exists():
+    if (checkpoint.is_dir() and any(checkpoint.iterdir())
+            and not (checkpoint / "status.json").exists()):
         raise ConfigError("checkpoint", "must be a load's directory, with its status.json",
                           str(checkpoint), "Check it.")
     with checkpoint_lock(checkpoint):

@@ -66,8 +66,9 @@ def sweeps(connection: Connection, places: Places) -> list[dict[str, Any]]:
     """The latest tuning sweeps, newest first, with what they recommend; ``report`` is relative to
     the reports' directory."""
     t = tuning_runs.c
-    latest = select(t.sweep, func.max(t.job).label("job"), func.max(t.recorded_at).label("recorded_at"),
-                    func.count().label("points"), func.count(case((t.state == "failed", 1))).label("failed")) \
+    latest = select(t.sweep, func.max(t.job).label("job"),
+                    func.max(t.recorded_at).label("recorded_at"), func.count().label("points"),
+                    func.count(case((t.state == "failed", 1))).label("failed")) \
         .group_by(t.sweep).order_by(func.max(t.recorded_at).desc()).limit(SWEEPS)
     best = select(t.sweep, t.memory, t.algorithm,
                   t.rate).where(t.recommended == 1).order_by(t.memory)
@@ -102,8 +103,7 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
                                      .where(of_master)) or 0
         latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
     return {"app": app, "total": total[0] if total else {}, "reasons": by_reason,
-            "rejected_master": rejected,
-            "run": run_summary(places.checkpoints / app),
+            "rejected_master": rejected, "run": run_summary(places.checkpoints / app),
             "complete": str(proof or "NO: nothing was committed"),
             "report": latest[0]["path"] if latest else ""}
 
@@ -111,9 +111,8 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """This run beside everything that the app has ever committed."""
     run, total = summary["run"], summary["total"]
-    table = Table("", "this run", "in all", title=f"{summary['app']} → "
-                                                  f"{total.get('fact_table', '')}",
-                  title_justify="left")
+    table = Table("", "this run", "in all",
+                  title=f"{summary['app']} → {total.get('fact_table', '')}", title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
     for label, key in (("rows read", "rows_read"), ("matched", "matched"),

@@ -83,8 +83,7 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
     with engine.begin() as connection:
         staging = Table(f"stage_{name}", MetaData(),
                         *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
-                                                               primary_key=f.name in keys,
-                                 autoincrement=False) for f in schema],
+                                 primary_key=f.name in keys, autoincrement=False) for f in schema],
                         prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
         # of a provisioning that failed: it belongs to the connection, not to the transaction
         _drop_staging(connection, staging)
@@ -167,9 +166,8 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     source.read_as(schema)
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
         for chunk in source.chunks():
-            yield chunk.rows.select(
-                schema.names), [Rejected("unparsable", f"{r.place}: {r.detail}", r.text)
-                                for r in chunk.rejected]
+            yield chunk.rows.select(schema.names), [
+                Rejected("unparsable", f"{r.place}: {r.detail}", r.text) for r in chunk.rejected]
 
     return MasterRows(schema, batches())
 
@@ -230,15 +228,14 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
 
 
 def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...],
-               join_key: tuple[str, ...]) -> tuple[pa.RecordBatch,
-                                                   list[Rejected]]:
+               join_key: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Rejected]]:
     """(rows whose keys can be stored, the others)."""
     reasons: dict[int, tuple[str, str]] = {}
     for column in dict.fromkeys((*join_key, *business_key)):
         values = batch.column(column)
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-            length = pc.utf8_length(values) if pa.types.is_string(
-                values.type) else pc.binary_length(values)
+            length = (pc.utf8_length(values) if pa.types.is_string(values.type)
+                      else pc.binary_length(values))
             for i in pc.indices_nonzero(pc.greater(length, KEY_CHARACTERS)).to_pylist():
                 reasons[i] = "long_key", f"{column} has more than {KEY_CHARACTERS} characters"
         if column in business_key and values.null_count:
@@ -246,8 +243,8 @@ def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...],
                 reasons[i] = "null_key", f"{column} is null"
     if not reasons:
         return batch, []
-    rejected = [Rejected(reason, detail, _json(batch, i)) for i,
-                (reason, detail) in sorted(reasons.items())]
+    rejected = [Rejected(reason, detail, _json(batch, i))
+                for i, (reason, detail) in sorted(reasons.items())]
     return batch.filter(pa.array([i not in reasons for i in range(batch.num_rows)])), rejected
 
 
@@ -258,10 +255,9 @@ def _json(rows: pa.RecordBatch, i: int) -> str:
 def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> None:
     if rejected:
         now = datetime.now(UTC).replace(tzinfo=None)
-        connection.execute(
-            insert(rejected_master),
-            [{"master": master, "reason": r.reason, "detail": r.detail, "tuple": r.tuple,
-              "rejected_at": now} for r in rejected])
+        connection.execute(insert(rejected_master),
+                           [{"master": master, "reason": r.reason, "detail": r.detail,
+                             "tuple": r.tuple, "rejected_at": now} for r in rejected])
 
 
 def _upsert(connection: Connection, staging: Table, dimension: Table,
@@ -289,8 +285,8 @@ def _all(conditions: list[Any]) -> Any:
 
 def _drop_staging(connection: Connection, staging: Table) -> None:
     # "TEMPORARY": plain DROP TABLE commits MySQL's transaction.
-    what = "TEMPORARY TABLE IF EXISTS " if isinstance(connection.dialect,
-                                                      mysql.dialect) else "TABLE IF EXISTS temp."
+    what = ("TEMPORARY TABLE IF EXISTS " if isinstance(connection.dialect, mysql.dialect)
+            else "TABLE IF EXISTS temp.")
     connection.exec_driver_sql(
         f"DROP {what}{connection.dialect.identifier_preparer.format_table(staging)}")
 

@@ -52,8 +52,8 @@ class PublishSettings(Publishing):
                                  "path of a YAML file")
     buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, "
                                                              "the most partitions of a load")
-    page_tuples: int = Field(0, ge=0, le=1_000_000, description="Tuples of a page, the least read "
-                                                                "at once; 0: by R")
+    page_tuples: int = Field(0, ge=0, le=1_000_000,
+                             description="Tuples of a page, the least read at once; 0: by R")
     force: bool = Field(False, description="Publish a version even if nothing has changed since "
                                            "the current one")
 
@@ -63,7 +63,8 @@ class Publish:
     opened."""
 
     def __init__(self, settings: PublishSettings, job: Job, places: Places):
-        self.settings, self.name, self.key_columns = settings, job.master.name, tuple(job.on.values())
+        self.settings, self.name = settings, job.master.name
+        self.key_columns = tuple(job.on.values())
         self.url, self.root = places.warehouse_url, places.snapshots / self.name
         self.engine = connect(self.url)
         self.dimension = open_dimension(self.engine, self.name)
@@ -89,9 +90,8 @@ class Publish:
 
     def _page_tuples(self) -> int:
         with self.engine.connect() as connection:
-            low = connection.execute(
-                select(
-                    func.min(self.dimension.table.c[self.dimension.schema.names[0]]))).scalar() or 0
+            low = connection.execute(select(
+                func.min(self.dimension.table.c[self.dimension.schema.names[0]]))).scalar() or 0
             found = list(read_dimension(connection, self.dimension, low, low + SAMPLE))
         rows = sum(batch.num_rows for batch in found)
         return choose_page_tuples(self.dimension.rows,

@@ -61,9 +61,9 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
     suite.save()
     validation = context.validation_definitions.add(
         gx.ValidationDefinition(name=name, data=batch, suite=suite))
-    checkpoint = context.checkpoints.add(gx.Checkpoint(
-        name=name, validation_definitions=[validation], actions=[UpdateDataDocsAction(name="docs")],
-        result_format="COMPLETE"))
+    checkpoint = context.checkpoints.add(
+        gx.Checkpoint(name=name, validation_definitions=[validation],
+                      actions=[UpdateDataDocsAction(name="docs")], result_format="COMPLETE"))
     try:
         done = checkpoint.run(
             run_id=RunIdentifier(run_name=summary["run"], run_time=datetime.now(UTC)))
@@ -103,9 +103,8 @@ def read_result(result: Any) -> dict[str, Any]:
     details = found.get("details", {})
     errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
     return {"name": (config.meta or {}).get("check", config.type), "title": config.description,
-            "explanation": config.notes,
-            "success": bool(result.success), "count": found.get("observed_value", 0),
-            "query": config.kwargs.get("query", ""),
+            "explanation": config.notes, "success": bool(result.success),
+            "count": found.get("observed_value", 0), "query": config.kwargs.get("query", ""),
             "rows": [dict(zip(details.get("columns", []), r, strict=True))
                      for r in details.get("unexpected_rows", [])],
             "error": errors[0] if errors else None}
@@ -129,8 +128,8 @@ def _context(reports: Path) -> EphemeralDataContext:
             ProgressBarsConfig,
         )
     defaults = InMemoryStoreBackendDefaults()
-    defaults.stores[
-        defaults.validation_results_store_name]["store_backend"] = _files(reports / RESULTS)
+    defaults.stores[defaults.validation_results_store_name]["store_backend"] = _files(
+        reports / RESULTS)
     index = {"class_name": "DefaultSiteIndexBuilder", "validation_results_limit": RUNS_KEPT,
              "renderer": _ours("RunsRenderer"), "view": _ours("RunsView")}
     section = {"class_name": "DefaultSiteSectionBuilder",
@@ -139,10 +138,9 @@ def _context(reports: Path) -> EphemeralDataContext:
     sections = {"validations": section, "expectations": "None", "profiling": "None"}
     site = {**_ours("Site"), "show_how_to_buttons": False, "store_backend": _files(reports),
             "site_index_builder": index, "site_section_builders": sections}
-    config = DataContextConfig(store_backend_defaults=defaults, data_docs_sites={SITE: site},
-                               analytics_enabled=False,
-                               progress_bars=ProgressBarsConfig(globally=False,
-                                                                metric_calculations=False))
+    config = DataContextConfig(
+        store_backend_defaults=defaults, data_docs_sites={SITE: site}, analytics_enabled=False,
+        progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False))
     return gx.get_context(mode="ephemeral", project_config=config)
 
 
@@ -159,5 +157,5 @@ def _page(context: EphemeralDataContext, identifier: Any) -> Path | None:
     from urllib.parse import unquote, urlparse
 
     sites = context.get_docs_sites_urls(resource_identifier=identifier, site_names=[SITE])
-    return Path(
-        unquote(urlparse(sites[0]["site_url"]).path)) if sites and sites[0]["site_url"] else None
+    return (Path(unquote(urlparse(sites[0]["site_url"]).path)) if sites
+            and sites[0]["site_url"] else None)

@@ -36,9 +36,8 @@ class Check:
         make: Any = type(dialect)
         # a dialect of the format style would double every percent sign
         plain = make(paramstyle="named")
-        return str(
-            self.query.compile(dialect=plain,
-                               compile_kwargs={"literal_binds": True})).replace(":", "\\:")
+        return str(self.query.compile(dialect=plain,
+                                      compile_kwargs={"literal_binds": True})).replace(":", "\\:")
 
 
 def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
@@ -73,29 +72,28 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: s
 
 def ledger_checks(scope: Scope) -> Iterator[Check]:
     b, c = load_batches.c, load_commits.c
-    sums = select(b.batch, b.drain, func.count().label("n"), func.sum(b.rows_read).label("rows_read")) \
+    sums = select(b.batch, b.drain, func.count().label("n"),
+                  func.sum(b.rows_read).label("rows_read")) \
         .where(scope.holds(load_batches)).group_by(b.batch, b.drain).subquery("ledger")
     same = and_(sums.c.batch == c.batch, sums.c.drain == c.drain)
     orphans = select(sums.c.batch, sums.c.drain, null(), sums.c.n) \
         .where(~select(1).where(c.app == scope.app, same).correlate(sums).exists())
-    yield Check(
-        "batch_partitions", "Every committed batch has all its partitions",
-        "A batch is committed when each of its partitions has written its rows and its ledger row. "
-        "A batch listed here has fewer or more ledger rows than it has partitions, or was passed "
-        "over without ever being committed.",
-        sa.union_all(select(c.batch, c.drain, c.partitions.label("partitions_expected"),
-                            func.coalesce(sums.c.n, 0).label("partitions_in_ledger"))
-                     .select_from(load_commits.outerjoin(sums, same))
-                     .where(scope.holds(load_commits), func.coalesce(sums.c.n, 0) != c.partitions),
-                     orphans))
-    yield Check(
-        "commit_rows", "Rows read by the partitions add up to the batch",
-        "A batch notes how many rows it read from the source, each of its partitions how many it "
-        "received. Rows lost or doubled between the two show here.",
-        select(c.batch, c.drain, c.rows_read.label("rows_read_by_driver"),
-               sums.c.rows_read.label("rows_read_by_partitions"))
-        .select_from(load_commits.join(sums, same))
-        .where(scope.holds(load_commits), sums.c.rows_read != c.rows_read))
+    yield Check("batch_partitions", "Every committed batch has all its partitions",
+                "A batch is committed when each of its partitions has written its rows and its "
+                "ledger row. A batch listed here has fewer or more ledger rows than it has "
+                "partitions, or was passed over without ever being committed.",
+                sa.union_all(select(c.batch, c.drain, c.partitions.label("partitions_expected"),
+                                    func.coalesce(sums.c.n, 0).label("partitions_in_ledger"))
+                             .select_from(load_commits.outerjoin(sums, same))
+                             .where(scope.holds(load_commits),
+                                    func.coalesce(sums.c.n, 0) != c.partitions), orphans))
+    yield Check("commit_rows", "Rows read by the partitions add up to the batch",
+                "A batch notes how many rows it read from the source, each of its partitions how "
+                "many it received. Rows lost or doubled between the two show here.",
+                select(c.batch, c.drain, c.rows_read.label("rows_read_by_driver"),
+                       sums.c.rows_read.label("rows_read_by_partitions"))
+                .select_from(load_commits.join(sums, same))
+                .where(scope.holds(load_commits), sums.c.rows_read != c.rows_read))
     left_over = b.waiting_before + b.rows_read - b.matched - b.unmatched - b.waiting
     yield Check(
         "batch_arithmetic", "In every batch: waiting before + read = matched + unmatched + waiting",
@@ -105,7 +103,8 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
                b.waiting, left_over.label("difference"))
         .where(scope.holds(load_batches), left_over != 0))
     previous = func.lag(b.waiting).over(partition_by=b.partition, order_by=(b.batch, b.drain))
-    before = select(*_load(load_batches), b.waiting_before, func.coalesce(previous, 0).label("waiting_after_previous_batch")) \
+    before = select(*_load(load_batches), b.waiting_before,
+                    func.coalesce(previous, 0).label("waiting_after_previous_batch")) \
         .where(scope.until(load_batches)).subquery("carried")
     yield Check(
         "waiting_carried", "What waited after one batch is taken up by the next",
@@ -113,12 +112,10 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
         "began with another number of waiting tuples than the batch before it had left.",
         select(before).where(scope.after(before),
                              before.c.waiting_before != before.c.waiting_after_previous_batch))
-    yield Check(
-        "drained", "Nothing waits after a drain",
-        "A drain (at a stop, and when all available input has been read) finishes every waiting "
-        "tuple.",
-        select(*_load(load_batches), b.waiting)
-        .where(scope.holds(load_batches), b.drain == 1, b.waiting != 0))
+    yield Check("drained", "Nothing waits after a drain",
+                "A drain (at a stop, and when all available input has been read) finishes every "
+                "waiting tuple.", select(*_load(load_batches), b.waiting)
+                .where(scope.holds(load_batches), b.drain == 1, b.waiting != 0))
     yield total_arithmetic(scope)
 
 
@@ -126,14 +123,14 @@ def total_arithmetic(scope: Scope) -> Check:
     b = load_batches.c
     at_end = and_(b.batch == scope.last[0], b.drain == scope.last[1])
     total = select(func.sum(b.rows_read).label("rows_read"), func.sum(b.matched).label("matched"),
-                   func.sum(b.unmatched).label("unmatched"), func.sum(case((at_end, b.waiting), else_=0)).label("waiting")) \
+                   func.sum(b.unmatched).label("unmatched"),
+                   func.sum(case((at_end, b.waiting), else_=0)).label("waiting")) \
         .where(scope.until(load_batches)).subquery("total")
     difference = total.c.rows_read - total.c.matched - total.c.unmatched - total.c.waiting
-    return Check(
-        "total_arithmetic", "In total: read = matched + unmatched + waiting",
-        "The same over everything that this app ever loaded, from its first batch to the last one "
-        "verified here.",
-        select(total, difference.label("difference")).where(difference != 0))
+    return Check("total_arithmetic", "In total: read = matched + unmatched + waiting",
+                 "The same over everything that this app ever loaded, from its first batch to the "
+                 "last one verified here.",
+                 select(total, difference.label("difference")).where(difference != 0))
 
 
 def fact_rows(scope: Scope) -> Check:
@@ -150,22 +147,19 @@ def fact_rows(scope: Scope) -> Check:
 
 def unmatched_rows(scope: Scope, rejected: sa.Table) -> Check:
     counted = _counted(scope, unmatched, "kept", unmatched.c.reason)
-    return Check(
-        "unmatched_rows", "Every unmatched tuple is kept, with its reason",
-        "A tuple without master data, without a key or that cannot be parsed goes to the table "
-        "unmatched. Its rows, by reason, must be those that the ledger counted (reason (all): the "
-        "ledger's total against its own count by reason).",
-        sa.union_all(*_both_ways(counted, rejected.select().subquery("ledger"), "reason"),
-                     _reasons_add_up(scope, rejected)))
+    return Check("unmatched_rows", "Every unmatched tuple is kept, with its reason",
+                 "A tuple without master data, without a key or that cannot be parsed goes to the "
+                 "table unmatched. Its rows, by reason, must be those that the ledger counted "
+                 "(reason (all): the ledger's total against its own count by reason).",
+                 sa.union_all(*_both_ways(counted, rejected.select().subquery("ledger"), "reason"),
+                              _reasons_add_up(scope, rejected)))
 
 
 def unparsable(scope: Scope, rejected: sa.Table) -> Check:
-    read = select(
-        func.coalesce(func.sum(load_batches.c.rows_read), 0)).where(
-            scope.holds(load_batches)).scalar_subquery()
-    broken = select(
-        func.coalesce(func.sum(rejected.c.rows_in_ledger), 0)).where(
-            rejected.c.reason == "unparsable")
+    read = select(func.coalesce(func.sum(load_batches.c.rows_read),
+                                0)).where(scope.holds(load_batches)).scalar_subquery()
+    broken = select(func.coalesce(func.sum(rejected.c.rows_in_ledger),
+                                  0)).where(rejected.c.reason == "unparsable")
     counted = select(broken.scalar_subquery().label("unparsable"),
                      read.label("rows_read")).subquery("counted")
     return Check(
@@ -187,30 +181,26 @@ def same_rows(scope: Scope, checksums: sa.Table) -> Check:
                       now.label("checksum_of_rows")).select_from(both).where(
                           scope.holds(load_batches), b[name] != now)
 
-    return Check(
-        "same_rows", "The rows are the very ones that were loaded",
-        "Each load notes a checksum over all columns of its rows, which are all read again. Where "
-        "it differs, a value was changed, or a row lost, doubled or added, since.",
-        sa.union_all(differing("facts_checksum", scope.fact_name),
-                     differing("unmatched_checksum", unmatched.name)))
+    return Check("same_rows", "The rows are the very ones that were loaded",
+                 "Each load notes a checksum over all columns of its rows, which are all read "
+                 "again. Where it differs, a value was changed, or a row lost, doubled or added, "
+                 "since.", sa.union_all(differing("facts_checksum", scope.fact_name),
+                                        differing("unmatched_checksum", unmatched.name)))
 
 
 def table_files(damaged: sa.Table) -> Check:
-    return Check(
-        "table_files", "Every file of the sink is there, and whole",
-        "The table's log names its files with their sizes. A file listed here is gone, has another "
-        "size or cannot be read; what it had is missing below too. Restore it, or load what the "
-        "table lost under another app name.",
-        select(damaged))
+    return Check("table_files", "Every file of the sink is there, and whole",
+                 "The table's log names its files with their sizes. A file listed here is gone, "
+                 "has another size or cannot be read; what it had is missing below too. "
+                 "Restore it, or load what the table lost under another app name.", select(damaged))
 
 
 def source_files(files: sa.Table) -> Check:
-    return Check(
-        "source_files", "Every file of the source is in a batch, and as it was loaded",
-        "The ledger names each file with its size and time. A file listed here was there when the "
-        "source was read and is in no batch, or it was written after its batch was loaded: "
-        "complete files are to be renamed into the stream's directory.",
-        select(files))
+    return Check("source_files", "Every file of the source is in a batch, and as it was loaded",
+                 "The ledger names each file with its size and time. A file listed here was "
+                 "there when the source was read and is in no batch, or it was written after its "
+                 "batch was loaded: complete files are to be renamed into the stream's directory.",
+                 select(files))
 
 
 def _reasons_add_up(scope: Scope, rejected: sa.Table) -> Select:
@@ -218,20 +208,17 @@ def _reasons_add_up(scope: Scope, rejected: sa.Table) -> Select:
     by_reason = select(func.coalesce(func.sum(r.rows_in_ledger), 0)).where(r.load_id == b.load_id) \
         .correlate(load_batches).scalar_subquery()
     return select(*_load(load_batches), literal("(all)"), b.unmatched,
-                  by_reason).where(scope.holds(load_batches),
-                                                                                       b.unmatched
-                                   != by_reason)
+                  by_reason).where(scope.holds(load_batches), b.unmatched != by_reason)
 
 
 def source_rows(scope: Scope, counts: sa.Table) -> Check:
     s, c = counts.c, load_commits.c
-    return Check(
-        "source_rows", "The source has as many rows as were read",
-        "The files (or table) that each batch was read from are opened again, without Spark, and "
-        "counted.",
-        select(s.batch, s.source, s.rows_in_source, c.rows_read).select_from(counts.join(
-            load_commits, and_(c.app == scope.app, c.batch == s.batch, c.drain == 0)))
-        .where(s.rows_in_source != c.rows_read))
+    return Check("source_rows", "The source has as many rows as were read",
+                 "The files (or table) that each batch was read from are opened again, without "
+                 "Spark, and counted.",
+                 select(s.batch, s.source, s.rows_in_source, c.rows_read).select_from(counts.join(
+                     load_commits, and_(c.app == scope.app, c.batch == s.batch, c.drain == 0)))
+                 .where(s.rows_in_source != c.rows_read))
 
 
 def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
@@ -239,23 +226,23 @@ def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
     match) as in the source at most."""
     f = scope.by_id if scope.first is None else scope.fact
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
-    many = select(*key, func.count().label("rows_in_warehouse"), batch_of(func.min(f.c.load_id)).label("first_batch"),
+    many = select(*key, func.count().label("rows_in_warehouse"),
+                  batch_of(func.min(f.c.load_id)).label("first_batch"),
                   batch_of(func.max(f.c.load_id)).label("last_batch")) \
         .where(*_identified(scope, f), *_ids_in_scope(scope), scope.until_by_id(f)) \
         .group_by(*key).having(func.count() > 1).subquery("many")
     columns, wrong = [*many.c], []
     if source_ids is not None:
         s = source_ids.c
-        times = select(func.count()).where(
-            *(s[i] == many.c[i] for i in scope.ids)).correlate(many).scalar_subquery()
+        times = select(func.count()).where(*(s[i] == many.c[i]
+                                             for i in scope.ids)).correlate(many).scalar_subquery()
         columns.append(times.label("rows_in_source"))
         wrong.append(or_(times == 0, many.c.rows_in_warehouse > times))
-    return Check(
-        "no_duplicates", "No stream tuple was loaded twice",
-        f"A stream tuple is identified by {_listed(scope.ids)}" + (
-            "." if scope.unique else f"; it may match several master rows, but each of them "
-                                     f"({scope.surrogate}) only once."),
-        select(*columns).where(*wrong))
+    return Check("no_duplicates", "No stream tuple was loaded twice",
+                 f"A stream tuple is identified by {_listed(scope.ids)}"
+                 + ("." if scope.unique else "; it may match several master rows, "
+                                             f"but each of them ({scope.surrogate}) only once."),
+                 select(*columns).where(*wrong))
 
 
 def _identified(scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
@@ -282,28 +269,28 @@ def none_missing(scope: Scope, source_ids: sa.Table) -> Check:
     # Outer joins: of NOT EXISTS, MariaDB would make a table of everything loaded, on disk, rather
     # than look into the indexes.
     missing = select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)) \
-        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)).where(f.c.load_id.is_(None), u.load_id.is_(None))
-    allowed = f" {scope.waiting:,} tuples wait in the join after the last batch and are still missing." if scope.waiting else ""
+        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)).where(
+            f.c.load_id.is_(None), u.load_id.is_(None))
+    allowed = (f" {scope.waiting:,} tuples wait in the join after the last batch and are still "
+               "missing." if scope.waiting else "")
     if scope.waiting or scope.unidentified:
         found = missing.cte("missing")
         how_many = select(func.count()).select_from(found).scalar_subquery()
         missing = select(*found.c).where(
             ~how_many.between(scope.waiting, scope.waiting + scope.unidentified))
-    return Check(
-        "none_missing", "Every stream tuple has arrived",
-        f"Every {_listed(scope.ids)} of the source is in {scope.fact_name} or in "
-        f"unmatched.{allowed}", missing)
+    return Check("none_missing", "Every stream tuple has arrived",
+                 f"Every {_listed(scope.ids)} of the source is in {scope.fact_name} or in "
+                 f"unmatched.{allowed}", missing)
 
 
 def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
     f, s = scope.fact, source_ids.c
-    return Check(
-        "none_invented", "Every loaded row comes from the source",
-        f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have was "
-        f"changed, or put there by another.",
-        select(*(f.c[i] for i in scope.ids), *_load(f))
-        .select_from(f.outerjoin(source_ids, and_(*(s[i] == f.c[i] for i in scope.ids))))
-        .where(scope.holds(f), *_identified(scope, f), s.batch.is_(None)))
+    return Check("none_invented", "Every loaded row comes from the source",
+                 f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have "
+                 "was changed, or put there by another.",
+                 select(*(f.c[i] for i in scope.ids), *_load(f))
+                 .select_from(f.outerjoin(source_ids, and_(*(s[i] == f.c[i] for i in scope.ids))))
+                 .where(scope.holds(f), *_identified(scope, f), s.batch.is_(None)))
 
 
 def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
@@ -312,14 +299,14 @@ def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
                 scope.holds(unmatched))
     kept = select(u.stream_id, func.count().label("rows_in_unmatched"),
                   batch_of(func.min(u.load_id)).label("first_batch"),
-                  batch_of(func.max(u.load_id))
-                  .label("last_batch")).where(mine).group_by(u.stream_id).subquery("kept")
+                  batch_of(func.max(u.load_id)).label("last_batch")).where(mine).group_by(
+                      u.stream_id).subquery("kept")
     same = s.stream_id == kept.c.stream_id
     times = select(func.count()).where(same).correlate(kept).scalar_subquery()
     matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_by_id(f),
                    f.c[scope.surrogate].is_not(None))
-    loaded = case((select(1).select_from(source_ids.join(f, matched)).where(same).correlate(kept)
-                   .exists(), 1), else_=0)
+    loaded = case((select(1).select_from(source_ids.join(f, matched)).where(same)
+                   .correlate(kept).exists(), 1), else_=0)
     return Check(
         "unmatched_once", "Every unmatched tuple comes from the source, and from there only once",
         f"A tuple in unmatched whose {_listed(scope.ids)} the source does not have, or has less "
@@ -342,14 +329,13 @@ def surrogate_keys(scope: Scope) -> Check:
     pairs = [(s, m) for s, m in scope.on.items() if m in scope.business_key and s in f.c]
     other = or_(*(f.c[s] != d.c[m] for s, m in pairs)) if pairs else sa.false()
     shown = [d.c[m].label(f"{d.name}_{m}") for _, m in pairs]
-    return Check(
-        "surrogate_keys", "Every surrogate key is in its dimension and is the right one",
-        f"{scope.surrogate} of each fact names a row of {d.name}" + (
-            f", and that row has the fact's own {_listed(scope.on)}." if pairs else ".")
-        + (" A tuple without one (left join) has no master data." if scope.left else ""),
-        select(*_ids(scope, f), *_load(f), fk, *(f.c[s] for s, _ in pairs), *shown)
-        .select_from(f.outerjoin(d, fk == pk))
-        .where(scope.holds(f), or_(absent, and_(pk.is_not(None), other))))
+    return Check("surrogate_keys", "Every surrogate key is in its dimension and is the right one",
+                 f"{scope.surrogate} of each fact names a row of {d.name}"
+                 + (f", and that row has the fact's own {_listed(scope.on)}." if pairs else ".")
+                 + (" A tuple without one (left join) has no master data." if scope.left else ""),
+                 select(*_ids(scope, f), *_load(f), fk, *(f.c[s] for s, _ in pairs), *shown)
+                 .select_from(f.outerjoin(d, fk == pk))
+                 .where(scope.holds(f), or_(absent, and_(pk.is_not(None), other))))
 
 
 def enriched_columns(scope: Scope) -> Check:
@@ -361,13 +347,12 @@ def enriched_columns(scope: Scope) -> Check:
         "loaded": [sa.cast(a, sa.String(255)) for a, _ in pairs],
         "in_dimension": [sa.cast(m, sa.String(255)) for _, m in pairs]}
     shown = [case(*zip(differ, each, strict=True)).label(what) for what, each in values.items()]
-    return Check(
-        "enriched_columns", "Enriched columns are what the master data says",
-        f"Compared for every fact that was loaded with the master data that {d.name} has: "
-        f"{_listed(scope.added)}.",
-        select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *shown)
-        .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
-        .where(scope.holds(f), scope.is_current(f), or_(*differ)))
+    return Check("enriched_columns", "Enriched columns are what the master data says",
+                 f"Compared for every fact that was loaded with the master data that {d.name} has: "
+                 f"{_listed(scope.added)}.",
+                 select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *shown)
+                 .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
+                 .where(scope.holds(f), scope.is_current(f), or_(*differ)))
 
 
 def sample_joined(scope: Scope, sample: Sample) -> Check:
@@ -381,26 +366,25 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
 
     def first_that_differs(what: str) -> ColumnElement:
         def show(a: ColumnElement, b: ColumnElement) -> ColumnElement:
-            return literal(str(a.name),
-                           sa.String) if what == "column" else sa.cast(
-                               a if what == "loaded" else b, sa.String(255))
+            return (literal(str(a.name), sa.String) if what == "column"
+                    else sa.cast(a if what == "loaded" else b, sa.String(255)))
 
-        missing = literal(
-            "(no such master row)") if what == "column" else sa.cast(null(), sa.String(255))
+        missing = (literal("(no such master row)") if what == "column"
+                   else sa.cast(null(), sa.String(255)))
         return case((absent, missing),
                     *((a.is_distinct_from(b), show(a, b)) for a, b in pairs)).label(what)
 
     differ = select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *(f.c[a] for a in scope.on),
-                    s.c.version.label("master_version"), *map(first_that_differs, ("column", "loaded", "joined_again"))) \
+                    s.c.version.label("master_version"),
+                    *map(first_that_differs, ("column", "loaded", "joined_again"))) \
         .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row)) \
         .where(f.c[scope.surrogate].is_not(None) if scope.left else sa.true(),
                or_(absent, *(a.is_distinct_from(b) for a, b in pairs))).distinct()
-    return Check(
-        "sample_joined", "A sample of facts, joined again by the database, is the same",
-        f"{sample.fact_count:,} facts drawn at random (seed {sample.seed}) are joined by the "
-        f"database with the master data of "
-        "the version that they were loaded with, and compared column by column.",
-        differ if scope.unique else sa.union_all(differ, _matches_lost(scope, sample)))
+    return Check("sample_joined", "A sample of facts, joined again by the database, is the same",
+                 f"{sample.fact_count:,} facts drawn at random (seed {sample.seed}) are joined by "
+                 "the database with the master data of the version that they were loaded with, "
+                 "and compared column by column.",
+                 differ if scope.unique else sa.union_all(differ, _matches_lost(scope, sample)))
 
 
 def _matches_lost(scope: Scope, sample: Sample) -> Select:
@@ -408,37 +392,33 @@ def _matches_lost(scope: Scope, sample: Sample) -> Select:
     f, s, m, g = scope.fact, sample.facts, sample.master, scope.by_id.alias("other")
     joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.until_by_id(g),
                              g.c[scope.surrogate] == m.c[scope.surrogate])
-    rows = s.join(f, drawn_facts(scope, sample)).join(m, and_(m.c.version == s.c.version,
-                                                           *(f.c[a] == m.c[b] for a,
-                                                             b in scope.on.items())))
-    return select(*_ids(scope, f), *_load(f), m.c[scope.surrogate], *(f.c[a] for a in scope.on), s.c.version,
-                  literal("(match not loaded)"), null(), null()) \
+    rows = s.join(f, drawn_facts(scope, sample)).join(
+        m, and_(m.c.version == s.c.version, *(f.c[a] == m.c[b] for a, b in scope.on.items())))
+    return select(*_ids(scope, f), *_load(f), m.c[scope.surrogate], *(f.c[a] for a in scope.on),
+                  s.c.version, literal("(match not loaded)"), null(), null()) \
         .select_from(rows).where(~sa.exists(joined.correlate(s, m))).distinct()
 
 
 def sample_unmatched(scope: Scope, sample: Sample) -> Check:
     s, m = sample.unmatched, sample.master
-    return Check(
-        "sample_unmatched",
-        "A sample of unmatched tuples, joined again by the database, has no match",
-        f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, drawn at "
-        f"random (seed {sample.seed}). "
-        "One listed here does have master data.",
-        select(s.c.stream_id, *_load(s),
-               *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
-               s.c.version.label("master_version"), m.c[scope.surrogate])
-        .select_from(s.join(m, and_(m.c.version == s.c.version,
-                                    *(s.c[f"key_{i}"] == m.c[k] for i,
-                                      k in enumerate(scope.on.values()))))))
+    return Check("sample_unmatched",
+                 "A sample of unmatched tuples, joined again by the database, has no match",
+                 f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, "
+                 f"drawn at random (seed {sample.seed}). One listed here does have master data.",
+                 select(s.c.stream_id,
+                        *_load(s), *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
+                        s.c.version.label("master_version"), m.c[scope.surrogate])
+                 .select_from(s.join(m, and_(m.c.version == s.c.version,
+                                             *(s.c[f"key_{i}"] == m.c[k]
+                                               for i, k in enumerate(scope.on.values()))))))
 
 
 def _counted(scope: Scope, table: sa.Table, name: str, *further: ColumnElement) -> FromClause:
     conditions = [scope.holds(table)] + ([table.c.fact_table == scope.fact_name]
                                          if table is unmatched else [])
     key = [table.c.load_id, *further]
-    return select(*key,
-                  func.count()
-                  .label("rows_in_table")).where(*conditions).group_by(*key).subquery(name)
+    return select(*key, func.count().label("rows_in_table")).where(*conditions).group_by(
+        *key).subquery(name)
 
 
 def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[Select, Select]:
@@ -457,8 +437,8 @@ def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[
 def _load(table: FromClause) -> list[ColumnElement]:
     """What a row's load_id says, for people."""
     parts = {"batch": batch_of, "drain": drain_of, "partition": partition_of}
-    return [table.c[name] if name in table.c else part(table.c.load_id).label(name) for name,
-            part in parts.items()]
+    return [table.c[name] if name in table.c else part(table.c.load_id).label(name)
+            for name, part in parts.items()]
 
 
 def _ids(scope: Scope, table: FromClause) -> list[ColumnElement]:

@@ -35,9 +35,8 @@ def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Ta
     table = staging.table("checksums", Column("load_id", BigInteger),
                           Column("facts_checksum", BigInteger),
                           Column("unmatched_checksum", BigInteger))
-    staging.insert(
-        table,
-        [(load, signed(facts.get(load, 0)), signed(kept.get(load, 0))) for load in {*facts, *kept}])
+    staging.insert(table, [(load, signed(facts.get(load, 0)), signed(kept.get(load, 0)))
+                           for load in {*facts, *kept}])
     staging.index(table, "load_id")
     return table
 

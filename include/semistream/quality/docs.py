@@ -53,9 +53,8 @@ class RunsRenderer:
         runs = sorted(links.get("validations_links", []), key=lambda r: str(r["run_time"]),
                       reverse=True)
         return {"runs": [{"name": r["run_name"], "suite": r["expectation_suite_name"],
-                          "asset": r["asset_name"],
-                          "success": r["validation_success"], "time": _time(r["run_time"]),
-                          "path": r["filepath"]} for r in runs]}
+                          "asset": r["asset_name"], "success": r["validation_success"],
+                          "time": _time(r["run_time"]), "path": r["filepath"]} for r in runs]}
 
 
 class _View:

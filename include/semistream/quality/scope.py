@@ -142,8 +142,8 @@ def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str]
     if business_key and set(business_key) <= set(columns):
         return True
     key = [dimension.c[m] for m in columns]
-    many = select(*key).where(
-        *(k.is_not(None) for k in key)).group_by(*key).having(func.count() > 1).limit(1)
+    many = select(*key).where(*(k.is_not(None)
+                                for k in key)).group_by(*key).having(func.count() > 1).limit(1)
     return connection.execute(many).first() is None
 
 
@@ -168,17 +168,16 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
     # look at them all.
     without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(number)),
                                                 fact.c[surrogate].is_(None))
-    left = output > matched and kept > 0 and connection.execute(
-        without.limit(1)).first() is not None
+    left = (output > matched and kept > 0
+            and connection.execute(without.limit(1)).first() is not None)
     unique = is_unique(connection, dimension, list(job.on.values()), business_key)
-    return Scope(
-        app=app, number=number, first=first, last=last,
-        source_first=drained_until(connection, app, first), commits=len(commits),
-        sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact,
-        dimension=dimension, surrogate=surrogate,
-        ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on),
-        added=added_columns(fact, dimension, job), business_key=business_key, unique=unique,
-        left=left, version=versions.get(last, "") if version is None else version,
-        versions=versions,
-        waiting=int(waiting or 0), unidentified=int(unidentified or 0),
-        max_unparsable=job.stream.max_unparsable)
+    return Scope(app=app, number=number, first=first, last=last,
+                 source_first=drained_until(connection, app, first), commits=len(commits),
+                 sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact,
+                 dimension=dimension, surrogate=surrogate,
+                 ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on),
+                 added=added_columns(fact, dimension, job), business_key=business_key,
+                 unique=unique,
+                 left=left, version=versions.get(last, "") if version is None else version,
+                 versions=versions, waiting=int(waiting or 0), unidentified=int(unidentified or 0),
+                 max_unparsable=job.stream.max_unparsable)

@@ -84,7 +84,8 @@ def _passed_over(path: str, stream: StreamSpec, names: set[str],
                    and d != _fixed(path))
         came = max(status.st_ctime_ns, *(d.stat().st_ctime_ns for d in between), 0)
         if came < listed * 1e9:
-            yield None, entry.path, f"in no batch, and there since {_time(came)}: {status.st_size:,} bytes"
+            yield (None, entry.path,
+                   f"in no batch, and there since {_time(came)}: {status.st_size:,} bytes")
 
 
 def _fixed(path: str) -> Path:

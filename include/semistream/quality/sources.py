@@ -47,8 +47,7 @@ def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec,
         return _stage(staging, scope, parts)
     except CannotRecount as e:
         staging.notes.append(f"The source was not counted again: {e}. Rows read are checked "
-                             f"against the ledger only, and "
-                             "stream ids for duplicates only.")
+                             "against the ledger only, and stream ids for duplicates only.")
         return None
 
 
@@ -81,9 +80,8 @@ def _source(engine: sa.Engine, commit: sa.Row) -> dict[str, Any]:
         return offsets
     f = load_files.c
     with engine.connect() as connection:
-        paths = list(
-            connection.scalars(select(f.path).where(f.app == commit.app, f.batch == commit.batch)
-                               .order_by(f.number)))
+        paths = list(connection.scalars(
+            select(f.path).where(f.app == commit.app, f.batch == commit.batch).order_by(f.number)))
     if len(paths) < count:
         raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, "
                             f"and their names forgotten")
@@ -98,14 +96,13 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         files = [_local(f) for f in offsets["files"]]
         names = [f.name for f in files]
         label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return Part(
-            label, lambda ids: (piece for f in files
-                                for piece in _readable_file(f, kind, stream, options, ids)))
+        return Part(label, lambda ids: (piece for f in files
+                                        for piece in _readable_file(f, kind, stream, options, ids)))
     # imports Spark, which files do without
     from semistream.streaming.sources.registry import find_source
 
-    return find_source(
-        stream.model_copy(update={"format": kind or stream.format})).recount(offsets, engine)
+    return find_source(stream.model_copy(update={"format": kind or stream.format})).recount(
+        offsets, engine)
 
 
 def _with_stream_id(batch: int, found: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
@@ -193,9 +190,8 @@ def _csv_rows(file: Path, stream: StreamSpec,
               options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
     """Spark's options by their names. A row of the wrong width has no ids."""
     with _text(file, options.get("encoding", "utf-8-sig")) as f:
-        separator, quote = options.get("sep",
-                                       options.get("delimiter", ",")), options.get(
-                                           "quote", '"') or None
+        separator = options.get("sep", options.get("delimiter", ","))
+        quote = options.get("quote", '"') or None
         csv.field_size_limit(FIELD)
         reader = csv.reader(f, delimiter=separator, quotechar=quote)
         header = next(reader, []) if options.get("header", "true").lower() == "true" else []

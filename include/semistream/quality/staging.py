@@ -124,8 +124,8 @@ def stage_rejected(staging: Staging, scope: Scope) -> sa.Table:
     with staging.engine.connect() as connection:
         ledger = connection.execute(select(load_batches.c.load_id, load_batches.c.rejected)
                                     .where(scope.holds(load_batches))).all()
-    staging.insert(table, [(row.load_id, reason, n) for row in ledger for reason,
-                           n in json.loads(row.rejected).items() if n])
+    staging.insert(table, [(row.load_id, reason, n) for row in ledger
+                           for reason, n in json.loads(row.rejected).items() if n])
     staging.index(table, "load_id")
     return table
 
@@ -199,10 +199,8 @@ def _sample_facts(staging: Staging, scope: Scope, size: int,
                                    .order_by(b.load_id)).all()
         if len(parts) > PARTITIONS_SAMPLED:
             weights = np.array([p.n for p in parts], float)
-            parts = [parts[i]
-                     for i in sorted(
-                         rng.choice(len(parts), PARTITIONS_SAMPLED, False,
-                                    weights / weights.sum()))]
+            parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False,
+                                                         weights / weights.sum()))]
         count = staging.insert(table, _draw(connection, scope, parts, size, rng))
     staging.index(table, "version")
     staging.analyze(table)
@@ -214,14 +212,13 @@ def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size
     """(load_id, load_row, version, *ids) of rows whose numbers are drawn; one that is gone is told
     by other checks."""
     f, total, start = scope.fact, sum(p.n for p in parts), 0
-    wanted = np.sort(
-        rng.choice(total, min(size, total), replace=False)) if total else np.zeros(0, np.int64)
+    wanted = (np.sort(rng.choice(total, min(size, total), replace=False)) if total
+              else np.zeros(0, np.int64))
     out: list[tuple] = []
     for part in parts:
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
-        rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(f.c.load_id == part.load_id,
-                                                                        f.c.load_row.in_(
-                                                                            chosen.tolist()))
+        rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(
+            f.c.load_id == part.load_id, f.c.load_row.in_(chosen.tolist()))
         out += [(part.load_id, row[0], part.master_version, *row[1:])
                 for row in connection.execute(rows.order_by(f.c.load_row))]
         start += part.n
@@ -233,19 +230,18 @@ def _sample_unmatched(staging: Staging, scope: Scope, size: int,
     u, masters = unmatched.c, list(scope.on.values())
     table = staging.table("unmatched", Column("stream_id", KeyString()),
                           Column("load_id", BigInteger), Column("version", NAME),
-                          *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type)) for i,
-                            m in enumerate(masters)))
+                          *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type))
+                            for i, m in enumerate(masters)))
     mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == NO_MATCH)
     with staging.engine.connect() as connection:
         keys = connection.execute(select(u.load_id, u.load_row).where(mine)
                                   .order_by(u.load_id, u.load_row)).tuples().all()
-        chosen = [keys[i] for i
-                  in sorted(rng.choice(len(keys), min(size, len(keys)), replace=False)
-                            .tolist())] if keys else []
+        chosen = [keys[i] for i in sorted(rng.choice(len(keys), min(size, len(keys)),
+                                                     replace=False).tolist())] if keys else []
         these = sa.tuple_(u.load_id, u.load_row).in_(chosen)
         rows = connection.execute(
-            select(u.stream_id, u.load_id, load_batches.c.master_version, u.tuple).select_from(
-            unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id))
+            select(u.stream_id, u.load_id, load_batches.c.master_version, u.tuple)
+            .select_from(unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id))
             .where(these)).all()
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
     keyed = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()]
@@ -292,8 +288,7 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
             lost = [connection.execute(t.delete().where(t.c.version == version)).rowcount
                     for t in (s, u)]
         staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
-                             f"master data, which is no "
-                             "longer kept: they are not joined again.")
+                             "master data, which is no longer kept: they are not joined again.")
         return replace(sample, fact_count=sample.fact_count - lost[0],
                        unmatched_count=sample.unmatched_count - lost[1])
     files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")

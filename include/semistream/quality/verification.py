@@ -76,9 +76,11 @@ class VerificationResult:
     def describe(self, rows: int = 5) -> str:
         """A few lines for a log or an error message: what failed, and its first rows."""
         if self.report is None:
-            return f"{self.app}: nothing was committed since the last verification. Complete: {self.proof}"
+            return (f"{self.app}: nothing was committed since the last verification. Complete: "
+                    f"{self.proof}")
         if self.success:
-            return f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. Report: {self.report}"
+            return (f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. "
+                    f"Report: {self.report}")
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
@@ -96,9 +98,8 @@ class VerificationFailed(SemistreamError):
 
 
 def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = False,
-           reports_dir: Path | None = None,
-           reports_kept: int | None = None, sample: int = SAMPLE, seed: int | None = None,
-           snapshots: Path | None = None) -> VerificationResult:
+           reports_dir: Path | None = None, reports_kept: int | None = None, sample: int = SAMPLE,
+           seed: int | None = None, snapshots: Path | None = None) -> VerificationResult:
     """Check everything that `app` has committed.
 
     since_last: only what comes behind that which is proven already, by verifications that no
@@ -117,7 +118,8 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
             commits = committed(connection, app)
             job = job or _job(commits[-1], app, places)
             proof = read_proof(connection, app)
-            first = proof.until if since_last and proof is not None and proof.until != START else None
+            first = (proof.until if since_last and proof is not None
+                     and proof.until != START else None)
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
             return VerificationResult(True, app, commits[-1].fact_table,
                                       index=reports / "index.html", proof=str(proof))
@@ -127,8 +129,8 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
                                         snapshots / job.master.name,
                                         changes, reports_kept or places.reports_kept)
-            if result.success or result.report is None or _changes(engine,
-                                                                   job.master.name) == changes:
+            if (result.success or result.report is None
+                    or _changes(engine, job.master.name) == changes):
                 break
             # the master data were changed meanwhile, and what was found may be no more than that
             discard(result.report, reports)
@@ -164,11 +166,10 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
 
 
 def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None,
-            sampling: tuple[int, int],
-            reports: Path, snapshots: Path, changes: int | None,
+            sampling: tuple[int, int], reports: Path, snapshots: Path, changes: int | None,
             kept: int) -> tuple[VerificationResult, Scope]:
-    engine, app, sink, name = staging.engine, commits[
-        -1].app, commits[-1].sink, commits[-1].fact_table
+    engine, app, sink = staging.engine, commits[-1].app, commits[-1].sink
+    name = commits[-1].fact_table
     sums: Sums | None = None
     damaged: sa.Table | None = None
     stored = open_sink(sink, open_warehouse(url, job), Path()).stored(app)
@@ -205,9 +206,8 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
     checks = list(all_checks(scope, rejected, checksums, damaged, files, sources, sample))
     success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports,
                                             kept)
-    results = [
-        CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows", "error")})
-        for c in checked]
+    results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows",
+                                                "error")}) for c in checked]
     return VerificationResult(success, app, name, results, figures, staging.notes, page,
                               reports / "index.html"), scope
 
@@ -257,6 +257,5 @@ def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, star
         connection.execute(quality_runs.insert().values(
             app=result.app, fact_table=result.fact_table, started_at=started, seconds=seconds,
             from_batch=first and first[0], from_drain=first and first[1], to_batch=scope.last[0],
-            to_drain=scope.last[1],
-            success=int(result.success), expectations=len(result.results),
+            to_drain=scope.last[1], success=int(result.success), expectations=len(result.results),
             failed=json.dumps(failed), report=str(result.report)))

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from semistream.sizing.workload import describe, observe
 
 MODULES = {"Choice": "choice", "choose": "choice", "known_costs": "choice", "open_join": "opening",
-           "Plan": "plan",
-           "predict": "search", "tune": "search", "tune_all": "search", "describe": "workload",
-           "observe": "workload"}
+           "Plan": "plan", "predict": "search", "tune": "search", "tune_all": "search",
+           "describe": "workload", "observe": "workload"}
 __all__ = ["Choice", "Plan", "choose", "describe", "known_costs", "observe", "open_join", "predict",
            "tune", "tune_all"]
 

@@ -67,7 +67,8 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
             join = opened(SMALLEST, {})
         except NotEnoughMemory as e:
             raise NotEnoughMemory(e.least, int(memory), f"any of {', '.join(MODELS)}") from None
-        reason = f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to choose"
+        reason = (f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to "
+                  "choose")
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
     return Choice(best.algorithm, best.parameters,
                   _reason(best, ranking, memory, master, work.frequencies, costs), ranking)

@@ -49,9 +49,9 @@ class Plan:
     def from_json(cls, values: dict[str, Any]) -> Plan:
         on = tuple((s, m) for s, m in values["on"])
         columns = None if values["columns"] is None else tuple(values["columns"])
-        return cls(
-            **{**values, "on": on, "columns": columns, "owners": tuple(values.get("owners", ())),
-               "chosen": tuple(values.get("chosen", ()))})
+        return cls(**{**values, "on": on, "columns": columns,
+                      "owners": tuple(values.get("owners", ())),
+                      "chosen": tuple(values.get("chosen", ()))})
 
     def relation(self, partition: int) -> SnapshotRelation:
         """The buckets of R that a partition's operator needs."""
@@ -70,8 +70,7 @@ class Plan:
         relation = self.relation(partition)
         try:
             return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation,
-                             on=self.on,
-                             columns=self.added(relation), join_type=self.join_type,
+                             on=self.on, columns=self.added(relation), join_type=self.join_type,
                              parameters=self.parameters, costs=costs, sample=sample)
         except NotEnoughMemory as e:
             each = f"{self.algorithm}, {e.least:,} for each of {self.partitions} partitions"
@@ -82,7 +81,8 @@ class Plan:
         """The master columns to add, its surrogate key among them; None: all but the join
         columns."""
         columns, sk = self.columns, surrogate_key(relation.name)
-        if self.surrogate_key and columns is not None and sk in relation.schema.names and sk not in columns:
+        if (self.surrogate_key and columns is not None and sk in relation.schema.names
+                and sk not in columns):
             columns = (sk, *columns)
         return columns
 
@@ -184,7 +184,8 @@ class Plan:
         # 1: R takes its time too
         tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))
         owners = share_out(tuples, self.partitions)
-        if former is not None and former.partitions == self.partitions and len(former.owners) == len(owners):
+        if (former is not None and former.partitions == self.partitions
+                and len(former.owners) == len(owners)):
             before = loads(np.array(former.owners), tuples, self.partitions)
             if before.max() <= EVEN * loads(owners, tuples, self.partitions).max():
                 return replace(self, owners=former.owners)
@@ -209,5 +210,5 @@ class Plan:
         return Placement(stream, keys, self._owners(manifest), self.partitions)
 
     def _owners(self, manifest: Manifest) -> np.ndarray:
-        return np.array(self.owners) if self.owners else np.arange(
-            manifest.bucket_count) % self.partitions
+        return (np.array(self.owners) if self.owners
+                else np.arange(manifest.bucket_count) % self.partitions)

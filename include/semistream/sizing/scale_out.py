@@ -48,7 +48,8 @@ def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int],
                               f"must be between 1 and {most}, the buckets of the snapshot", count,
                               "Ask for fewer, or publish the snapshot with more buckets.")
         each = replace(case, partitions=count)
-        size, shuffled = each.relation.tuple_count * each.relation.tuple_bytes, each.sample.nbytes / each.sample.num_rows
+        size = each.relation.tuple_count * each.relation.tuple_bytes
+        shuffled = each.sample.nbytes / each.sample.num_rows
         try:
             for memory in map(int, budgets):
                 ranking = tune_all(each.workload, memory // count, costs,
@@ -75,9 +76,9 @@ def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
         table.add_column("best")
         for p in mine:
             table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}",
-                          f"{p.share:.1%}",
-                          f"{p.memory_each:,}", f"{p.master_each:,}", f"{p.shuffled:.1f}",
-                          f"{p.algorithm}, {spelled(p.parameters)}")
-        table.caption = "Shuffled: where Spark brings the tuples; Parquet files are read by the tasks, once on each machine."
+                          f"{p.share:.1%}", f"{p.memory_each:,}", f"{p.master_each:,}",
+                          f"{p.shuffled:.1f}", f"{p.algorithm}, {spelled(p.parameters)}")
+        table.caption = ("Shuffled: where Spark brings the tuples; Parquet files are read by the "
+                         "tasks, once on each machine.")
         table.caption_justify = "left"
         yield table

@@ -75,10 +75,8 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
         sizes["disk_tuples"] /= 2
         found = _rounded(algorithm, work, memory, costs, sizes, given)
     if found.mu <= 0:
-        raise ConfigError("memory",
-                          f"must hold the smallest disk buffer of {algorithm} twice, and a "
-                          "tuple for each partition",
-                          int(memory), "Give more memory.")
+        raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and "
+                                    "a tuple for each partition", int(memory), "Give more memory.")
     if found.w_s == 0 and "disk_tuples" in names:
         return _largest_disk_buffer(found, work, memory, costs)
     return found

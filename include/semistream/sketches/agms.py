@@ -33,9 +33,8 @@ class AgmsSketch(Sketch):
     def __init__(self, s1: int, s2: int, seed: int = 0):
         super().__init__(s1, s2, seed)
         values = -(-s1 // SIGNS)
-        self._signs = random_field_elements(seed, "agms",
-                                            s2 * values * COEFFICIENTS).reshape(
-                                                s2, values, COEFFICIENTS)
+        self._signs = random_field_elements(seed, "agms", s2 * values * COEFFICIENTS).reshape(
+            s2, values, COEFFICIENTS)
 
     @classmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:

@@ -40,8 +40,8 @@ def _product(typingctx, a, b):
     def codegen(context, builder, signature, args):
         wide, word = ir.IntType(128), ir.IntType(64)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
-        low, high = builder.trunc(product,
-                                  word), builder.trunc(builder.lshr(product, wide(64)), word)
+        low = builder.trunc(product, word)
+        high = builder.trunc(builder.lshr(product, wide(64)), word)
         return context.make_tuple(builder, signature.return_type, (low, high))
 
     return types.UniTuple(types.uint64, 2)(types.uint64, types.uint64), codegen

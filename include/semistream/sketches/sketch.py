@@ -83,8 +83,8 @@ class Sketch(ABC):
         """One blob, compressed, with a checksum."""
         values = {"name": self.name, "inserted": self.inserted, "deleted": self.deleted,
                   **self._parameters()}
-        body = json.dumps(values).encode() + b"\n" + b"".join(a.astype("<i8").tobytes()
-                                                              for a in self._arrays())
+        body = (json.dumps(values).encode() + b"\n"
+                + b"".join(a.astype("<i8").tobytes() for a in self._arrays()))
         packed = zlib.compress(body, 1)
         return MAGIC + zlib.crc32(packed).to_bytes(4, "little") + packed
 
@@ -119,9 +119,8 @@ def unpack(blob: bytes) -> tuple[dict[str, Any], np.ndarray]:
     """(values, words int64[n]) of a sketch's blob. Raises StateError for one that is damaged, or of
     another version."""
     packed = blob[len(MAGIC) + 4:]
-    if blob[:len(MAGIC)] != MAGIC or zlib.crc32(packed).to_bytes(4,
-                                                                 "little") != blob[
-                                                                     len(MAGIC):len(MAGIC) + 4]:
+    if (blob[:len(MAGIC)] != MAGIC
+            or zlib.crc32(packed).to_bytes(4, "little") != blob[len(MAGIC):len(MAGIC) + 4]):
         raise StateError(
             "the sketch is damaged, of another version, or not one. Make it anew from its stream.")
     head, _, body = zlib.decompress(packed).partition(b"\n")

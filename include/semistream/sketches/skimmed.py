@@ -95,8 +95,8 @@ class SkimmedSketch(Sketch):
         codes, counts = self.candidates.items()
         certain = self.candidates.error + self.deleted  # what a candidate's count is off by at most
         least, most = counts - self.deleted, counts + self.candidates.error
-        points, frequencies, rest = self._points(codes), np.zeros(len(codes),
-                                                                  np.int64), self.counters.copy()
+        points, frequencies = self._points(codes), np.zeros(len(codes), np.int64)
+        rest = self.counters.copy()
         for _ in range(ROUNDS):
             off = min(math.sqrt(_self_join_size(rest) / self.s1), certain)
             found = frequencies + np.rint(

@@ -137,7 +137,8 @@ class Load:
         with self._border:
             self._drain()
             self.commits.settle()
-        if self.settings.trigger == AVAILABLE_NOW and not self._stopping and self.commits.last is not None:
+        if (self.settings.trigger == AVAILABLE_NOW and not self._stopping
+                and self.commits.last is not None):
             self.commits.ledger.source_was_listed(self.commits.last[0], listed)
         summary = self._summary()
         clear_stop(self.checkpoint)
@@ -166,8 +167,8 @@ class Load:
         forget_unbegun(self.checkpoint / "query")
         writer = stream.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", str(self.checkpoint / "query"))
-        trigger = {
-            "availableNow": True} if self.settings.trigger == AVAILABLE_NOW else {"processingTime": self.settings.trigger}
+        trigger = ({"availableNow": True} if self.settings.trigger == AVAILABLE_NOW
+                   else {"processingTime": self.settings.trigger})
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         try:
             while not query.awaitTermination(POLL):
@@ -278,8 +279,8 @@ class Load:
     def _listed(self, at: Progress) -> float | None:
         """The time before which all files came that batches up to this one have; None where it is
         not known, as when Spark is to give further batches of what it has listed."""
-        more = at.drain or self.settings.trigger == AVAILABLE_NOW or len(
-            at.sources) == self.settings.max_files
+        more = (at.drain or self.settings.trigger == AVAILABLE_NOW
+                or len(at.sources) == self.settings.max_files)
         return None if more or not at.sources else self._called
 
     # ---- stop
@@ -304,7 +305,8 @@ class Load:
         if not self.commits.waiting or self.commits.pending is not None:
             return False
         now, s = time.monotonic(), self.settings
-        return 0 < s.drain_after < now - self.commits.committed_at or 0 < s.drain_every < now - self.commits.waiting_since
+        return (0 < s.drain_after < now - self.commits.committed_at
+                or 0 < s.drain_every < now - self.commits.waiting_since)
 
     @contextmanager
     def signals(self) -> Iterator[None]:

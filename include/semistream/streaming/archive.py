@@ -27,8 +27,7 @@ def write_archive(path: Path) -> None:
     none."""
     (new := path.with_name(f"{path.name}.new")).unlink(missing_ok=True)
     settings = {"spark.master": "local[2]", "spark.ui.enabled": "false",
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.warehouse.dir": tempfile.gettempdir()}
     arguments = " ".join(f"--conf {k}={v}" for k, v in settings.items())
     environment = {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",

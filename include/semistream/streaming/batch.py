@@ -24,9 +24,8 @@ from semistream.streaming.sources.schema import stream_schema
 def join_dataframe(df: DataFrame, snapshot: str | Path,
                    on: Sequence[tuple[str, str]] | Sequence[str] | str, *,
                    columns: Sequence[str] | None = None, algorithm: str = "elevatorjoin",
-                   memory: int | str = "64MB",
-                   join_type: str = "inner", parameters: dict[str, Any] | None = None,
-                   partitions: int = 0) -> DataFrame:
+                   memory: int | str = "64MB", join_type: str = "inner",
+                   parameters: dict[str, Any] | None = None, partitions: int = 0) -> DataFrame:
     """``df`` with the master's columns, joined in at most ``memory`` bytes in all, of which each
     partition has its share.
 
@@ -37,9 +36,8 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
     is Spark's default parallelism. Timestamps are UTC. Lazy, like every DataFrame; wide rows go
     back to the JVM, which the streaming app avoids. Raises ConfigError.
     """
-    pairs = [(on, on)] if isinstance(on,
-                                     str) else [(c, c) if isinstance(c, str) else (c[0], c[1])
-                                                for c in on]
+    pairs = ([(on, on)] if isinstance(on, str)
+             else [(c, c) if isinstance(c, str) else (c[0], c[1]) for c in on])
     version = current_version(snapshot)
     directory = Path(snapshot) / version if version else Path(snapshot)
     count = partitions or min(df.sparkSession.sparkContext.defaultParallelism,
@@ -48,9 +46,8 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
         raise ConfigError("partitions", "must be between 1 and the snapshot's number of buckets",
                           count, "Ask for fewer.")
     plan = Plan(algorithm.lower(), parse_bytes(memory) // count, join_type, dict(parameters or {}),
-                tuple(pairs),
-                None if columns is None else tuple(columns), count, str(directory.absolute()),
-                False)
+                tuple(pairs), None if columns is None else tuple(columns), count,
+                str(directory.absolute()), False)
     stream = stream_schema(df)
     plan = plan.choose(pa.RecordBatch.from_pylist([], stream),
                        known_costs(Places.from_environment().home))

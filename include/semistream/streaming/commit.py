@@ -4,7 +4,8 @@ A micro-batch, or a drain, passes these steps::
 
     begin     progress.json is written: which batch, with which plan, from which join states
     (tasks)   join their partitions, write their states and hand their rows to the sink
-    finish    the sink commits in one step; or the commit is noted in intent.json, and made while Spark plans the next batch
+    finish    the sink commits in one step; or the commit is noted in intent.json, and made while
+              Spark plans the next batch
     settle    the next step waits until that commit is made
 
 A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was noted, and
@@ -228,15 +229,14 @@ class Commits:
         """Two apps on one fact table are proven apart; whoever reads it sees the rows of both."""
         if others := self.ledger.others(self.job.fact_table):
             log.warning("%s also has rows of %s: facts are counted and verified for each app by "
-                        "itself", self.job.fact_table,
-                        ", ".join(others))
+                        "itself", self.job.fact_table, ", ".join(others))
 
     def _check_entries(self, progress: Progress) -> None:
         """The newest commit must have its row of each partition, and what goes on from it the same
         states. Raises StateError."""
         assert self.last is not None
-        found, count = [e["partition"]
-                        for e in self.entries], self.ledger.partition_count(*self.last)
+        found = [e["partition"] for e in self.entries]
+        count = self.ledger.partition_count(*self.last)
         if found != list(range(count)):
             raise StateError(f"load_batches has partitions {found} of batch {self.last[0]} (drain "
                              f"{self.last[1]}) of {self.app}, but load_commits says that there are "

@@ -88,8 +88,8 @@ class MicroBatch:
         df = self.tuples()
         rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
         table = rows.limit(most).toArrow().cast(self.stream).combine_chunks()
-        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([],
-                                                                                       self.stream)
+        return (table.to_batches()[0] if table.num_rows
+                else pa.RecordBatch.from_pylist([], self.stream))
 
     def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
         """Its files as they are, when none has changed for ``min_age`` seconds."""

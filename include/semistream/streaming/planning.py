@@ -32,7 +32,8 @@ class Planner:
 
     def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs):
         """snapshots: the directory of the master's versions."""
-        self.settings, self.job, self.app, self.snapshots, self.costs = settings, job, app, snapshots, costs
+        self.settings, self.job, self.app, self.snapshots = settings, job, app, snapshots
+        self.costs = costs
         self.chosen = False
         self.plan: Plan
         self.partition: Column
@@ -55,9 +56,8 @@ class Planner:
                               "Ask for fewer, or publish the snapshot with more buckets.")
         s = self.settings
         return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type,
-                    dict(s.parameters), tuple(self.job.on.items()),
-                    self.job.columns or None, partitions, str(self.snapshots / version),
-                    reason=s.reason, auto=s.auto)
+                    dict(s.parameters), tuple(self.job.on.items()), self.job.columns or None,
+                    partitions, str(self.snapshots / version), reason=s.reason, auto=s.auto)
 
     def without_sample(self, stream: pa.Schema, partitions: int) -> Plan:
         """The same, with what is open decided without a look at the stream. Raises ConfigError."""

@@ -45,8 +45,8 @@ def is_local(master: str) -> bool:
 def local_environment(master: str) -> dict[str, str]:
     """What spark-submit is to find in its environment: a local driver, its UI too, listens to this
     machine only."""
-    return {"SPARK_LOCAL_IP": LOOPBACK} if is_local(
-        master) and "SPARK_LOCAL_IP" not in os.environ else {}
+    return ({"SPARK_LOCAL_IP": LOOPBACK} if is_local(master)
+            and "SPARK_LOCAL_IP" not in os.environ else {})
 
 
 def local_defaults() -> dict[str, str]:
@@ -69,8 +69,8 @@ def open_session(app: str) -> SparkSession:
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
     master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
     defaults = DEFAULTS | (local_defaults() if is_local(master) else {})
-    if is_local(
-        master) and "SPARK_LOCAL_DIRS" not in os.environ and not given.contains("spark.local.dir"):
+    if (is_local(master) and "SPARK_LOCAL_DIRS" not in os.environ
+            and not given.contains("spark.local.dir")):
         defaults["spark.local.dir"] = str(scratch_directory())
     for name, value in defaults.items():
         if not given.contains(name):

@@ -29,8 +29,7 @@ def _trigger(value: str) -> str:
 def _app(value: str) -> str:
     if value and not NAME.fullmatch(value):
         raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-', and not "
-                                 "begin with '.'", value,
-                          "Give a simple name.")
+                                 "begin with '.'", value, "Give a simple name.")
     return value
 
 
@@ -69,15 +68,12 @@ class LoadSettings(JoinSettings):
     app: Annotated[str, AfterValidator(_app)] = Field(
         "", description="Name of the load; its rows and its ledger are kept by it; default: the "
                         "job's name")
-    checkpoint: Path | None = Field(None, description="Directory of progress, join state, status "
-                                                      "and lock; it must be shared by driver and "
-                                                      "executors; default: "
-                                                      "$SEMISTREAM_HOME/checkpoints/APP")
-    sink: Annotated[str, AfterValidator(_sink)] = Field("sql", description="Where joined tuples "
-                                                                           "go: sql (the "
-                                                                           "warehouse), or the "
-                                                                           "directory or URI of a "
-                                                                           "Delta table")
+    checkpoint: Path | None = Field(
+        None, description="Directory of progress, join state, status and lock; it must be shared "
+                          "by driver and executors; default: $SEMISTREAM_HOME/checkpoints/APP")
+    sink: Annotated[str, AfterValidator(_sink)] = Field(
+        "sql", description="Where joined tuples go: sql (the warehouse), or the directory or URI "
+                           "of a Delta table")
     trigger: Annotated[str, AfterValidator(_trigger)] = Field(
         AVAILABLE_NOW, description="availableNow: load what there is, then stop; '5 seconds': go "
                                    "on until stopped")
@@ -88,13 +84,12 @@ class LoadSettings(JoinSettings):
     max_rows: int = Field(0, ge=0, description="Most tuples that one micro-batch reads, of a "
                                                "source that can limit them (kafka, zipf, outbox); "
                                                "0: no limit")
-    min_age: float = Field(0, ge=0, description="Seconds for which a file must not have changed "
-                                                "before it is loaded, where files are not renamed "
-                                                "into the stream's directory when they are "
-                                                "complete")
-    source_format: str = Field(
-        "", description="Spark source format in place of the job's: parquet, csv, json, kafka, "
-                        "zipf, outbox …")
+    min_age: float = Field(0, ge=0,
+                           description="Seconds for which a file must not have changed before it "
+                                       "is loaded, where files are not renamed into the stream's "
+                                       "directory when they are complete")
+    source_format: str = Field("", description="Spark source format in place of the job's: "
+                                               "parquet, csv, json, kafka, zipf, outbox …")
     source_path: str = Field("", description="Directory of the stream's files in place of the "
                                              "job's")
     source_options: Annotated[Pairs, AfterValidator(_no_secret)] = Field(
@@ -109,15 +104,14 @@ class LoadSettings(JoinSettings):
                                                 "job's")
     stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops "
                                                    "by itself; 0: never")
-    drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after "
-                                                     "which those that wait are finished; 0: they "
-                                                     "wait for more")
-    drain_every: float = Field(0, ge=0, description="Seconds after which the tuples that wait are "
-                                                    "finished also while new ones come, so that "
-                                                    "none waits much longer; 0: only as they fill "
-                                                    "M")
-    reason: str = Field("", max_length=1000, description="Why this algorithm, for the ledger; auto "
-                                                         "tells its own")
+    drain_after: float = Field(60, ge=0,
+                               description="Seconds without new stream tuples after which those "
+                                           "that wait are finished; 0: they wait for more")
+    drain_every: float = Field(
+        0, ge=0, description="Seconds after which the tuples that wait are finished also while new "
+                             "ones come, so that none waits much longer; 0: only as they fill M")
+    reason: str = Field("", max_length=1000,
+                        description="Why this algorithm, for the ledger; auto tells its own")
     retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is "
                                                "tried again before the app fails")
 

@@ -70,10 +70,8 @@ class Spool:
         if output.unmatched.num_rows:
             # the stream may have a column of that name, too
             *columns, reasons = output.unmatched.columns
-            self.keep(
-                pa.RecordBatch.from_arrays(columns,
-                                           schema=pa.schema(list(output.unmatched.schema)[:-1])),
-                reasons)
+            self.keep(pa.RecordBatch.from_arrays(
+                columns, schema=pa.schema(list(output.unmatched.schema)[:-1])), reasons)
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array) -> None:
         """Keep tuples that are not loaded."""

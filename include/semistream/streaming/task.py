@@ -159,23 +159,22 @@ class Work:
         entry["rows_read"] += refused.total()
         entry["unmatched"] += refused.total()
         finished = entry["matched"] + entry["unmatched"]
-        if before["waiting"] + entry["rows_read"] != finished + now[
-            "waiting"] or sum(rejected.values()) != entry["unmatched"]:
+        if (before["waiting"] + entry["rows_read"] != finished + now["waiting"]
+                or sum(rejected.values()) != entry["unmatched"]):
             raise StateError(f"partition {partition} of batch {self.batch} does not add up: "
                              f"{before['waiting']} waited, {entry}, {rejected}, {now['waiting']} "
                              f"wait; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
-        return entry | {
-            "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition,
-            "algorithm": self.plan.algorithm,
-            "reason": self.plan.reason or None, "master": join.master.name,
-            "master_version": join.master.version, "waiting_before": before["waiting"],
-            "waiting": now["waiting"],
-            "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
-            "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
-            "memory_budget": self.plan.memory,
-            "memory_peak": now["memory_peak"], "resident_peak": process_peak().read(),
-            "memory": now["memory"], "rejected": rejected,
-            "state_file": self._state_file(partition, entry["rows_read"])}
+        return entry | {"app": self.app, "batch": self.batch, "drain": self.drain,
+                        "partition": partition, "algorithm": self.plan.algorithm,
+                        "reason": self.plan.reason or None, "master": join.master.name,
+                        "master_version": join.master.version, "waiting_before": before["waiting"],
+                        "waiting": now["waiting"],
+                        "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
+                        "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
+                        "memory_budget": self.plan.memory, "memory_peak": now["memory_peak"],
+                        "resident_peak": process_peak().read(), "memory": now["memory"],
+                        "rejected": rejected,
+                        "state_file": self._state_file(partition, entry["rows_read"])}
 
     def _state_file(self, partition: int, rows_read: int) -> str:
         """A new name; that of the state before where no tuple has come, and nothing has changed."""

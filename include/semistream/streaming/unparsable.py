@@ -80,9 +80,8 @@ def _why_csv(d: Mapping[str, Any], stream: pa.Schema) -> str:
                                        names=names)
     try:
         texts = texts.select(stream.names)
-        return cast_rows(texts,
-                         stream)[1].get(0) or cast_rows(texts, stream,
-                                                        stream.names)[1].get(0, UNKNOWN)
+        return (cast_rows(texts, stream)[1].get(0)
+                or cast_rows(texts, stream, stream.names)[1].get(0, UNKNOWN))
     except (KeyError, pa.ArrowException):
         return UNKNOWN
 
@@ -137,9 +136,8 @@ def _mark(d: Mapping[str, Any]) -> Any:
 
 def _damaged(text: str, kind: str, delimiter: str) -> frozenset[str]:
     try:
-        cells: list[Any] = [
-            json.loads(text)] if kind == "json" else next(csv.reader([text], delimiter=delimiter),
-                                                          [])
+        cells: list[Any] = ([json.loads(text)] if kind == "json"
+                            else next(csv.reader([text], delimiter=delimiter), []))
     except (ValueError, csv.Error):
         cells = [text]
     return frozenset(cell for cell in _texts(cells) if "\ufffd" in cell)
@@ -164,11 +162,11 @@ def _find(file: str, kind: str, delimiter: str, wanted: dict[Any, int]) -> None:
     try:
         with (gzip.open(file) if file.endswith(".gz") else open(file, "rb")) as lines:
             for number, raw in enumerate(lines, 1):
-                line = raw.rstrip(b"\r\n").removeprefix(
-                    b"\xef\xbb\xbf") if number == 1 else raw.rstrip(b"\r\n")
+                line = (raw.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf") if number == 1
+                        else raw.rstrip(b"\r\n"))
                 mark: Any = texts.get(line)
-                if mark is None and damaged and not line.isascii() and (text := line.decode(errors="replace")) != line.decode(
-                        errors="ignore"):
+                if (mark is None and damaged and not line.isascii()
+                    and (text := line.decode(errors="replace")) != line.decode(errors="ignore")):
                     mark = _damaged(text, kind, delimiter)
                 if mark is not None and wanted.get(mark) == 0:
                     wanted[mark], left = number, left - 1

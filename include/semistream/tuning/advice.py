@@ -47,7 +47,8 @@ class Advice:
                                  if name in ("algorithm", "sizes", "memory, bytes") else "right")
             for p in mine:
                 table.add_row(*self._row(p), style="bold green" if p is best else None)
-            table.caption = f"Best: {best.algorithm}, {spelled(best.parameters)}" if best else "M is too small for all of them"
+            table.caption = (f"Best: {best.algorithm}, {spelled(best.parameters)}" if best
+                             else "M is too small for all of them")
             table.caption_justify = "left"
             yield table
 
@@ -57,8 +58,8 @@ class Advice:
         wrong = error(p)
         told = [f"{p.rate:,.0f}" if p.rate else "failed",
                 f"{wrong:+.0%}" if wrong == wrong else "–"] if self.measured else []
-        parts = p.error if p.state == FAILED else ", ".join(f"{k} {v:,.0f}" for k,
-                                                            v in p.predicted_memory.items())
+        parts = (p.error if p.state == FAILED
+                 else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items()))
         return [p.algorithm, spelled(p.parameters), f"{p.predicted_rate:,.0f}", *told,
                 f"{1e3 * p.predicted_c_loop:.2f}", parts]
 

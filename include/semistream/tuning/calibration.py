@@ -45,10 +45,9 @@ TABLES = (5_000, 50_000, 400_000, 1_600_000)  # tuples in H_S and H_R
 DISK_BUFFERS = (1_024, 4_096, 16_384)
 # (tuples in H_S, which part of R, disk tuples): the ratio of w to d must vary, or their costs could
 # not be told apart
-RUNS = (
-    *((table, *run) for table in TABLES[:3]
-      for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))),
-    (TABLES[3], 0, 4_096), (TABLES[3], 0, 16_384), (TABLES[3], 1, 4_096))
+RUNS = (*((table, *run) for table in TABLES[:3]
+          for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))),
+        (TABLES[3], 0, 4_096), (TABLES[3], 0, 16_384), (TABLES[3], 1, 4_096))
 LEAST_BYTES = 20  # of a tuple in a hash table
 CHUNK = 65_536  # stream tuples given at a time
 CHUNKS = 12  # different ones
@@ -184,14 +183,15 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     detection = _measure_detection(setting)
     switch = _measure_switch(setting)
     scan, index, elevator = (phases[p][0] for p in PHASES)
-    return Costs(platform.node(), scan, index, elevator, tables, look_up, output, *detection,
-                 switch, {
-        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "clock": clock,
-        "pace": getattr(pace, "first", None), "cores": os.cpu_count(),
-        "processor": processor(), "python": platform.python_version(), "pyarrow": pa.__version__,
-        "master": master.name, "master_tuple_bytes": round(float(master.tuple_bytes), 2),
-        "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
-        "fit": {name: fit for name, (_, fit) in phases.items()}})
+    return Costs(platform.node(), scan, index, elevator, tables, look_up, output,
+                 *detection, switch,
+                 {"at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                  "clock": clock, "pace": getattr(pace, "first", None),
+                  "cores": os.cpu_count(), "processor": processor(),
+                  "python": platform.python_version(), "pyarrow": pa.__version__,
+                  "master": master.name, "master_tuple_bytes": round(float(master.tuple_bytes), 2),
+                  "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
+                  "fit": {name: fit for name, (_, fit) in phases.items()}})
 
 
 class Setting(NamedTuple):
@@ -222,8 +222,8 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str,
                    wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, Fits]:
     """The costs of a disk phase, and each part's (fixed seconds per iteration, median relative
     error of the fit)."""
-    runs = [_measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size} for table,
-            size, disk_tuples in wanted]
+    runs = [_measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size}
+            for table, size, disk_tuples in wanted]
     runs = [r for r in runs if r["w"]]
     if not runs:
         raise ConfigError("calibrate", f"must have a master of at least {4 * RUNS[0][2]:,} tuples",
@@ -243,32 +243,31 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str,
     code, payload = fits["codes"], fits["payload"]
     busy = (code.fixed + payload.fixed, code.flat[0] + payload.flat[0])
     waits = _measure_waits(settings[0], algorithm != "hybridjoin", *busy)
-    costs = PhaseCosts(
-        tuple(tables), look_up=tuple(c + fits["output"].flat[0] for c in each),
-        output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))),
-        remove=fits["remove"].steep[0],
-        append=fits["append"].steep[0], read_stream=fits["stream"].flat[0],
-        read_partition=fixed["codes"] + fixed["payload"],
-        read_code=fits["codes"].flat[0], payload=fixed["payload"],
-        read_payload=fits["payload"].flat[0],
-        iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
-        probe=fixed["find"] + fixed["remove"], wait_partition=waits.fixed, wait_tuple=waits.flat[0],
-        left_partition=left.fixed, left_tuple=left.flat[0])
+    costs = PhaseCosts(tuple(tables), look_up=tuple(c + fits["output"].flat[0] for c in each),
+                       output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))),
+                       remove=fits["remove"].steep[0],
+                       append=fits["append"].steep[0], read_stream=fits["stream"].flat[0],
+                       read_partition=fixed["codes"] + fixed["payload"],
+                       read_code=fits["codes"].flat[0],
+                       payload=fixed["payload"], read_payload=fits["payload"].flat[0],
+                       iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
+                       probe=fixed["find"] + fixed["remove"], wait_partition=waits.fixed,
+                       wait_tuple=waits.flat[0], left_partition=left.fixed, left_tuple=left.flat[0])
     return costs, {part: {"fixed": f.fixed, "error": f.error} for part, f in fits.items()}
 
 
 def master_keys(master: Head, on: Sequence[tuple[str, str]]) -> pa.Table:
     """R's join columns."""
     whole = master.with_partition(65_536)
-    return pa.Table.from_batches(
-        [whole.read(i, [m for _, m in on]) for i in range(whole.partition_count)]).combine_chunks()
+    return pa.Table.from_batches([whole.read(i, [m for _, m in on])
+                                  for i in range(whole.partition_count)]).combine_chunks()
 
 
 def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray,
               on: Sequence[tuple[str, str]]) -> pa.RecordBatch:
     """The sample's tuples again and again, with these of R's keys, so that each finds a match."""
-    drawn, rows = keys.take(pa.array(which)), sample.take(
-        pa.array(np.arange(len(which)) % sample.num_rows))
+    drawn = keys.take(pa.array(which))
+    rows = sample.take(pa.array(np.arange(len(which)) % sample.num_rows))
     for stream, column in on:
         i = rows.schema.get_field_index(stream)
         rows = rows.set_column(i, rows.schema.field(i),
@@ -291,12 +290,12 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
     if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:
         return {"w": 0.0}
     watch, reading, before = Stopwatch(clock), Stopwatch(time.thread_time), (0, 0, 0, 0.0)
-    pieces, paces = _pieces(setting.chunks,
-                            max(int(PIECE / setting.matches), LEAST_PIECE)), [setting.pace()]
+    pieces = _pieces(setting.chunks, max(int(PIECE / setting.matches), LEAST_PIECE))
+    paces = [setting.pace()]
     paced = clock()
     warm, least = False, getattr(join.h_s, "chunks", 5)
-    while not warm or clock() - before[
-        3] < setting.seconds or join.stats.iteration_count < before[0] + 5:
+    while (not warm or clock() - before[3] < setting.seconds
+               or join.stats.iteration_count < before[0] + 5):
         started = clock()
         for _ in join.process(next(pieces)):
             pass
@@ -304,7 +303,8 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
         if clock() - paced > 0.05:
             paces.append(setting.pace())
             paced = clock()
-        if not warm and join.stats.iteration_count > least and join.stats.rows_read - join.stats.waiting > table // 3:
+        if (not warm and join.stats.iteration_count > least
+                and join.stats.rows_read - join.stats.waiting > table // 3):
             warm = True
             _watch_parts(watch, reading, join)
             gc.collect()
@@ -315,8 +315,8 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             before = (join.stats.iteration_count, join.stats.rows_read, join.stats.output_rows,
                       clock())
     now = join.stats
-    total, rows, matches = now.iteration_count - before[
-        0], now.rows_read - before[1], now.output_rows - before[2]
+    total, rows = now.iteration_count - before[0], now.rows_read - before[1]
+    matches = now.output_rows - before[2]
     slow = float(np.median(paces))
     s = {part: t / total / slow for part, t in watch.seconds.items()}
     return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total,
@@ -325,8 +325,7 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             **{part: s[part] for part in ("find", "remove", "append")},
             "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
             "left": max(s["codes"] + s["payload"] - sum(reading.seconds.values()) / total / slow,
-                        0.0),
-            "stream": s["process"] - s["iterate"] - s["append"]}
+                        0.0), "stream": s["process"] - s["iterate"] - s["append"]}
 
 
 def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> Any:
@@ -361,7 +360,8 @@ def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float
     for disk_tuples in DISK_BUFFERS:
         join = setting.open("meshjoin", disk_tuples, 1 << 40)
         numbers = np.arange(join.master.partition_count)
-        d, seconds, paces = setting.master.tuple_count / join.master.partition_count, [], [setting.pace()]
+        d, seconds = setting.master.tuple_count / join.master.partition_count, []
+        paces = [setting.pace()]
         for number in itertools.cycle(numbers if sequential else random.permutation(numbers)):
             started = setting.clock()
             DiskPartition(join.spec, int(number)).read()
@@ -462,7 +462,8 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
     come by Zipf's law."""
     zipf, runs = ZipfKeys(setting.keys.num_rows, 1.0), []
     for disk_tuples, room in itertools.product(DISK_BUFFERS, (2_000_000, 12_000_000)):
-        if 4 * disk_tuples > setting.master.tuple_count or room > setting.master.tuple_count * setting.master.tuple_bytes:
+        if (4 * disk_tuples > setting.master.tuple_count
+                or room > setting.master.tuple_count * setting.master.tuple_bytes):
             continue  # all of R would be cached
         memory = setting.master.with_partition(disk_tuples).partition_bytes * 3 + room
         join = setting.open("cmeshjoin", disk_tuples, memory)
@@ -472,9 +473,10 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
         while at < enough or first < 0 or join.stats.iteration_count < first + 5:
             if first < 0 and join.stats.iteration_count > join.scan.chunks:
                 watch.watch(join.h_r, "detect", "detect", lambda partition, f: len(f))
-                first, missed = join.stats.iteration_count, join.stats.rows_read - join.stats.cache_hits
-            for _ in join.process(
-                with_keys(setting.chunks[0], setting.keys, zipf.draw(at, rows) - 1, setting.on)):
+                first = join.stats.iteration_count
+                missed = join.stats.rows_read - join.stats.cache_hits
+            for _ in join.process(with_keys(setting.chunks[0], setting.keys,
+                                            zipf.draw(at, rows) - 1, setting.on)):
                 pass
             at += rows
             paces.append(setting.pace())
@@ -505,8 +507,7 @@ def _measure_switch(setting: Setting) -> float:
 def processor() -> str:
     try:
         with open("/proc/cpuinfo") as f:
-            return next(
-                (line.split(":", 1)[1].strip() for line in f if line.startswith("model name")),
-                platform.processor())
+            return next((line.split(":", 1)[1].strip()
+                         for line in f if line.startswith("model name")), platform.processor())
     except OSError:
         return platform.processor()

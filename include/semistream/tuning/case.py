@@ -45,9 +45,8 @@ def open_case(settings: TuneSettings, places: Places,
               progress: Progress = silent) -> Iterator[Case]:
     """Raises ConfigError for whatever cannot be tuned."""
     with ExitStack() as stack:
-        case = _own(settings, stack,
-                    progress) if settings.stream is not None else _of_job(
-                        settings, places, progress)
+        case = _own(settings, stack, progress) if settings.stream is not None else _of_job(
+                settings, places, progress)
         if not case.sample.num_rows:
             raise ConfigError("stream", "must have tuples", str(settings.stream or settings.job),
                               "Give a sample with some.")
@@ -107,9 +106,8 @@ def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
             [zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)])
     if spec.format not in FILES or not spec.path or "://" in spec.path:
         raise ConfigError("stream", f"must be files ({', '.join(FILES)}) on this machine or zipf",
-                          spec.format,
-                          "Save some of the stream as a file and give that, with the snapshot and "
-                          "the join columns.")
+                          spec.format, "Save some of the stream as a file and give that, with the "
+                                       "snapshot and the join columns.")
     source = open_source("stream", Path(spec.path), kind=spec.format,
                          delimiter=spec.options.get("sep", ""))
     if (wanted := spec.declared) is not None:

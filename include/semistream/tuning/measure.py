@@ -71,11 +71,11 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
     axes = []
     for name, size in best.sizes.items():
         low, high = bounds(name, case.workload, memory)
-        unit = case.workload.page_tuples if name == "disk_tuples" else 0.001 if name.endswith("share") else 1.0
+        unit = (case.workload.page_tuples if name == "disk_tuples" else 0.001
+                if name.endswith("share") else 1.0)
         steps = (size * 2.0 ** (i - (count - 1) // 2) for i in range(count))
-        axes.append(
-            sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1) * unit
-                    for s in steps}))
+        axes.append(sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1)
+                            * unit for s in steps}))
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
 
 
@@ -124,8 +124,7 @@ def _measure(case: Case, point: Point) -> Point:
         (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits),
         before, strict=True))
     return replace(point, state=MEASURED, rate=finished / seconds / case.share,
-                   c_loop=seconds / loops if loops else None,
-                   cache_share=hits / max(finished, 1),
+                   c_loop=seconds / loops if loops else None, cache_share=hits / max(finished, 1),
                    memory_peak=stats.memory_peak * point.partitions, rows=stats.rows_read,
                    seconds=time.perf_counter() - begun)
 
@@ -138,7 +137,8 @@ def settled(point: Point) -> bool:
 
 def error(point: Point) -> float:
     """Of the predicted rate, relative to the measured one; nan where there is none."""
-    return point.predicted_rate / point.rate - 1 if point.rate and point.predicted_rate else math.nan
+    return (point.predicted_rate / point.rate - 1 if point.rate and point.predicted_rate
+            else math.nan)
 
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:
@@ -148,7 +148,6 @@ def recommend(points: Iterable[Point]) -> dict[int, Point]:
     for memory in dict.fromkeys(p.memory for p in known):
         mine = [p for p in known if p.memory == memory]
         measured = [p for p in mine if p.rate is not None]
-        found[memory] = max(measured,
-                            key=lambda p: p.rate
-                            or 0.0) if measured else fastest(mine, lambda p: p.predicted_rate)
+        found[memory] = (max(measured, key=lambda p: p.rate or 0.0) if measured
+                         else fastest(mine, lambda p: p.predicted_rate))
     return found

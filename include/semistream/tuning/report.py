@@ -27,10 +27,9 @@ from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
 SURFACE, CURVE = 17, 49  # predictions along each size: of two, of one
 SKEWS = np.linspace(0, 1.5, 7)
 SCALES = 2.0 ** np.arange(-3, 4)  # of M and |R|, around what was measured
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "semistream"}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
+                         "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
+                         "axes.spines.right": False, "svg.hashsalt": "semistream"}
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#994f00",
            "#006cd1", "#332288")
 
@@ -110,10 +109,8 @@ def _over_memory(points: Sequence[Point], case: Case, costs: Costs,
     budgets = sorted({p.memory for p in points})
     over = np.unique(np.concatenate([[b * s for s in SCALES] for b in budgets]))
     for algorithm in colour:
-        known = [(m,
-                  r) for m in over
-                 if (r := _rate(algorithm, case.workload.smooth(), m / case.partitions, costs,
-                                case))]
+        known = [(m, r) for m in over if (r := _rate(algorithm, case.workload.smooth(),
+                                                     m / case.partitions, costs, case))]
         axes.plot(*_columns(known), color=colour[algorithm], lw=1.2,
                   label=REGISTRY[algorithm].title)
         rates = [(b, max(found)) for b in budgets

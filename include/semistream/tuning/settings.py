@@ -33,12 +33,12 @@ class TuneSettings(Settings):
     memory: Budgets = Field((ByteSize(4_000_000),), min_length=1,
                             description="Memory budgets M, separated by commas, for "
                                         "instance 4MB,16MB")
-    partitions: int = Field(2, ge=1, le=4096, description="P, join operators side by side, each "
-                                                          "with M/P bytes")
-    grid: int = Field(3, ge=1, le=9, description="Sizes of the grid that is measured, each twice "
-                                                 "the one before, around the predicted best; "
-                                                 "squared for an algorithm with two; 1: only the "
-                                                 "best")
+    partitions: int = Field(2, ge=1, le=4096,
+                            description="P, join operators side by side, each with M/P bytes")
+    grid: int = Field(3, ge=1, le=9,
+                      description="Sizes of the grid that is measured, each twice the one before, "
+                                  "around the predicted best; squared for an algorithm with two; "
+                                  "1: only the best")
     rows: int = Field(200_000, ge=1, description="Tuples of the stream that are looked at, and "
                                                  "measured with")
     calibrate: bool = Field(False, description="Measure first what the papers' costs are on this "
@@ -48,8 +48,8 @@ class TuneSettings(Settings):
     master_types: Pairs = Field({}, description="Types of the master file's columns, likewise")
     null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
                                                "empty cell, separated by commas")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
-                                                         "files; default: a comma")
+    delimiter: str = Field("", max_length=1,
+                           description="Character between the cells of CSV files; default: a comma")
     stream_format: Format | None = Field(None, description="Format of the sample, where its name "
                                                            "does not tell")
     master_format: Format | None = Field(None, description="Format of the master file, likewise")

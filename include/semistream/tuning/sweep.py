@@ -81,11 +81,11 @@ def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, 
         (directory / "job.yaml").write_text(
             yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
         costs.save(directory / COSTS_FILE)
-        write_json(directory / "sweep.json", {
-            "sweep": sweep, "job": _job(settings, case, places),
-            "title": Path(settings.stream or settings.job).stem,
-            "own": own, "snapshot": str(case.snapshot), "partitions": case.partitions,
-            "about": describe(case, costs.machine)})
+        write_json(directory / "sweep.json",
+                   {"sweep": sweep, "job": _job(settings, case, places),
+                    "title": Path(settings.stream or settings.job).stem, "own": own,
+                    "snapshot": str(case.snapshot),
+                    "partitions": case.partitions, "about": describe(case, costs.machine)})
     return [asdict(p) for p in points]
 
 
@@ -130,11 +130,10 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     master.mkdir(parents=True)
     (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
     set_current(master, snapshot.name)
-    settings = LoadSettings.load({
-        "job": str(directory / "job.yaml"), "app": _app(point, sweep), "algorithm": point.algorithm,
-        "memory": point.memory,
-        "parameters": point.parameters, "partitions": point.partitions, "sink": str(home / "sink"),
-        "reason": f"sweep {sweep}"})
+    settings = LoadSettings.load({"job": str(directory / "job.yaml"), "app": _app(point, sweep),
+                                  "algorithm": point.algorithm, "memory": point.memory,
+                                  "parameters": point.parameters, "partitions": point.partitions,
+                                  "sink": str(home / "sink"), "reason": f"sweep {sweep}"})
     return settings.to_arguments(), {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": _ledger(home)}
 
 
@@ -146,9 +145,8 @@ def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, A
     home = _home(point, directory)
     point = _measured(point, home, _app(point, sweep))
     row = {"sweep": sweep, "point": point.number, "job": _about(directory)["job"],
-           "parameters": json.dumps(point.parameters),
-           "rows_read": point.rows, "best": int(point.best), "recommended": 0,
-           "recorded_at": utc_now()}
+           "parameters": json.dumps(point.parameters), "rows_read": point.rows,
+           "best": int(point.best), "recommended": 0, "recorded_at": utc_now()}
     row |= {c.name: getattr(point, c.name) for c in tuning_runs.c if c.name not in row}
     engine = _warehouse(places)
     try:
@@ -175,9 +173,9 @@ def publish(sweep: str, places: Places) -> dict[str, Any]:
             points = [_from_row(row._mapping) for row in rows]
             best = recommend(p for p in points if settled(p))
             for p in best.values():
-                connection.execute(update(tuning_runs).where(tuning_runs.c.sweep == sweep,
-                                                             tuning_runs.c.point == p.number)
-                                   .values(recommended=1))
+                connection.execute(update(tuning_runs)
+                                   .where(tuning_runs.c.sweep == sweep,
+                                          tuning_runs.c.point == p.number).values(recommended=1))
     finally:
         engine.dispose()
     if not points:
@@ -248,9 +246,8 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
 def _bounded_job(job: Job, directory: Path) -> Job:
     stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
               "options": {"maxFilesPerTrigger": "1"}}
-    return Job.load(
-        {"name": "sweep", "stream": stream, "master": {"name": job.master.name}, "on": job.on,
-         "columns": job.columns, "fact_table": "tuning"})
+    return Job.load({"name": "sweep", "stream": stream, "master": {"name": job.master.name},
+                     "on": job.on, "columns": job.columns, "fact_table": "tuning"})
 
 
 def _measured(point: Point, home: Path, name: str) -> Point:
@@ -258,15 +255,14 @@ def _measured(point: Point, home: Path, name: str) -> Point:
     checkpoint = home / "checkpoints" / name
     status = read_status(checkpoint)
     if status is None or status.state != "stopped":
-        return replace(point,
-                       state=FAILED, error=(status and status.error) or point.error
+        return replace(point, state=FAILED, error=(status and status.error) or point.error
                        or "the app did not come to its end")
     summary = json.loads((checkpoint / "summary.json").read_text())
     b, engine = load_batches.c, connect(_ledger(home))
     last = select(func.max(b.batch)).scalar_subquery()
-    batches = (
-        select(func.sum(b.matched + b.unmatched), func.max(b.seconds), func.sum(b.cache_hits))
-               .where(b.drain == 0, b.batch >= (last + 1) // 2).group_by(b.batch).order_by(b.batch))
+    batches = (select(func.sum(b.matched + b.unmatched), func.max(b.seconds),
+                      func.sum(b.cache_hits)).where(b.drain == 0, b.batch >= (last + 1) // 2)
+               .group_by(b.batch).order_by(b.batch))
     try:
         with engine.connect() as connection:
             rows = [tuple(map(float, row)) for row in connection.execute(batches)]
@@ -279,8 +275,7 @@ def _measured(point: Point, home: Path, name: str) -> Point:
               for part in (rows[:middle], rows[middle:])]
     unsettled = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
     note = (f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s "
-            f"from batch to batch; sweep with "
-            "more rows" if unsettled else "")
+            "from batch to batch; sweep with more rows" if unsettled else "")
     return replace(point, state=MEASURED, rate=finished / seconds,
                    cache_share=hits / max(finished, 1), rows=summary["rows_read"],
                    memory_peak=summary["memory_peak"], seconds=summary["seconds"], error=note)
@@ -289,8 +284,8 @@ def _measured(point: Point, home: Path, name: str) -> Point:
 def _from_row(row: Mapping[Any, Any]) -> Point:
     named = {"number": row["point"], "parameters": json.loads(row["parameters"]),
              "rows": row["rows_read"], "best": bool(row["best"])}
-    return Point(
-        **named | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named})
+    return Point(**named
+                 | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named})
 
 
 def _case(directory: Path, about: Mapping[str, Any]) -> Case:
@@ -304,8 +299,8 @@ def _about(directory: Path) -> dict[str, Any]:
     try:
         return json.loads((directory / "sweep.json").read_text())
     except FileNotFoundError:
-        raise SemistreamError(
-            f"There is no sweep in {directory}; its first task has failed.") from None
+        raise SemistreamError(f"There is no sweep in {directory}; its first task has "
+                              "failed.") from None
 
 
 def _home(point: Point, directory: Path) -> Path:

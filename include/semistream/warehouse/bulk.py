@@ -118,13 +118,13 @@ def _one_text(columns: Sequence[Any], schema: pa.Schema) -> Any:
 
 
 def _parse_texts(texts: list[str], schema: pa.Schema) -> pa.RecordBatch:
-    options = {"read_options": csv.ReadOptions(column_names=schema.names, use_threads=False,
-                                               block_size=2**30),
-               "parse_options": csv.ParseOptions(delimiter="\t", quote_char=False,
-                                                 ignore_empty_lines=False),
-               "convert_options": csv.ConvertOptions(
-                   column_types={n: pa.string() for n in schema.names}, null_values=[NULL],
-                                                     strings_can_be_null=True)}
+    options = {
+        "read_options": csv.ReadOptions(column_names=schema.names, use_threads=False,
+                                        block_size=2**30),
+        "parse_options": csv.ParseOptions(delimiter="\t", quote_char=False,
+                                          ignore_empty_lines=False),
+        "convert_options": csv.ConvertOptions(column_types={n: pa.string() for n in schema.names},
+                                              null_values=[NULL], strings_can_be_null=True)}
     table = csv.read_csv(pa.BufferReader("\n".join([*texts, ""]).encode()),
                          **options).combine_chunks()
     columns = []
@@ -146,8 +146,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(
-            pa.int64()).cast(pa.timestamp("us"))
+        return column.cast(pa.timestamp("us",
+                                        column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
     if pa.types.is_null(column.type):
         return column.cast(pa.string())
     return column
@@ -163,7 +163,8 @@ def _quoted(connection: Connection, *names: str) -> list[str]:
 def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
     name, *columns = _quoted(connection, table.name, *data.column_names)
     verb = "INSERT OR REPLACE" if replace else "INSERT"
-    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    places = ", ".join("?" * len(columns))
+    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({places})"
     for start in range(0, data.num_rows, ROWS):
         part = data.slice(start, ROWS)
         values = [_sqlite_values(_plain(c)) for c in part.columns]
@@ -184,9 +185,8 @@ def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
 def python_values(column: pa.ChunkedArray) -> list[Any]:
     """``to_pylist`` for numbers and strings, several times faster."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return column.to_numpy(
-            zero_copy_only=False).tolist() if pa.types.is_string(
-                column.type) else column.to_pylist()
+        return (column.to_numpy(zero_copy_only=False).tolist() if pa.types.is_string(column.type)
+                else column.to_pylist())
     if not column.null_count:
         return column.to_numpy().tolist()
     values = pc.fill_null(column, 0).to_numpy().tolist()
@@ -209,8 +209,8 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
     name, *columns = _quoted(connection, table.name, *data.column_names)
     binary = [pa.types.is_binary(t) for t in data.schema.types]
     targets = [f"@c{i}" if b else c for i, (c, b) in enumerate(zip(columns, binary, strict=True))]
-    sets = [f"{c} = UNHEX(@c{i})" for i,
-            (c, b) in enumerate(zip(columns, binary, strict=True)) if b]
+    sets = [f"{c} = UNHEX(@c{i})"
+            for i, (c, b) in enumerate(zip(columns, binary, strict=True)) if b]
     with _piped(_lines(data.slice(start, ROWS)) for start in range(0, data.num_rows, ROWS)) as path:
         result = connection.exec_driver_sql(
             f"LOAD DATA LOCAL INFILE '{path}' {'REPLACE ' if replace else ''}INTO TABLE {name} "
@@ -220,8 +220,7 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
     warnings = connection.exec_driver_sql("SHOW WARNINGS LIMIT 3").all()
     if warnings or (not replace and result.rowcount != data.num_rows):
         raise BulkError(f"{table.name}: {result.rowcount} of {data.num_rows} rows were loaded; "
-                        + "; ".join(w[2]
-                                    for w in warnings))
+                        + "; ".join(w[2] for w in warnings))
 
 
 @contextmanager
@@ -253,9 +252,8 @@ def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
 def _lines(data: pa.Table) -> memoryview:
     """Rows in the default format of LOAD DATA: tab-separated, backslash-escaped, \\N for null."""
     fields = [pc.fill_null(_mysql_text(_plain(c)), "\\N") for c in data.columns]
-    lines = pc.binary_join_element_wise(*fields,
-                                        "\t").combine_chunks() if len(fields) > 1 else fields[
-                                            0].combine_chunks()
+    lines = (pc.binary_join_element_wise(*fields, "\t").combine_chunks() if len(fields) > 1
+             else fields[0].combine_chunks())
     lines = pc.binary_join_element_wise(lines, "", "\n")
     offsets = np.frombuffer(lines.buffers()[1], np.int32)
     return memoryview(lines.buffers()[2])[offsets[lines.offset]:offsets[lines.offset + len(lines)]]
@@ -283,7 +281,8 @@ def _insert_mysql(connection: Connection, table: Table, data: pa.Table, replace:
     name, *columns = _quoted(connection, table.name, *data.column_names)
     # PyMySQL makes one INSERT of many rows from a statement of this form.
     verb = "REPLACE" if replace else "INSERT"
-    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
+    places = ", ".join(["%s"] * len(columns))
+    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({places})"
     for start in range(0, data.num_rows, ROWS):
         part = [_plain(c) for c in data.slice(start, ROWS).columns]
         part = [pc.if_else(pc.is_finite(c), c, pa.scalar(None, c.type))

@@ -56,14 +56,14 @@ def as_stored(rows: pa.RecordBatch | pa.Table, dialect: str) -> pa.Table:
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     for i, field in enumerate(table.schema):
         kind = field.type
-        if dialect == "sqlite" and pa.types.is_decimal(
-            kind) and kind.precision > SQLITE_DECIMAL_DIGITS:
+        if (dialect == "sqlite" and pa.types.is_decimal(kind)
+                and kind.precision > SQLITE_DECIMAL_DIGITS):
             table = table.set_column(i, field.name, table.column(i).cast(pa.string()))
         elif dialect != "sqlite" and pa.types.is_floating(kind):
             column = table.column(i)
             column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
-            column = column.cast(pa.string()).cast(
-                pa.float64()) if pa.types.is_float32(kind) else column
+            column = (column.cast(pa.string()).cast(pa.float64())
+                      if pa.types.is_float32(kind) else column)
             table = table.set_column(i, field.name, column)
     return table
 

@@ -10,10 +10,14 @@ exists only where something waited.
 ``load_commits.source_offsets`` is JSON, and tells which part of the source a batch is, for an
 independent count of its tuples::
 
-    {"format": "parquet", "offsets": [{"logOffset": 4}], "start": [{"logOffset": 3}], "files": 2}        # see load_files
-    {"format": "zipf",    "offsets": [{"id": 200000}],   "start": [{"id": 100000}]}       # ids start < id <= end
-    {"format": "outbox",  "offsets": [{"id": 7311}],     "start": [{"id": 7200}]}         # outbox ids start < id <= end
-    {"format": "kafka",   "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}   # start <= offset < end
+    # files: see load_files
+    {"format": "parquet", "offsets": [{"logOffset": 4}], "start": [{"logOffset": 3}], "files": 2}
+    # ids start < id <= end
+    {"format": "zipf", "offsets": [{"id": 200000}], "start": [{"id": 100000}]}
+    # ids of the outbox, start < id <= end
+    {"format": "outbox", "offsets": [{"id": 7311}], "start": [{"id": 7200}]}
+    # start <= offset < end
+    {"format": "kafka", "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}
 
 ``start`` holds where the batch before ended (null: the source's beginning), one element a source,
 as Spark's offset log has it. A drain's is ``{}``. ``files`` is their number (an earlier version had
@@ -123,10 +127,8 @@ class Ledger:
 
     def partition(self, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """The row of one partition, or None while it is not loaded."""
-        rows = self.run(
-            lambda c: c.execute(select(load_batches).where(*self._load(load_batches, batch, drain),
-                                                           load_batches.c.partition == partition))
-            .all())
+        rows = self.run(lambda c: c.execute(select(load_batches).where(
+            *self._load(load_batches, batch, drain), load_batches.c.partition == partition)).all())
         return _entry(rows[0]) if rows else None
 
     def partitions(self, batch: int, drain: int) -> list[dict[str, Any]]:
@@ -138,9 +140,8 @@ class Ledger:
     def last(self) -> tuple[int, int] | None:
         """(batch, drain) of the newest commit."""
         t = load_commits
-        query = select(t.c.batch,
-                       t.c.drain).where(t.c.app == self.app).order_by(
-                           t.c.batch.desc(), t.c.drain.desc()).limit(1)
+        query = select(t.c.batch, t.c.drain).where(t.c.app == self.app).order_by(
+            t.c.batch.desc(), t.c.drain.desc()).limit(1)
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
@@ -191,9 +192,8 @@ class Ledger:
         size, modified) each. entries, rejected: partition rows and unmatched tuples that no task
         has written, for a sink outside the warehouse.
         """
-        files = [
-            {"app": self.app, "batch": commit["batch"], "number": n, **SourceFile(*file)._asdict()}
-                 for n, file in enumerate(commit.get("files", ()))]
+        files = [{"app": self.app, "batch": commit["batch"], "number": n,
+                  **SourceFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
         number = self.number() if entries else 0
 
         def work(connection: Connection) -> None:
@@ -215,8 +215,8 @@ class Ledger:
     def source(self, batch: int) -> tuple[dict[str, Any], list[str]]:
         """What ``source_offsets`` says of a committed batch, and the paths of its files as far as
         they are remembered."""
-        f, said = load_files.c, select(
-            load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
+        f = load_files.c
+        said = select(load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
         offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
         if isinstance(offsets.get("files"), list):
             return offsets, offsets["files"]
@@ -247,9 +247,8 @@ class Ledger:
         f, after, more = load_files.c, (-1, -1), True
         while more:
             at = or_(f.batch > after[0], and_(f.batch == after[0], f.number > after[1]))
-            page = select(f.batch, f.number, f.path).where(f.app == self.app,
-                                                           at).order_by(f.batch, f.number).limit(
-                                                               FILES_AT_ONCE)
+            page = select(f.batch, f.number, f.path).where(f.app == self.app, at).order_by(
+                f.batch, f.number).limit(FILES_AT_ONCE)
             rows = self.run(partial(_all, page))
             gone = [{"b": row.batch, "n": row.number} for row in rows
                     if SourceFile(row.path).now() is None]

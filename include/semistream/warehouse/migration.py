@@ -85,10 +85,10 @@ def _tables(connection: Connection) -> list[str]:
     """All tables of the former form, or half-way to the present one, under the names that they will
     have."""
     found = inspect(connection)
-    indexes = {name: {tuple(i["column_names"]) for i in each} for (_, name),
-               each in found.get_multi_indexes().items()}
-    keyed = [name for name,
-             each in indexes.items() if FORMER_KEY in each and not name.endswith((FORMER, NEXT))]
+    indexes = {name: {tuple(i["column_names"]) for i in each}
+               for (_, name), each in found.get_multi_indexes().items()}
+    keyed = [name for name, each in indexes.items() if FORMER_KEY in each
+             and not name.endswith((FORMER, NEXT))]
     half_way = [name.removesuffix(FORMER) for name in indexes if name.endswith(FORMER)]
     return sorted({*keyed, *half_way} - {load_batches.name})
 
@@ -137,8 +137,8 @@ def _replace(connection: Connection, name: str) -> None:
 def _former(connection: Connection, name: str) -> Table | None:
     """The table as it is, if it has the former key."""
     table = existing_table(connection, name)
-    return table if set(FORMER_KEY) <= set(
-        table.c.keys()) and ROW_KEY[0] not in table.primary_key.columns else None
+    return (table if set(FORMER_KEY) <= set(table.c.keys())
+            and ROW_KEY[0] not in table.primary_key.columns else None)
 
 
 def _fill(connection: Connection, former: Table, new: Table) -> None:

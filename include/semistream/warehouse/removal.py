@@ -26,8 +26,7 @@ def rows_of(connection: Connection, app: str) -> dict[str, int]:
     Raises ConfigError where the app has loaded into Delta tables, which this does not change.
     """
     counts = {table.name: connection.scalar(select(func.count()).select_from(table).where(mine))
-              or 0
-              for table, mine in _rows(connection, app)}
+              or 0 for table, mine in _rows(connection, app)}
     return {name: count for name, count in counts.items() if count}
 
 

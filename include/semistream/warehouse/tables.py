@@ -49,8 +49,7 @@ def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
                   Column(surrogate_key(master), big_integer(), primary_key=True,
                          autoincrement=True),
                   *[Column(quoted(f.name), sql_type(f, f.name in keys),
-                           nullable=f.name not in business_key)
-                    for f in stored_schema(schema)],
+                           nullable=f.name not in business_key) for f in stored_schema(schema)],
                   mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
     Index(_index(name, "key"), *[table.c[c] for c in business_key], unique=True)
     if join_key and tuple(join_key) != tuple(business_key):
@@ -74,11 +73,9 @@ def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
     _avoid((*ROW_KEY, *stream.names), added)
     table = Table(name, metadata or MetaData(),
                   *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
-                    for f in stored_schema(stream)],
-                  Column(surrogate_key(master), BigInteger),
-                  *[Column(quoted(f.name), sql_type(f)) for f in stored_schema(added)],
-                  *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
-                  sqlite_with_rowid=False)
+                    for f in stored_schema(stream)], Column(surrogate_key(master), BigInteger),
+                  *[Column(quoted(f.name), sql_type(f)) for f in stored_schema(added)], *row_key(),
+                  mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_with_rowid=False)
     if id_columns and index_ids:
         Index(_index(name, "id"), *[table.c[c] for c in id_columns])
     return table
@@ -99,9 +96,8 @@ def ensure(engine: Engine, table: Table) -> Table:
                               sorted(existing),
                               "Add the column to the table, leave it out of the job, or name "
                               "another table.")
-        wanted, found = _family(
-            arrow_type(column.name, column.type)), _family(
-                arrow_type(column.name, existing[column.name]))
+        wanted = _family(arrow_type(column.name, column.type))
+        found = _family(arrow_type(column.name, existing[column.name]))
         if wanted != found and not (engine.dialect.name == "sqlite" and "decimal" in wanted):
             raise ConfigError(f"{table.name}.{column.name}", f"must be a column of type {wanted}",
                               found, "Change the column's type, or name another table.")
@@ -173,5 +169,5 @@ def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
 def _index(table: str, suffix: str) -> str:
     name = f"ix_{table}_{suffix}"
     # MySQL's longest
-    return name if len(
-        name) <= 64 else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}"
+    return (name if len(name) <= 64
+            else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}")

@@ -46,16 +46,15 @@ def read_totals(connection: Connection, app: str | None = None,
     """By app, in their order; of one app, or of all. known: an earlier result, from which it goes
     on."""
     c, known = load_commits.c, known or {}
-    newest = select(c.app,
-                    func.max(c.batch).label("batch")).where(c.app == app if app
-                                                            else true()).group_by(c.app).subquery()
+    newest = select(c.app, func.max(c.batch).label("batch")).where(
+        c.app == app if app else true()).group_by(c.app).subquery()
     commits = (select(c.app, c.batch, c.drain, c.committed_at, c.fact_table)
                .join(newest, and_(c.app == newest.c.app, c.batch == newest.c.batch))
                .order_by(c.app, c.drain))
     # a drain comes after its batch
     last = {commit.app: commit for commit in connection.execute(commits)}
-    return {name: _up_to(connection, commit, known.get(name, Totals(name))) for name,
-            commit in last.items()}
+    return {name: _up_to(connection, commit, known.get(name, Totals(name)))
+            for name, commit in last.items()}
 
 
 def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
@@ -82,13 +81,11 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
                                        for name in (*MOST, RESIDENT)))).one()._mapping
     state = connection.execute(
         select(func.sum(b.waiting), func.max(b.algorithm), func.max(b.master_version))
-                               .where(b.app == last.app, b.batch == last.batch,
-                                      b.drain == last.drain)).one()
+        .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain)).one()
     added = {name: getattr(known, name) + _integer(more[name]) for name in ("batches", *SUMS)}
     most = {name: max(getattr(known, name), _integer(more[name])) for name in (*MOST, RESIDENT)}
     return replace(known, batch=last.batch, drain=last.drain, committed_at=last.committed_at,
-                   fact_table=last.fact_table,
-                   waiting=_integer(state[0]), algorithm=state[1] or "",
+                   fact_table=last.fact_table, waiting=_integer(state[0]), algorithm=state[1] or "",
                    master_version=state[2] or "", **added, **most)
 
 

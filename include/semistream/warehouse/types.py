@@ -81,7 +81,8 @@ class ExactDecimal(types.TypeDecorator):
         return dialect.type_descriptor(Numeric(self.precision, self.scale))
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        if value is not None and dialect.name == "sqlite" and self.precision > SQLITE_DECIMAL_DIGITS:
+        if (value is not None and dialect.name == "sqlite"
+                and self.precision > SQLITE_DECIMAL_DIGITS):
             return f"{value:.{self.scale}f}"
         return value
 
@@ -119,8 +120,8 @@ def sql_type(field: pa.Field, key: bool = False) -> Any:
     if pa.types.is_time(k):
         return Time().with_variant(mysql.TIME(fsp=6), "mysql", "mariadb")
     if pa.types.is_binary(k):
-        return LargeBinary(KEY_CHARACTERS).with_variant(mysql.VARBINARY(KEY_CHARACTERS), "mysql", "mariadb") if key \
-            else LargeBinary(2**32 - 1)
+        return LargeBinary(KEY_CHARACTERS).with_variant(
+            mysql.VARBINARY(KEY_CHARACTERS), "mysql", "mariadb") if key else LargeBinary(2**32 - 1)
     return KeyString() if key else LongString()
 
 
@@ -131,12 +132,12 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
         return stored_type(name, kind.value_type)
     if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(
-        kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
+    if (pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+            or pa.types.is_binary_view(kind)):
         return pa.binary()
     if pa.types.is_integer(kind):
-        return pa.int16() if kind.bit_width == 8 else kind if pa.types.is_signed_integer(kind) else \
-            pa.int32() if kind.bit_width == 16 else pa.int64()
+        return (pa.int16() if kind.bit_width == 8 else kind if pa.types.is_signed_integer(kind)
+                else pa.int32() if kind.bit_width == 16 else pa.int64())
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_date(kind):
@@ -147,8 +148,8 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
         return pa.time64("us")
     if pa.types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
-    if pa.types.is_boolean(kind) or pa.types.is_floating(
-        kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if (pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)
+            or pa.types.is_binary(kind)):
         return kind
     raise ConfigError("columns", "must have types that a database column can hold",
                       f"{name}: {kind}", "Leave the column out, or make it a string.")
@@ -176,9 +177,8 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
         return pa.int32() if getattr(kind, "unsigned", False) else pa.int16()
     if isinstance(kind, Integer):
         # SQLite's INTEGER is as wide as it needs to be, and MySQL's UNSIGNED does not fit 32 bits.
-        return pa.int32() if isinstance(kind,
-                                        (mysql.INTEGER,
-                                         mysql.MEDIUMINT)) and not kind.unsigned else pa.int64()
+        return (pa.int32() if isinstance(kind, (mysql.INTEGER, mysql.MEDIUMINT))
+                and not kind.unsigned else pa.int64())
     if isinstance(kind, mysql.YEAR):
         return pa.int32()
     if isinstance(kind, Float):

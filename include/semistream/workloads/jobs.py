@@ -53,9 +53,9 @@ def load_job(name: str | Path, places: Places | None = None) -> Job:
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
     stream = job.stream.model_copy(update={"path": _below(job.stream.path, bases),
                                            "options_file": _below(job.stream.options_file, bases)})
-    return job.model_copy(update={"stream": stream,
-                                  "master": job.master.model_copy(
-                                      update={"path": _below(job.master.path, bases)})})
+    return job.model_copy(
+        update={"stream": stream,
+                "master": job.master.model_copy(update={"path": _below(job.master.path, bases)})})
 
 
 def _below(path: str | None, bases: list[Path]) -> str | None:

@@ -55,8 +55,8 @@ def _coprime(count: int, seed: int) -> int:
 @njit(inline="always")
 def _uniform(seed, row, attempt):
     """A number in (0, 1) of splitmix64 over (seed, row, attempt)."""
-    z = seed + np.uint64(row) * np.uint64(
-        0x9E3779B97F4A7C15) + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03)
+    z = (seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
+         + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03))
     for _ in range(2):
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -26,7 +26,8 @@ class Chunk:
     __slots__ = ("arrived", "closed", "count", "heap_bytes", "heap_start")
 
     def __init__(self, heap_start: int, arrived: float):
-        self.heap_start, self.arrived, self.count, self.heap_bytes, self.closed = heap_start, arrived, 0, 0, False
+        self.heap_start, self.arrived, self.count, self.heap_bytes = heap_start, arrived, 0, 0
+        self.closed = False
 
 
 class ByChunk(StreamTable):
@@ -87,8 +88,8 @@ class ByChunk(StreamTable):
         """Strings that are too long for a tuple in each chunk are thought to be as long as there is
         room for: fewer wait."""
         self.strings = max(min(strings, most / self.chunks - self.slot_bytes), 0.0)
-        self.most, self.most_heap = max(most // self.slot_bytes,
-                                        1), most if self.layout.has_strings else 0
+        self.most = max(most // self.slot_bytes, 1)
+        self.most_heap = most if self.layout.has_strings else 0
         self.store = TupleStore(self.layout.held, self.most, self.most_heap)
         self.key, self.flags = mapped(self.most, np.int64), mapped(self.most, np.uint8)
         self.back, self.same, self.heads = (mapped(self.most, np.int32) for _ in range(3))
@@ -262,7 +263,8 @@ class ByChunk(StreamTable):
                 release(array, capacity)
         if heap_capacity < self.heap_capacity:
             release(self.store.heap, heap_capacity)
-        self.capacity, self.heap_capacity, self.head = capacity, heap_capacity, self.heads[:capacity]
+        self.capacity, self.heap_capacity = capacity, heap_capacity
+        self.head = self.heads[:capacity]
         kernels.rebuild(self.head, self.key, self.back, self.same, self.flags, self.live,
                         max(capacity, 1))
         return True

@@ -106,9 +106,8 @@ class ByKey(StreamTable):
         if count <= 0 or not self.layout.has_strings:
             return max(count, 0)
         total = np.cumsum(sizes[:count])
-        if total[
-            -1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at
-                                                                 - self.heap_live) >= self.heap_capacity:
+        if (total[-1] > self.heap_capacity - self.heap_at
+                and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity):
             self._compact()
         if total[-1] > self.heap_capacity - self.heap_at:
             self._divide_anew(

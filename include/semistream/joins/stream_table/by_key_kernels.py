@@ -114,8 +114,8 @@ def unmet(first, last, link, flags, q, out):
     """
     n = 0
     for s in range(q[HIGH]):
-        if link[s, COUNT] and link[s,
-                                   FIRST] >= first and link[s, LAST] <= last and not flags[s] & MET:
+        if (link[s, COUNT] and link[s, FIRST] >= first and link[s, LAST] <= last
+                and not flags[s] & MET):
             if n < len(out):
                 out[n] = s
             n += 1

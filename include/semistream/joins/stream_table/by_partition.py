@@ -40,9 +40,8 @@ class Visit:
         n = len(self.slots)
         self.keys = h_s.key[self.slots]
         self.table, self.same = np.empty(2 * n + 2, np.int32), np.empty(n, np.int32)
-        self.number, self.met, self.matched = np.empty(n,
-                                                       np.int32), np.zeros(n, bool), np.zeros(
-                                                           n, bool)
+        self.number, self.met = np.empty(n, np.int32), np.zeros(n, bool)
+        self.matched = np.zeros(n, bool)
         kernels.group(self.keys, self.table, self.same, self.number)
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
@@ -70,7 +69,8 @@ class ByPartition(StreamTable):
 
     def __init__(self, layout: StreamLayout, partitions: int):
         super().__init__(layout)
-        self.partitions, self.width, self._slot = partitions, 1, 8 + TupleStore.slot_bytes(layout.held)
+        self.partitions, self.width = partitions, 1
+        self._slot = 8 + TupleStore.slot_bytes(layout.held)
         self.head, self.waiting = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int32)
         # of waiting, in the last snapshot; -1: there were some, and they left
         self.snapped = np.zeros(partitions, np.int32)
@@ -108,8 +108,8 @@ class ByPartition(StreamTable):
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float, width: int = 16) -> float:
         """v_S as held, with `strings` bytes of strings, in blocks of so many tuples."""
-        return 8 + TupleStore.slot_bytes(
-            schema) + 16 / width + strings * (SLACK / (SLACK - 1) if strings else 1)
+        return (8 + TupleStore.slot_bytes(schema) + 16 / width
+                + strings * (SLACK / (SLACK - 1) if strings else 1))
 
     @property
     def tuple_bytes(self) -> float:
@@ -147,17 +147,16 @@ class ByPartition(StreamTable):
     def fits(self, sizes: np.ndarray, most: int = NO_LIMIT) -> int:
         sizes = sizes[:most]
         count = self._fitting(sizes)
-        return self._fitting(sizes) if len(
-            sizes) and not count and self._divide_anew(sizes) else count
+        return (self._fitting(sizes) if len(sizes) and not count
+                and self._divide_anew(sizes) else count)
 
     def _fitting(self, sizes: np.ndarray) -> int:
         """How many of the coming tuples the heap has room for."""
         if not self.store.variable or not len(sizes):
             return len(sizes)
         total = np.cumsum(sizes)
-        if total[
-            -1] > self.heap_capacity - self.heap_at and SLACK * (self.heap_at
-                                                                 - self.heap_live) >= self.heap_capacity:
+        if (total[-1] > self.heap_capacity - self.heap_at
+                and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity):
             self.compact()
         if not self.live:
             self.heap_at = 0

@@ -88,9 +88,8 @@ class DeltaSink:
 
     def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
         if self.former:
-            return DataFile(self.uri, schema,
-                            load, {name: pa.scalar(load[name], kind) for name,
-                                   kind in FORMER_KEY.items()})
+            return DataFile(self.uri, schema, load, {name: pa.scalar(load[name], kind)
+                                                     for name, kind in FORMER_KEY.items()})
         key = self.warehouse.ledger(load["app"]).load_id(load)
         return DataFile(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
 
@@ -169,8 +168,8 @@ class DeltaSink:
     def newest(self, app: str) -> tuple[int, int] | None:
         from deltalake import DeltaTable
 
-        version = DeltaTable(self.uri).transaction_version(
-            app) if DeltaTable.is_deltatable(self.uri) else None
+        version = (DeltaTable(self.uri).transaction_version(app)
+                   if DeltaTable.is_deltatable(self.uri) else None)
         return None if version is None else divmod(version, 2)
 
     def stored(self, app: str) -> StoredRows:
@@ -186,19 +185,18 @@ class DeltaSink:
         schema = pa.schema(data.schema)
         former = "load_id" not in schema.names
         first, last = app_loads(number)
-        mine = pc.field(
-            "app") == app if former else (pc.field("load_id")
-                                          >= first) & (pc.field("load_id") <= last)
+        mine = (pc.field("app") == app if former
+                else (pc.field("load_id") >= first) & (pc.field("load_id") <= last))
         log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
-        sizes = {unquote(path): size for path,
-                 size in zip(log["path"], log["size_bytes"], strict=True)}
+        sizes = {unquote(path): size
+                 for path, size in zip(log["path"], log["size_bytes"], strict=True)}
 
         def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
-            found, wanted = data.filesystem.get_file_info(
-                fragment.path).size, sizes.get(fragment.path)
+            found = data.filesystem.get_file_info(fragment.path).size
+            wanted = sizes.get(fragment.path)
             if wanted not in (None, found):
-                raise OSError("it is gone" if found is None else f"it has {found:,} bytes in place "
-                                                                 f"of {wanted:,}")
+                raise OSError("it is gone" if found is None
+                              else f"it has {found:,} bytes in place of {wanted:,}")
             batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=READ_ROWS)
             yield from (_with_load_id(batch, number) for batch in batches) if former else batches
 
@@ -231,7 +229,8 @@ class DataFile:
                  key: dict[str, pa.Scalar]):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
         self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
-        self._name = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-{uuid.uuid4().hex}.parquet"
+        self._name = (f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-"
+                      f"{uuid.uuid4().hex}.parquet")
         self._schema, self._key = schema, key
         self._writer: pq.ParquetWriter | None = None
         self._flushing: threading.Thread | None = None
@@ -281,10 +280,9 @@ class DataFile:
             group = group.append_column(name, pa.repeat(value, joined.num_rows))
         with naming(self._path):
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._path, group.schema, filesystem=self._files,
-                                                compression="snappy",
-                                                use_dictionary=_with_dictionary(
-                                                    group.schema, self._key))
+                self._writer = pq.ParquetWriter(
+                    self._path, group.schema, filesystem=self._files, compression="snappy",
+                    use_dictionary=_with_dictionary(group.schema, self._key))
             self._writer.write_table(group, GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group, self._group_rows, self._group_bytes = [], 0, 0
@@ -300,9 +298,8 @@ class DataFile:
 
 def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     """Rows of a former table with the load_id in the place of its four columns."""
-    keys = key_of(
-        number, *(batch.column(name).to_numpy().astype(np.int64)
-                  for name in ("batch", "drain", "partition")))
+    keys = key_of(number, *(batch.column(name).to_numpy().astype(np.int64)
+                            for name in ("batch", "drain", "partition")))
     return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
 
 

@@ -65,8 +65,8 @@ def read_files(df: DataFrame, spec: StreamSpec, paths: list[str]) -> DataFrame:
     fields = {field.name: field for field in df.schema}
     raw = [fields[RAW]] if RAW in fields else []
     origin = [F.col("_metadata.file_path").alias(FILE)] if raw else []
-    parts = [_part(df, spec, alike, [fields[n] for n in order], raw)
-             .select(*map(quoted, df.columns), *origin)
+    parts = [_part(df, spec, alike, [fields[n] for n in order],
+                   raw).select(*map(quoted, df.columns), *origin)
              for order, alike in orders.items()]
     tuples = reduce(DataFrame.unionAll, parts)
     return _with_documents(tuples, spec) if raw else tuples
@@ -104,19 +104,16 @@ def _with_documents(df: DataFrame, spec: StreamSpec) -> DataFrame:
                          else quoted(n) for n in df.columns))
     others = [f for f in df.schema if f.name not in (RAW, FILE)]
     texts = [quoted(f.name) if isinstance(f.dataType, StringType)
-             else F.to_json(F.struct(quoted(f.name)))
-             for f in others
+             else F.to_json(F.struct(quoted(f.name))) for f in others
              if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))]
     decoded = spec.format == "csv" and not _byte_by_byte(spec)
-    wrong = [
-        F.coalesce(F.contains(t, F.lit("\ufffd")) if decoded else ~F.is_valid_utf8(t), F.lit(False))
-             for t in [*texts, quoted(RAW)]]
+    wrong = [F.coalesce(F.contains(t, F.lit("\ufffd")) if decoded else ~F.is_valid_utf8(t),
+                        F.lit(False)) for t in [*texts, quoted(RAW)]]
     bad = reduce(or_, wrong)
     delimiter = _delimiter(spec) if spec.format == "csv" else ""
     row = F.struct(*(quoted(f.name) for f in others))
-    whole = F.to_csv(row,
-                     {"sep": delimiter or ",",
-                      "escape": '"'}) if spec.format == "csv" else F.to_json(row)
+    whole = F.to_csv(row, {"sep": delimiter or ",",
+                           "escape": '"'}) if spec.format == "csv" else F.to_json(row)
     text = F.when(bad, F.make_valid_utf8(F.coalesce(quoted(RAW), whole))).otherwise(quoted(RAW))
     columns = [F.when(~bad, quoted(f.name)).alias(f.name)
                if isinstance(f.dataType, (StringType, StructType, ArrayType, MapType))
@@ -128,9 +125,8 @@ def _byte_by_byte(spec: StreamSpec) -> bool:
     """Whether a CSV file is read as LATIN, a character a byte, so that its texts can be told from
     what is not UTF-8."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
-    return spec.format == "csv" and not {"encoding",
-                                         "charset"} & options.keys() and all(
-                                             v.isascii() for v in options.values())
+    return (spec.format == "csv" and not {"encoding", "charset"} & options.keys()
+            and all(v.isascii() for v in options.values()))
 
 
 def _delimiter(spec: StreamSpec) -> str:
@@ -142,8 +138,9 @@ def _columns(spec: StreamSpec, path: str, wanted: Sequence[str] = ()) -> list[st
     """What columns a local file has, by itself, as ``file_columns`` tells them; None where it does
     not say."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
-    if spec.format not in (*TEXTS, "parquet") or is_remote(path) or options.get("header", "true").lower() != "true" \
-            or "encoding" in options or not Path(path).is_file():
+    if (spec.format not in (*TEXTS, "parquet") or is_remote(path)
+        or options.get("header", "true").lower() != "true" or "encoding" in options
+        or not Path(path).is_file()):
         return None
     return file_columns(Path(path), spec.format, _delimiter(spec), wanted)
 
@@ -152,20 +149,19 @@ def _check_columns(spec: StreamSpec, path: str, found: list[str], wanted: list[s
     """Raises ConfigError. With ``stream.columns`` given, a JSON file may lack some of them, and any
     but CSV may have more."""
     told = bool(spec.columns)
-    lacking = [] if told and spec.format == "json" else [name for name in wanted
-                                                         if name not in found]
+    lacking = ([] if told and spec.format == "json"
+               else [name for name in wanted if name not in found])
     new = [] if told and spec.format != "csv" else [name for name in found if name not in wanted]
     if lacking and spec.path and Path(path).is_relative_to(spec.path):
         check_partitions("stream.path", Path(spec.path), [Path(path)])
     if lacking or new:
-        what = (lacking and f"lacks {', '.join(lacking)}", new and f"has {', '.join(new)}, which "
-                                                                   f"the stream has not")
+        what = (lacking and f"lacks {', '.join(lacking)}",
+                new and f"has {', '.join(new)}, which the stream has not")
         raise ConfigError("stream", "must have the same columns in every file",
                           f"{path} {' and '.join(w for w in what if w)}",
                           f"The stream's columns are {', '.join(wanted)}. Nothing of this batch is "
-                          f"loaded: mend the file and "
-                          "start the app again. Where columns vary, stream.columns says which ones "
-                          "to read (a schema as DDL).")
+                          "loaded: mend the file and start the app again. Where columns "
+                          "vary, stream.columns says which ones to read (a schema as DDL).")
 
 
 def _part(df: DataFrame, spec: StreamSpec, paths: list[str], fields: list[StructField],
@@ -234,8 +230,8 @@ def infer(spark: SparkSession, spec: StreamSpec) -> StructType:
     options = file_options(spec) | ({"inferSchema": "true"} if spec.format == "csv" else {})
     try:
         found = spark.read.format(spec.format).options(**options).load(files[:SAMPLE_FILES]).schema
-        return found if spec.format != "csv" or is_remote(
-            files[0]) else _unaltered(spec, Path(files[0]), found)
+        return (found if spec.format != "csv" or is_remote(files[0])
+                else _unaltered(spec, Path(files[0]), found))
     except PySparkException as e:
         raise ConfigError("stream.path", f"must hold {spec.format} files", spec.path,
                           str(e).split("\n")[0]) from None

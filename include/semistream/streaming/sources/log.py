@@ -22,8 +22,8 @@ class SourceLog:
         """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
         start, end = self._read(batch - 1) if batch else None, self._read(batch)
         out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
-        return out | {"files": len(
-            self.files(batch))} if self.format in FILE_FORMATS and end else out
+        return (out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS
+                and end else out)
 
     def files(self, batch: int) -> list[str]:
         """The files of a batch as the source's log has them: plain paths, or URIs where they are

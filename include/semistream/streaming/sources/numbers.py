@@ -26,19 +26,20 @@ def convert(text: Column, kind: DataType) -> Column:
         kept = _same(text, value)
     else:  # also where it is written with an exponent
         written = text.try_cast(DecimalType(38, 0))
-        value = F.coalesce(value, F.when(text.rlike("[eE]") & _same(text, written), written)
-                           .try_cast(kind))
+        value = F.coalesce(value, F.when(text.rlike("[eE]") & _same(text, written),
+                                         written).try_cast(kind))
         kept = F.lit(True)
-    number = text.rlike(NUMBER) | text.rlike(SPECIAL) if isinstance(
-        kind, DoubleType) else text.rlike(NUMBER)
+    number = (text.rlike(NUMBER) | text.rlike(SPECIAL) if isinstance(kind, DoubleType)
+              else text.rlike(NUMBER))
     return F.when(number & kept, value)
 
 
 def _same(text: Column, value: Column) -> Column:
     """Whether a number's text, and a value, are the same number."""
     shown = value.cast("string")
-    return (_digits(text) == _digits(shown)) & (F.startswith(text, F.lit("-")) == F.startswith(shown, F.lit("-"))) \
-        & (_power(text) == _power(shown)) | (_digits(text) == "") & (value == 0)
+    return ((_digits(text) == _digits(shown))
+            & (F.startswith(text, F.lit("-")) == F.startswith(shown, F.lit("-")))
+            & (_power(text) == _power(shown)) | (_digits(text) == "") & (value == 0))
 
 
 def _digits(text: Column) -> Column:

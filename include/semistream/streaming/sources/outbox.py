@@ -57,9 +57,8 @@ class Outbox(NumberedSource):
         table = existing_table(engine, option(options, "table", ""))
         column = table.c[option(options, "id", "id")]
         schema = pa.schema([f for f in arrow_schema(table) if f.name in ids])
-        query = select(
-            *(table.c[n] for n in schema.names or [column.name])).where(
-                column > first, column <= last)
+        query = select(*(table.c[n] for n in schema.names or [column.name])).where(
+            column > first, column <= last)
         try:
             with engine.connect() as connection:
                 for batch in fetch(connection, query, schema, RECOUNT_ROWS):

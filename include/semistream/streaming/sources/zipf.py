@@ -45,11 +45,10 @@ class Zipf(NumberedSource):
 class ZipfReader(RangeReader):
     def __init__(self, options: dict[str, str]):
         super().__init__(options)
-        self.rows, self.rate = whole(options, "rows",
-                                     0), float(option(options, "rowsPerSecond", "0"))
+        self.rows = whole(options, "rows", 0)
+        self.rate = float(option(options, "rowsPerSecond", "0"))
         self.keys = ZipfKeys(whole(options, "keys", 1_000_000, least=1),
-                             float(option(options, "exponent", "1")),
-                             whole(options, "seed", 0),
+                             float(option(options, "exponent", "1")), whole(options, "seed", 0),
                              option(options, "scattered", "false").lower() == "true")
         if not self.rows and not self.rate and not self.most:
             raise ConfigError("rows", "must be given for a Zipf stream without rowsPerSecond or "

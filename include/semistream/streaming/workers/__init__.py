@@ -6,17 +6,20 @@ Which worker gets which partition changes from one micro-batch to the next. Two 
 keeping in these processes:
 
 Operators (``operators``)
-    The join operator of a partition holds up to M/P bytes: waiting tuples, cached master tuples and their hash tables. After a
-    micro-batch its worker keeps it in the ``OperatorCache``, and listens on a socket whose address is derived from the
-    checkpoint, the partition and the state file. The worker that runs the partition next takes the operator from its own cache,
-    or connects to that address and gets it: file descriptors of its memory, and the pickle of the rest. Nothing is copied.
-    An operator that no worker has is restored from the saved state, which costs the reading of that state, a reset of I/O
-    statistics and a cold page cache, but is always correct: the state file is written before a batch is committed.
+    The join operator of a partition holds up to M/P bytes: waiting tuples, cached master tuples and
+    their hash tables. After a micro-batch its worker keeps it in the ``OperatorCache``, and listens
+    on a socket whose address is derived from the checkpoint, the partition and the state file. The
+    worker that runs the partition next takes the operator from its own cache, or connects to that
+    address and gets it: file descriptors of its memory, and the pickle of the rest. Nothing is
+    copied. An operator that no worker has is restored from the saved state, which costs the reading
+    of that state, a reset of I/O statistics and a cold page cache, but is always correct: the state
+    file is written before a batch is committed.
 
 Decoded tuples (``exchange``, used by ``parquet``)
-    Where the stream is Parquet, every task needs tuples of all files, as any file has tuples of any partition. Instead of
-    decoding each file P times, a task decodes its share of the row groups, splits them by partition, and publishes what belongs
-    to the other partitions. A piece that no task has published yet is decoded by the task that needs it.
+    Where the stream is Parquet, every task needs tuples of all files, as any file has tuples of any
+    partition. Instead of decoding each file P times, a task decodes its share of the row groups,
+    splits them by partition, and publishes what belongs to the other partitions. A piece that no
+    task has published yet is decoded by the task that needs it.
 
 Processes find each other by abstract Unix sockets (``sockets``), which vanish with the process that
 listens. They answer processes of the same user only. Everything here is an optimisation: a worker

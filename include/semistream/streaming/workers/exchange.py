@@ -85,8 +85,8 @@ class Exchange:
     def poll(self) -> None:
         """Ask all other tasks what they have published since."""
         for other, known in enumerate(self._known):
-            if other != self.partition and (answer := ask((self.key, other), self.partition,
-                                                          known)):
+            if (other != self.partition
+                    and (answer := ask((self.key, other), self.partition, known))):
                 file, pieces = answer
                 self.found |= {piece: (file, spans) for piece, spans in pieces}
                 self._known[other] += len(pieces)
@@ -120,8 +120,8 @@ class Exchange:
                 log.warning("decoded tuples were not sent to another task: %s", e)
 
 
-def ask(key: object, partition: int, known: int) -> tuple[mmap.mmap,
-                                                          list[tuple[int, Spans]]] | None:
+def ask(key: object, partition: int,
+        known: int) -> tuple[mmap.mmap, list[tuple[int, Spans]]] | None:
     """What the task that listens for ``key`` has published for a partition; None if nothing.
 
     known: how many pieces the caller knows, which are left out.

@@ -72,12 +72,12 @@ def receive_exactly(source: socket.socket, size: int) -> bytes:
 
 
 def _address(key: object) -> str:
-    return f"\0semistream-{os.getuid()}-{hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()}"
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
+    return f"\0semistream-{os.getuid()}-{digest}"
 
 
 def _is_own_user(other: socket.socket) -> bool:
     """Whether the process at the other end is of this user; another one's answers are not to be
     trusted."""
-    return struct.unpack("3i",
-                         other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
-                                          12))[1] == os.getuid()
+    return struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
+                                                12))[1] == os.getuid()
