@@ -13,6 +13,9 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
+import faults
+from loads import SmallLoad
+from semistream.config import Job
 from semistream.files import open_source
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.resident import resident
@@ -133,3 +136,56 @@ def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(tmp_path, 
     told = json.loads(stats.read_text())
     assert peak < base + 1.1 * MEMORY
     assert told["memory_peak"] <= MEMORY and 0.9 * peak < told["resident_peak"] < 1.1 * peak
+
+
+# ---- the app's Python workers
+
+
+class WideLoad(SmallLoad):
+    """A stream of one row group, and master data of wide rows."""
+
+    def __init__(self, home, rows, tuples):
+        super().__init__(home, f"sqlite:///{home / 'warehouse.db'}")
+        self.job = Job.load({
+            "name": "wide", "master": {"name": "m"}, "on": {"k": "k"}, "columns": ["n0", "s0"],
+            "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
+            "fact_table": "facts"})
+        batches = (keyed(wide(min(20_000, rows - first), first))
+                   for first in range(0, rows, 20_000))
+        publish_snapshot(batches, keyed(wide(1)).schema, self.places.snapshots / "m", "m", ["k"])
+        keys = self.random.zipf(1.3, tuples) % rows
+        pq.write_table(pa.table({"id": np.arange(tuples), "k": keys, "v": keys / 8}),
+                       self.stream_directory / "s.parquet", row_group_size=tuples)
+
+
+def keyed(rows):
+    return rows.append_column("m_sk", rows["k"]).combine_chunks().to_batches()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_the_workers_of_an_app_take_their_share_whatever_comes(tmp_path, sink):
+    """R of 20 times M, a stream of one large row group, its rows through either sink."""
+    def load(rows, tuples):
+        home = tmp_path / f"{rows}"
+        load = WideLoad(home, rows, tuples)
+        app = faults.App(load, memory=MEMORY, parameters={},
+                         sink="sql" if sink == "sql" else str(home / "delta"))
+        peaks = dict[int, int]()
+        try:
+            app.start()
+            while app.running:
+                for worker in faults.descendants(app.process.pid):
+                    if "pyspark.daemon" in faults.command_of(worker):
+                        peaks[worker] = max(peaks.get(worker, 0), resident(worker))
+                time.sleep(0.02)
+            assert app.end() == 0, app.output()
+        finally:
+            app.close()
+        told = json.loads((app.checkpoint / "summary.json").read_text())
+        assert told["rows_read"] == tuples and told["memory_peak"] <= MEMORY
+        [(most,)] = load.query("SELECT max(resident_peak) FROM load_batches")
+        assert most == told["resident_peak"] <= 1.05 * max(peaks.values())
+        return max(peaks.values())
+
+    assert load(MANY, 300_000) < load(FEW, 100_000) + 1.1 * MEMORY / 2

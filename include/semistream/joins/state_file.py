@@ -23,8 +23,9 @@ class JoinState:
     """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm
     stands; or, if not whole, what of it has changed since the snapshot before.
 
-    tables: Arrow tables by name, or readers of one, which can be written once; values: JSON-able settings and counters, among them ``identity``
-    (what the operator was opened with), which ``restore`` compares.
+    tables: Arrow tables by name, or readers of such, which can be written once; values: JSON-able
+    settings and counters, among them ``identity`` (what the operator was opened with), which
+    ``restore`` compares.
     """
 
     tables: dict[str, Any]

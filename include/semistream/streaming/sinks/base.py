@@ -103,7 +103,8 @@ def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:
 def rejected_rows(tuples: pa.Table, load_id: int, fact: str, first: int = 0) -> pa.Table:
     """Unmatched tuples of a load as rows of the table ``unmatched``. first: the number of the first
     one."""
-    return with_key(tuples, load_id, first).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+    keyed = with_key(tuples, load_id, first)
+    return keyed.append_column("fact_table", pa.repeat(fact, tuples.num_rows))
 
 
 def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
