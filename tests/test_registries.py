@@ -83,7 +83,7 @@ class FileSink:
         unmatched = pa.concat_tables(
             [pq.read_table(self.directory / f"{e['data']}.unmatched") for e in entries])
         self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries],
-                                                    unmatched)
+                                                    lambda: [unmatched])
 
     def clean_up(self):
         for file in self.directory.glob("*.unmatched"):

@@ -189,8 +189,9 @@ class Ledger:
         """Say that all partitions of a batch are in; again is harmless.
 
         commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path,
-        size, modified) each. entries, rejected: partition rows and unmatched tuples that no task
-        has written, for a sink outside the warehouse.
+        size, modified) each. entries, rejected: partition rows that no task has written, and what
+        gives unmatched tuples likewise, part by part, at each attempt; for a sink outside the
+        warehouse.
         """
         files = [{"app": self.app, "batch": commit["batch"], "number": n,
                   **SourceFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
