@@ -1,29 +1,29 @@
-"""Measuring peers side by side: interleaved runs, medians, checked answers, rows with all that one
-needs to judge them."""
+"""Measuring peers side by side: whole repetitions in random order, each in a process of its own,
+checked answers, rows with all that one needs to judge them."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
+import math
 import multiprocessing
 import os
-import platform
+import random
 import shlex
-import statistics
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
+import numpy as np
 
 from benchmarks.data import Answer, Files
 from semistream.errors import ConfigError
+from semistream.experiments.provenance import commit, machine, versions
+from semistream.experiments.verdicts import half_width, ratio_of
 
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
@@ -50,6 +50,10 @@ class Sample:
     # other figures of the run, by what they are
     extra: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def rate(self) -> float:
+        return self.tuples / self.seconds
+
 
 @dataclass
 class Result:
@@ -61,6 +65,7 @@ class Result:
     memory_peak: int = 0  # of the arena, or what the peer itself counts against its limit
     rss_peak: int = 0  # of the process, or of the tree of them
     note: str = ""
+    settled: bool = True  # whether its rate was, when it was measured
 
 
 class Peer(Protocol):
@@ -80,49 +85,39 @@ class Bench:
     files: Files
     output: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
-    about: dict[str, Any] = field(default_factory=lambda: machine())
+    about: dict[str, Any] = field(default_factory=lambda: about())
 
     def say(self, text: str) -> None:
         print(f"# {text}", file=sys.stderr, flush=True)
 
     def compare(self, benchmark: str, case: str, peers: Mapping[str, Callable[[], Peer]],
                 baseline: str) -> None:
-        """Run the peers in turn, ``runs`` times, each in a process of its own; write a row for
-        each, the ratio to the baseline's.
+        """Run the peers ``runs`` times, each time in random order, and each in a new process; write
+        a row for each, with the ratio to the baseline's of the same repetition.
 
         Raises WrongAnswer after writing them when an answer is wrong.
         """
-        open_peers: dict[str, Remote] = {}
+        order = random.Random(f"{benchmark} {case}")
+        runs: dict[str, list[tuple[Sample, Result]]] = {name: [] for name in peers}
         failed: dict[str, str] = {}
-        try:
-            for name, make in peers.items():
-                try:
-                    open_peers[name] = Remote(make)
-                except Unavailable as e:
-                    failed[name] = str(e)
-            samples: dict[str, list[Sample]] = {name: [] for name in open_peers}
-            for _ in range(self.runs):
-                for name, peer in list(open_peers.items()):
+        for repetition in range(self.runs):
+            for name in order.sample(list(peers), len(peers)):
+                if name not in failed:
                     try:
-                        samples[name].append(peer.call("measure"))
+                        runs[name].append(run_once(peers[name]))
+                        rate = runs[name][-1][0].rate
+                        self.say(f"{case}: {name}, run {repetition + 1}: {rate:,.6g} tuples/s")
                     except Unavailable as e:
                         failed[name] = str(e)
-                        open_peers.pop(name).close()
-                        del samples[name]
-            results = {name: peer.call("finish") for name, peer in open_peers.items()}
-        finally:
-            for peer in open_peers.values():
-                peer.close()
-        rates = {name: statistics.median(s.tuples / s.seconds for s in runs)
-                 for name, runs in samples.items()}
+        rates = {name: [sample.rate for sample, _ in runs[name]] for name in peers
+                 if name not in failed}
         for name in peers:
             if name in failed:
                 self.add(benchmark, case, name, {"note": f"cannot run: {failed[name]}"})
             else:
-                self.add(benchmark, case, name,
-                         _summary(samples[name], results[name], rates, name, baseline))
-        wrong = [f"{n}: {r.answer}, expected {r.expected}"
-                 for n, r in results.items() if r.answer != r.expected]
+                self.add(benchmark, case, name, summary(runs[name], rates.get(baseline), baseline))
+        wrong = [f"{n}: {r.answer}, expected {r.expected}" for n in rates for _, r in runs[n]
+                 if r.answer != r.expected]
         if wrong:
             raise WrongAnswer(f"{benchmark}, {case}: {'; '.join(wrong)}")
 
@@ -146,22 +141,38 @@ class Bench:
         return self.output / f"{benchmark}-{self.scale}.{suffix}"
 
 
-def _summary(samples: list[Sample], result: Result, rates: dict[str, float], name: str,
-             baseline: str) -> dict[str, Any]:
-    median = lambda values: statistics.median(values)  # noqa: E731
-    extra = {what: median(s.extra[what] for s in samples) for what in samples[0].extra}
-    note = ", ".join(
-        filter(None, [result.note, *(f"{what} {value:,.6g}" for what, value in extra.items())]))
-    return {"rate": rates[name],
-            "ratio": rates[name] / rates[baseline] if baseline in rates else None,
-            "baseline": baseline, "rates": [float(f"{s.tuples / s.seconds:.4g}") for s in samples],
-            "runs": len(samples), "tuples": median(s.tuples for s in samples),
-            "seconds": median(s.seconds for s in samples),
-            "cpu_seconds": median(s.cpu_seconds for s in samples),
-            "bytes_read": median(s.bytes_read for s in samples), "rows": result.answer.rows,
-            "checksum": f"{result.answer.checksum:016x}", "right": result.answer == result.expected,
-            "memory_budget": result.memory_budget, "memory_peak": result.memory_peak,
-            "rss_peak": result.rss_peak, "extra": extra, "note": note}
+def summary(runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | None,
+            name: str) -> dict[str, Any]:
+    """A peer's row, of its repetitions. baseline: the rates of the peer of this name, in the same
+    ones; None where it could not run."""
+    samples, results = zip(*runs, strict=True)
+    mean = lambda values: float(np.mean(list(values)))  # noqa: E731
+    rates = [s.rate for s in samples]
+    wide = half_width(rates)
+    extra = {what: mean(s.extra[what] for s in samples) for what in samples[0].extra}
+    notes = [*dict.fromkeys(r.note for r in results),
+             *(f"{what} {value:,.6g}" for what, value in extra.items())]
+    answer = next((r for r in results if r.answer != r.expected), results[-1])
+    row = {
+        "rate": mean(rates), "rate_interval": wide if math.isfinite(wide) else None,
+        "ratio": None, "baseline": name, "rates": [float(f"{r:.4g}") for r in rates],
+        "runs": len(runs), "tuples": mean(s.tuples for s in samples),
+        "seconds": mean(s.seconds for s in samples),
+        "cpu_seconds": mean(s.cpu_seconds for s in samples),
+        "bytes_read": mean(s.bytes_read for s in samples),
+        "rows": answer.answer.rows, "checksum": f"{answer.answer.checksum:016x}",
+        "right": all(r.answer == r.expected for r in results),
+        "memory_budget": max(r.memory_budget for r in results),
+        "memory_peak": max(r.memory_peak for r in results),
+        "rss_peak": max(r.rss_peak for r in results),
+        "settled": all(r.settled for r in results), "extra": extra,
+        "note": ", ".join(filter(None, notes))}
+    if baseline:
+        ratio = ratio_of(rates, baseline)
+        known = math.isfinite(wide)
+        row |= {"ratio": ratio.value, "ratio_low": ratio.low if known else None,
+                "ratio_high": ratio.high if known else None, "verdict": ratio.verdict}
+    return row
 
 
 # ---- a peer in a process of its own
@@ -172,6 +183,15 @@ def _context() -> multiprocessing.context.BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.operators"])
     return context
+
+
+def run_once(make: Callable[[], Peer]) -> tuple[Sample, Result]:
+    """A peer's whole life, in a process of its own."""
+    peer = Remote(make)
+    try:
+        return peer.call("measure"), peer.call("finish")
+    finally:
+        peer.close()
 
 
 class Remote:
@@ -257,31 +277,16 @@ def _parse(value: Any, text: str) -> Any:
     return type(value)(float(text)) if isinstance(value, int) else type(value)(text)
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on beside the code."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True,  # noqa: E731
-                                        check=False).stdout
-    cpu = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines()
-           if x.startswith("model name")]
-    return {"machine": f"{platform.system()} {platform.release()} {platform.machine()}",
-            "processor": cpu[0] if cpu else platform.processor(),
-            "cores": len(os.sched_getaffinity(0)), "memory": psutil.virtual_memory().total,
-            "commit": git("rev-parse", "--short", "HEAD").strip()
-            + ("+changes" if git("status", "--porcelain", "include", "spark_apps").strip() else ""),
-            "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-            "versions": {"python": platform.python_version(), **dict(_versions())}}
+def about() -> dict[str, Any]:
+    """What the figures depend on beside their settings."""
+    here = machine()
+    return {"machine": here["system"], **{k: here[k] for k in ("processor", "cores", "memory")},
+            **commit(), "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
+            "versions": {"python": here["python"], **versions(PACKAGES)}}
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in PACKAGES:
-        try:
-            yield name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-
-
-HEAD = (f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'seconds':>9}{'read MB':>10}"
-        f"{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
+HEAD = (
+    f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'95% interval':^16}{'seconds':>9}{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
 
 
 def line(row: dict[str, Any]) -> str:
@@ -293,6 +298,8 @@ def line(row: dict[str, Any]) -> str:
         return f"{row[name] / MB:>{width},.1f}" if row.get(name) else f"{'-':>{width}}"
 
     ratio = f"{row['ratio']:>8.2f}" if row.get("ratio") is not None else f"{'-':>8}"
+    known = row.get("ratio_low") is not None
+    ratio += f"{row['ratio_low']:>8.2f}–{row['ratio_high']:<7.2f}" if known else f"{'-':^16}"
     rate = f"{row['rate']:>12,.0f}" if row["rate"] >= 100 else f"{row['rate']:>12.3g}"
     return (f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}"
             f"{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  "
@@ -304,10 +311,11 @@ def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
     """Rows for people."""
     lines = [f"{about['processor']}, {about['cores']} cores, {about['memory'] / 1e9:.0f} GB, "
              f"{about['machine']}",
-             f"commit {about['commit']}, "
+             f"commit {about['commit']}{' and changes' if about['dirty'] else ''}, "
              f"{', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
-             f"medians of {max((r.get('runs', 0) for r in rows), default=0)} runs, peers in turn; "
-             f"ratio: to the rate of the case's baseline"]
+             f"means of {max((r.get('runs', 0) for r in rows), default=0)} repetitions, each peer in a "
+             f"new process, in random order; ratio: to the rate of the case's baseline in the same "
+             f"repetition, with its 95% interval"]
     for case in dict.fromkeys(r["case"] for r in rows):
         lines += ["", HEAD, *(line(r) for r in rows if r["case"] == case)]
     return lines

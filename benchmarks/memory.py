@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 from matplotlib import rc_context
 from matplotlib.ticker import FuncFormatter
 
@@ -22,8 +21,6 @@ from semistream.durable import write_text
 from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, svg
 
-PROCESS_BYTES = 400_000_000  # of a peer's process beside M
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -33,15 +30,15 @@ class Settings:
     skew: float = 1.0
     batch: int = 65_536
     seconds: float = 0.15
-    warm_up: float = 1.0
+    warm_up: float = 20.0  # at most
     hash_join: bool = True  # beside them; its R must fit into this machine's memory
 
 
 SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"),
-                               batch=20_000, seconds=0.02, warm_up=0.1),
+                               batch=20_000, seconds=0.02, warm_up=0.3),
           "small": Settings(),
           "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
-                           seconds=3.0, warm_up=60.0)}
+                           seconds=3.0, warm_up=600.0)}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -50,11 +47,10 @@ def run(bench: Bench, s: Settings) -> None:
     beside = (HASH_JOIN,) if s.hash_join else ()
     for share in s.shares:
         memory = int(share / 100 * s.master * MASTER_BYTES)
-        make = {name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds,
-                               s.warm_up) for name in (*beside, *s.algorithms)}
-        for group in together(list(s.algorithms), memory, s.master if s.hash_join else 0):
-            bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}",
-                          {name: make[name] for name in (*beside, *group)}, HASH_JOIN)
+        make = {
+            name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
+                for name in (*beside, *s.algorithms)}
+        bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}", make, HASH_JOIN)
     if len(s.shares) > 1 and s.hash_join:
         write_text(bench.path("memory", "svg"), curve(bench.rows, s.master))
 
@@ -78,11 +74,3 @@ def curve(rows: Sequence[Mapping[str, Any]], master: int) -> str:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
         return svg(figure)
-
-
-def together(names: list[str], memory: int, master: int) -> list[list[str]]:
-    """Peers in groups that fit into this machine's memory at the same time, beside the baseline."""
-    free = 0.7 * psutil.virtual_memory().available - 1.4 * MASTER_BYTES * master
-    most = max(int(free // (1.2 * memory + PROCESS_BYTES)), 1)
-    groups = -(-len(names) // most)
-    return [names[i::groups] for i in range(groups)]

@@ -15,6 +15,7 @@ from benchmarks.data import ON, STREAM, Answer, Files, Stream
 from benchmarks.harness import Result, Sample, peak_rss
 from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Frequencies
+from semistream.experiments.warm_up import warm_up
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.master_cache import MasterCache
@@ -90,7 +91,7 @@ class Operator:
     """How to make the peer; ``OperatorPeer`` is made in its process.
 
     batch: stream tuples given at a time; seconds: least time of a run; warm_up: most seconds before
-    the first one.
+    it, within which the rate should settle.
     """
 
     files: Files
@@ -116,50 +117,34 @@ class OperatorPeer:
         master = of.files.relation(of.stream.master, of.schema)
         self.join = open_operator(of.algorithm, master, of.memory, of.stream.skew, of.batch)
         self.out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), self.join.output_schema)
-        self._warm_up()
+        self.settled = warm_up(self.join, self._feed, of.seconds, of.stream.drift, of.warm_up)
 
     def measure(self) -> Sample:
-        """Batches until the time is over and, where R is read at all, as much was read as R has (at
-        most five times as long)."""
+        """Batches until the time is over, some tuples are finished and, where R is read at all, as
+        much was read as R has (at most five times as long)."""
         stats, before = self.join.stats, replace(self.join.stats)
         finished = self._finished
         start, cpu = self.seconds, self.cpu
         while True:
             self._feed()
             spent, read = self.seconds - start, stats.disk_tuples_read - before.disk_tuples_read
-            if spent >= self.of.seconds and (not read or read >= self.of.stream.master
-                                             or spent >= 5 * self.of.seconds):
-                return Sample(self._finished - finished, spent,
-                              stats.bytes_read - before.bytes_read, self.cpu - cpu)
+            done = self._finished - finished
+            if done and spent >= self.of.seconds and (
+                    not read or read >= self.of.stream.master or spent >= 5 * self.of.seconds):
+                hits = stats.cache_hits - before.cache_hits
+                return Sample(done, spent, stats.bytes_read - before.bytes_read, self.cpu - cpu,
+                              {"% through the cache": 100 * hits / done})
 
     def finish(self) -> Result:
         self._pass_on(self.join.drain())
         stats = self.join.stats
-        cached = getattr(self.join, "cached", 0)
-        note = (f"{stats.cache_hits / max(stats.rows_read, 1):.0%} through the cache"
-                if cached else "")
+        note = "" if self.settled else f"not settled after {self.of.warm_up:g} s"
         return Result(self.answer, self.of.stream.expected(self.fed), self.join.arena.budget,
-                      stats.memory_peak, peak_rss(), note)
+                      stats.memory_peak, peak_rss(), note, self.settled)
 
     @property
     def _finished(self) -> int:
         return self.join.stats.matched + self.join.stats.unmatched
-
-    def _warm_up(self) -> None:
-        """Until H_S is full and H_R has hardly grown for as many tuples as R has or for a quarter
-        of the time."""
-        deadline, cached = time.monotonic() + self.of.warm_up, -1
-        self._feed()
-        if self.of.algorithm == HASH_JOIN:
-            return
-        while time.monotonic() < deadline:
-            until, goal = time.monotonic() + self.of.warm_up / 4, self.fed + self.of.stream.master
-            while time.monotonic() < until and self.fed < goal:
-                self._feed()
-            now = getattr(self.join, "cached", 0)
-            if now <= 1.02 * cached and self._finished:
-                return
-            cached = now
 
     def _feed(self) -> None:
         batch = self.of.stream.batch(self.fed, self.of.batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import data, harness  # noqa: E402
+from benchmarks import data, docs, harness  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
+from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
+
+from semistream.experiments.verdicts import Verdict  # noqa: E402
+from semistream.experiments.warm_up import CYCLES  # noqa: E402
+from semistream.joins import REGISTRY  # noqa: E402
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "memory", "grid", "duckdb", "sinks", "--scale",
-               "smallest", "--runs", "1", "--set", "databases=delta", "--data", tmp_path / "data",
-               "--output", tmp_path / "results"]
+               "smallest",
+               "--set", "databases=delta", "--data", tmp_path / "data", "--output",
+               tmp_path / "results"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"),
@@ -30,17 +37,18 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
         assert len(rows) > 1
         for row in rows:
             assert row.get("right") and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
-            assert row["baseline"] == baseline and row["commit"] and row["command"]
-            assert row["versions"]["pyarrow"]
+            assert row["dirty"] in (True, False)
+            assert row["baseline"] == baseline and row["commit"] and row[
+                "command"] and row["versions"]["pyarrow"]
             assert row["ratio"] == 1 or row["peer"] != baseline
+            assert row["runs"] == 2 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
             assert row["memory_peak"] <= row["memory_budget"]
         table = (tmp_path / "results" / f"{name}-smallest.txt").read_text()
         assert all(row["peer"] in table and row["checksum"] in table for row in rows)
     curve = (tmp_path / "results" / "memory-smallest.svg").read_text()
     assert curve.startswith("<svg") and ">SSBJ<" in curve and ">SSCJ<" in curve
     grid = (tmp_path / "results" / "grid-smallest.svg").read_text()
-    assert "no drift" in grid and "other keys after 50,000 tuples" in grid
-    assert grid.count("SSBJ<") + grid.count("SSCJ<") == 4
+    assert "no drift" in grid and "other keys after 50,000 tuples" in grid and grid.count("SSBJ<") + grid.count("SSCJ<") == 2
 
 
 def test_checksum_is_that_of_the_join_in_any_order_and_form():
@@ -66,17 +74,60 @@ def answer(*parts: pa.Table) -> data.Answer:
     return out
 
 
-class Loser:
-    """A peer that loses a row."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return data.Files(tmp_path_factory.mktemp("benchmarks"))
 
-    def __init__(self, rows: int = 2):
-        self.rows = rows
+
+def peer(files, algorithm: str, share: float, master: int = 50_000, skew: float = 1.0):
+    stream, memory = data.Stream(master, skew), int(share * master * data.MASTER_BYTES)
+    return Operator(files, data.OPAQUE, algorithm, memory, stream, 4096, 0.02, 30.0)()
+
+
+def test_the_warm_up_ends_behind_the_cycle_in_which_ssbj_first_caches(files):
+    """As a small point of the grid; SSBJ's first tuples come into H_R behind its fourth R-cycle."""
+    ssbj = peer(files, "ssbj", 0.1)
+    assert ssbj.join.stats.r_cycles >= 3 * CYCLES and ssbj.join.cached > 0
+    sample = ssbj.measure()
+    assert sample.extra["% through the cache"] > 20 and ssbj.finish().settled == ssbj.settled
+
+
+@pytest.mark.parametrize("algorithm, share", [("meshjoin", 0.1), ("hybridjoin", 0.1),
+                                              ("sscj", 0.1), ("elevatorjoin", 0.1),
+                                              (HASH_JOIN, 0.1)])
+def test_the_warm_up_is_one_rule_for_all(files, algorithm, share):
+    join = peer(files, algorithm, share).join
+    if algorithm == HASH_JOIN:  # nothing waits: as many tuples as R has, twice
+        assert join.stats.rows_read >= 2 * 50_000
+    elif REGISTRY[algorithm].needs_index:
+        left = join.stats.matched - join.stats.cache_hits
+        assert left >= 2 * CYCLES * join.stats.waiting > 0
+    else:
+        assert join.stats.r_cycles >= 2 * CYCLES
+
+
+def test_a_warm_up_that_is_cut_short_is_told(files):
+    stream = data.Stream(50_000)
+    cut = Operator(files, data.OPAQUE, "ssbj", 600_000, stream, 4096, 0.02, 0.0)()
+    cut.measure()
+    result = cut.finish()
+    assert not result.settled and result.note == "not settled after 0 s"
+
+
+class Fixed:
+    """A peer that gives so many rows, and notes in a file that it ran."""
+
+    def __init__(self, rows: int = 3, log: Path | None = None, name: str = "", seconds: float = 0.5):
+        self.rows, self.log, self.name, self.seconds = rows, log, name, seconds
 
     def __call__(self):
         return self
 
     def measure(self):
-        return harness.Sample(3, 0.5)
+        if self.log:
+            with open(self.log, "a") as file:
+                file.write(f"{self.name} {os.getpid()}\n")
+        return harness.Sample(3, self.seconds)
 
     def finish(self):
         return harness.Result(data.Answer(self.rows, 7), data.Answer(3, 7))
@@ -85,13 +136,36 @@ class Loser:
 def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
     with pytest.raises(harness.WrongAnswer, match="rows=2"):
-        bench.compare("x", "case", {"good": Loser(3), "bad": Loser()}, "good")
+        bench.compare("x", "case", {"good": Fixed(), "bad": Fixed(2)}, "good")
     assert [(r["peer"], r["right"], r["ratio"])
             for r in bench.rows] == [("good", True, 1), ("bad", False, 1)]
     assert "WRONG" in (tmp_path / "x-smallest.txt").read_text()
 
 
-class Starved(Loser):
+def test_every_run_is_a_process_of_its_own_and_the_order_is_random(tmp_path):
+    names, log = ["a", "b", "c", "d"], tmp_path / "log"
+    bench = harness.Bench("smallest", 4, data.Files(tmp_path), tmp_path)
+    bench.compare("x", "case", {n: Fixed(3, log, n) for n in names}, "a")
+    ran = [line.split() for line in log.read_text().splitlines()]
+    assert len({pid for _, pid in ran}) == len(ran) == 16
+    orders = [tuple(name for name, _ in ran[i:i + 4]) for i in range(0, 16, 4)]
+    assert all(sorted(o) == names for o in orders) and len(set(orders)) > 1
+    assert all(r["verdict"] == Verdict.NOT_DECIDED for r in bench.rows)
+
+
+def test_ratios_are_of_the_same_repetition_with_an_interval():
+    runs = [(harness.Sample(100, s), Fixed().finish()) for s in (1.0, 2.0, 4.0)]
+    row = harness.summary(runs, [50.0, 25.0, 12.5], "other")
+    assert row["ratio"] == row["ratio_low"] == row["ratio_high"] == pytest.approx(2)
+    assert row["verdict"] == "faster" and row["rate_interval"] > row["rate"] / 2
+    row = harness.summary(runs, [100.0, 100.0, 12.5], "other")
+    assert row["ratio_low"] < 1 < row["ratio_high"] and row["verdict"] == "not decided"
+    row = harness.summary(runs[:1], [50.0], "other")
+    assert row["ratio_low"] is row["rate_interval"] is None and row["verdict"] == "not decided"
+    json.loads(json.dumps(row), parse_constant=pytest.fail)
+
+
+class Starved(Fixed):
     """A peer whose memory does not do."""
 
     def measure(self):
@@ -100,7 +174,7 @@ class Starved(Loser):
 
 def test_a_peer_that_cannot_go_on_is_a_row_and_the_others_go_on(tmp_path):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
-    bench.compare("x", "case", {"starved": Starved(3), "good": Loser(3)}, "good")
+    bench.compare("x", "case", {"starved": Starved(), "good": Fixed()}, "good")
     assert [(r["peer"], r.get("ratio"), r.get("note")) for r in bench.rows] == [
         ("starved", None, "cannot run: no memory"), ("good", 1, "")]
 
@@ -114,3 +188,62 @@ def test_list_tells_every_benchmark_and_unknown_names_are_errors(capsys):
         with pytest.raises(SystemExit, match="2"):
             main(wrong)
         assert wrong[-1].split("=")[0] in capsys.readouterr().err
+
+
+def test_pages_have_the_figures_of_the_result_files_and_no_others():
+    """Also where an algorithm's own files change: then a page has to say so."""
+    for page in docs.PAGES:
+        text = page.read_text()
+        try:
+            assert docs.filled(text) == text, f"{page.name}: run python -m benchmarks docs"
+        except docs.NoHistory as e:
+            pytest.skip(f"what has changed since the results cannot be told: {e}")
+        assert docs.unmarked(text) == [], f"{page.name}: a figure outside of the result files"
+    assert "| ssbj |" in (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("text, found", [
+    ("It joins 2.95 million tuples/s.", ["2.95 million tuples/s"]),
+    ("4.5 times as fast", ["4.5 times as fast"]), ("takes 66 ns a key", ["66 ns a key"]),
+    ("```\n3 tuples/s\n```", []), ("R of 20 million tuples of 120 bytes", []),
+    ("<!-- results: x -->\n3 tuples/s\n<!-- end -->", [])])
+def test_figures_that_stand_by_themselves_are_found(text, found):
+    assert docs.unmarked(text) == found
+
+
+def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", "-C", tmp_path, *who, *words], check=True, text=True,
+                              capture_output=True).stdout.strip()
+
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+    docs.has_changed.cache_clear()
+    git("init", "-q")
+    (tmp_path / "a.py").write_text('def f(x):\n    """What."""\n    return x + 1\n')
+    git("add", "."), git("commit", "-qm", "first")
+    first = git("rev-parse", "HEAD")
+    (tmp_path / "a.py").write_text("def f(\n    x\n):\n    return x + 1  # more\n")
+    assert not docs.has_changed(first, "a.py") and not docs.has_changed(first, ".")
+    docs.has_changed.cache_clear()
+    (tmp_path / "a.py").write_text("def f(x):\n    return x + 2\n")
+    assert docs.has_changed(first, "a.py") and docs.has_changed(first, ".")
+    with pytest.raises(docs.NoHistory, match="1234567"):
+        docs.has_changed("1234567", "a.py")
+    docs.has_changed.cache_clear()
+
+
+def test_results_that_an_algorithm_has_left_behind_are_told(monkeypatch):
+    row = {"benchmark": "memory", "case": "M=1%", "peer": "ssbj", "rate": 1e6, "ratio": 2.0,
+           "ratio_low": 1.5, "ratio_high": 2.5, "verdict": "faster", "note": "", "settled": True,
+           "commit": "abc", "dirty": False, "command": "python -m benchmarks memory --scale full",
+           "processor": "P", "cores": 2}
+    monkeypatch.setattr(docs, "has_changed", lambda commit, path: False)
+    assert docs.about_rows([row]) == '`make bench SCALE=full ARGS="memory"` at commit abc, P, 2 cores.'
+    monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("joins/ssbj.py"))
+    assert "**To be measured again**: by today's ssbj, which changed since." in docs.about_rows([row])
+    assert "measured again" not in docs.about_rows([row | {"peer": "sscj"}])
+    assert "changed files" in docs.about_rows([row | {"dirty": True}])
+    assert docs._interval(row) == "1.5–2.5"
+    undecided = row | {"ratio_low": 0.5, "verdict": "not decided"}
+    assert docs._interval(undecided) == "0.5–2.5, not decided"

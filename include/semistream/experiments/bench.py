@@ -25,6 +25,7 @@ from semistream.experiments.measure import (
     measure_arrivals,
 )
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
+from semistream.experiments.warm_up import warm_up
 from semistream.joins import REGISTRY
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
@@ -89,8 +90,9 @@ class Bench:
                 self.tell(f"measuring this machine's costs with {data} tuples (kept in {path})")
                 d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places,
                               self.directory)
-                costs = calibrate(d.sample, d.relation, d.on, clock=self.clock_name, pace=self.pace)
-                costs.save(path)
+                found = calibrate(d.sample, d.relation, d.on, pace=self.pace,
+                                  clock=self.clock_name)  # type: ignore[arg-type]
+                found.save(path)
             self._costs[kind] = Costs.load(path)
         return self._costs[kind]
 
@@ -190,7 +192,8 @@ class Bench:
             drive = Drive(join, data.stream(0), self._fed(data, prediction), self.clock, self.pace)
             arrivals = Arrivals(drive, point.rate) if point.rate else None
             adapts = parameters.get("form") == "rate"
-            drive.warm_up(prediction, arrivals.feed if arrivals and adapts else drive.feed)
+            settled = warm_up(join, arrivals.feed if arrivals and adapts else drive.feed,
+                              self.seconds)
             if arrivals and (adapts or not point.needed):
                 arrivals.settle(prediction)
                 measured = measure_arrivals(drive, arrivals, self.seconds)
@@ -199,7 +202,7 @@ class Bench:
             answer = check(drive, data.stream(ELSEWHERE), data.batch)
         finally:
             join.master.close()
-        return measured, {"answer_rows": answer.joined, "answer_unmatched": answer.unmatched,
+        return measured, {"settled": settled, "answer_rows": answer.joined, "answer_unmatched": answer.unmatched,
                           "answer": answer.checksum}
 
     def _fed(self, data: Data, prediction: Prediction) -> int:
@@ -222,5 +225,4 @@ class Bench:
             if abs(row["mu"] / point.rate - 1) < NEAR:
                 break
             memory = memory * min(max(point.rate / row["mu"], 0.5), 2.0)
-        return row | {"needed": row["memory"] * point.rate / row["mu"], "needed_model": predicted,
-                      "needed_interval": row["memory"] * row["mu_interval"] / row["mu"]}
+        return row | {"needed": row["memory"] * point.rate / row["mu"], "needed_model": predicted}

@@ -52,10 +52,7 @@ def _lost(rows: Sequence[Row], algorithm: str) -> Number | None:
         grid = [r for r in mine if r["memory"] == memory]
         ours = [r for r in grid if all(v == 1.0 for k, v in r.items() if k.startswith("at_"))]
         if ours and len(grid) > 1:
-            best = max(grid, key=lambda r: r["mu"])
-            wide = sum(r["mu_interval"] / r["mu"]
-                       for r in (ours[0], best)) if best is not ours[0] else 0.0
-            losses.append(Number(1 - ours[0]["mu"] / best["mu"], wide))
+            losses.append(Number(1 - ours[0]["mu"] / max(r["mu"] for r in grid)))
     return max(losses, key=lambda n: n.value, default=None)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from semistream.experiments.explain import Setting, explain
+from semistream.experiments.explain import Setting, explain, reason
 from semistream.experiments.model import FAILED, Claim, Experiment, Number, Row
+from semistream.experiments.repetitions import combined
+from semistream.experiments.verdicts import Verdict, half_width
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,15 @@ class Finding:
 
     claim: Claim
     number: Number | None
-    verdict: str
+    verdict: Verdict
     why: list[Setting]
+
+    @property
+    def reason(self) -> str:
+        """Why the claim does not hold, by the cost models; empty where it does, or they cannot
+        say."""
+        held = (Verdict.REPRODUCED, Verdict.MET, Verdict.NOT_MEASURED)
+        return reason(self.claim, self.why) if self.verdict not in held else ""
 
 
 def key(point: Any) -> str:
@@ -26,11 +36,17 @@ def key(point: Any) -> str:
 
 
 def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
-          rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    of = {key(p): p for p in points}
+          runs: Sequence[dict[str, Any]]) -> list[Finding]:
+    """A claim's figure is that of the means; its interval is over the figures of each repetition."""
+    of, rows = {key(p): p for p in points}, combined(runs)
+    repetitions = [[r for r in runs if r["repetition"] == i]
+                   for i in sorted({r["repetition"] for r in runs})]
     findings = []
     for claim in experiment.claims:
         number = claim.find(rows)
+        if number and not experiment.study:
+            each = [n.value for r in repetitions if (n := claim.find(r))]
+            number = replace(number, interval=half_width(each))
         if number is None and claim.aim:  # of an algorithm that was not asked for
             continue
         why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
@@ -58,6 +74,6 @@ def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """As results.json has them."""
     return [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit,
              "verdict": f.verdict,
-             "measured": f.number and f.number.value, "interval": f.number and f.number.interval,
-             "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why]}
+             "measured": f.number and f.number.value, "interval": f.number.interval if f.number and math.isfinite(f.number.interval) else None,
+             "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why], "reason": f.reason}
             for f in findings]

@@ -1,13 +1,11 @@
 """One operator at one setting: warmed up, its steady state measured, then a bounded stream through
 it for the answer.
 
-Only the time inside the operator counts. An interval is half the width of the 95% confidence
-interval of the mean of batches.
+Only the time inside the operator counts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -20,12 +18,8 @@ from semistream.experiments.data import Stream
 from semistream.joins import REGISTRY, SemiStreamJoin
 from semistream.joins.output import JoinOutput
 
-BATCHES = 10  # means that an interval is taken over
-T_95 = 2.262  # of Student's distribution with 9 degrees of freedom
+BATCHES = 10  # that a measurement has at least
 CYCLES = 3  # R-cycles that a scanning join is measured over at least
-TURNOVERS = 4  # of H_S, between two looks at whether H_R still grows
-LOOKS = 20  # at most
-GROWTH = 1.02  # of H_R between two looks, that ends the warm-up
 LATE = 0.1  # of the arrivals, that may be left in the stream buffer
 
 
@@ -34,9 +28,7 @@ class Measured:
     """Rates in stream tuples/s, times in s, memory in bytes."""
 
     mu: float
-    mu_interval: float
     c_loop: float
-    c_loop_interval: float
     w_n: float  # stream tuples per iteration through the front stage
     w_s: float  # through H_S
     through_cache: float  # share of the stream tuples
@@ -75,38 +67,22 @@ class Drive:
         self.paces.append(self.pace())
         return spent / float(np.median(self.paces[-5:]))
 
-    def warm_up(self, prediction: Prediction, feed: Callable[[], float]) -> None:
-        """Until H_S is full and has been renewed several times, and H_R no longer grows."""
-        stats = self.join.stats
-        step = TURNOVERS * max(prediction.h_s, 1) * max(prediction.w, 1) / max(prediction.w_s, 1)
-        cached, goal = -1, step
-        for _ in range(LOOKS):
-            while stats.rows_read < goal:
-                feed()
-            now = getattr(self.join, "cached", 0)
-            if now <= GROWTH * cached or now == 0:
-                return
-            cached, goal = now, goal + step
-
 
 def measure(drive: Drive, seconds: float) -> Measured:
     """A warmed-up operator, as fast as it can, for at least so many seconds."""
     stats, scans = drive.join.stats, not REGISTRY[drive.join.spec.algorithm].needs_index
-    start, begun = stats.as_dict(), drive.join.master.bytes_read
-    cycles = stats.r_cycles + (CYCLES if scans else 0)
-    spent, taken, loops = [0.0], [0], [0]
-    while len(spent) <= BATCHES or spent[-1] < seconds or stats.r_cycles < cycles:
+    start, begun, cycles = stats.as_dict(), drive.join.master.bytes_read, stats.r_cycles + (CYCLES
+                                                                                            if scans
+                                                                                            else 0)
+    spent, batches = 0.0, 0
+    while batches < BATCHES or spent < seconds or stats.r_cycles < cycles:
         hits = stats.cache_hits
-        spent.append(spent[-1] + drive.feed())
-        taken.append(stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"])
-        loops.append(stats.iteration_count - start["iteration_count"])
+        spent += drive.feed()
+        batches += 1
         # all that comes is in H_R: there are no R-cycles any more
         if stats.cache_hits - hits == drive.batch:
             cycles = 0
-    edges = np.linspace(0, len(spent) - 1, BATCHES + 1).astype(int)
-    t, n, i = (np.diff(np.array(x)[edges]) for x in (spent, taken, loops))
-    return _measured(drive, start, begun, spent[-1], loops[-1], _interval(n / t),
-                     _interval(t / np.maximum(i, 1)))
+    return _measured(drive, start, begun, spent)
 
 
 class Arrivals:
@@ -164,31 +140,25 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
         raise SemistreamError(f"the join does not keep up with {arrivals.rate:,.0f} tuples/s: of "
                               f"those that came while it was measured {behind:,.0f} wait, "
                               f"{arrivals.taken - taken:,} entered")
-    edges = np.linspace(0, len(ends) - 1, BATCHES + 1).astype(int)
-    took, passed = (np.diff(np.array(x)[edges]) for x in (busy, ends))
-    loops = max(stats.iteration_count - start["iteration_count"], 1)
-    found = _measured(drive, start, begun, busy[-1] - busy[0], loops, 0.0, 0.0)
-    found.mu_interval = found.mu * _interval(took / passed) / float(np.mean(took / passed))
+    found = _measured(drive, start, begun, busy[-1] - busy[0])
     found.waiting_time += (arrivals.waited - waited) / max(arrivals.taken - taken, 1)
-    found.memory_peak, found.busy = peak, float(took.sum() / passed.sum())
+    found.memory_peak, found.busy = peak, (busy[-1] - busy[0]) / (ends[-1] - ends[0])
     return found
 
 
-def _measured(drive: Drive, start: dict, begun: int, spent: float, loops: int, mu_interval: float,
-              c_loop_interval: float) -> Measured:
+def _measured(drive: Drive, start: dict, begun: int, spent: float) -> Measured:
     stats = drive.join.stats
     finished = stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"]
-    hits, loops = stats.cache_hits - start["cache_hits"], max(loops, 1)
+    hits = stats.cache_hits - start["cache_hits"]
+    loops = max(stats.iteration_count - start["iteration_count"], 1)
     each = lambda name: (getattr(stats, name) - start[name]) / max(finished, 1)  # noqa: E731
-    return Measured(finished / spent, mu_interval, spent / loops, c_loop_interval, hits / loops,
-                    (finished - hits) / loops, hits / max(finished, 1),
-                    getattr(drive.join, "cached", 0), each("processed_seconds"),
-                    each("waited_seconds"), dict(drive.join.arena.components), stats.memory_peak,
-                    finished, drive.join.master.bytes_read - begun)
-
-
-def _interval(means: np.ndarray) -> float:
-    return float(T_95 * np.std(means, ddof=1) / math.sqrt(len(means)))
+    return Measured(
+        finished / spent, spent / loops, hits / loops,
+        (finished - hits) / loops,
+        hits / max(finished, 1), getattr(drive.join, "cached", 0), each("processed_seconds"),
+        each("waited_seconds"),
+        dict(drive.join.arena.components), stats.memory_peak, finished,
+        drive.join.master.bytes_read - begun)
 
 
 def check(drive: Drive, stream: Stream, tuples: int) -> Answer:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from semistream.config import Places
 from semistream.cost_models import Prediction, Workload
+from semistream.experiments.verdicts import Verdict
 from semistream.joins import REGISTRY
 
 Row = Mapping[str, Any]  # a point with what was predicted and measured: see `bench.Bench.row`
@@ -66,7 +67,7 @@ class Number:
     """A figure of the measurements, half its 95% interval, and what the models say of the same."""
 
     value: float
-    interval: float = 0.0
+    interval: float = 0.0  # set by `findings.judge`, over the repetitions; inf: there was only one
     predicted: float | None = None
     rows: tuple[Row, ...] = ()  # the two that a ratio compares, for the explanation
 
@@ -90,19 +91,22 @@ class Claim:
     note: str = ""
     aim: bool = False  # ours, no paper's
 
-    def verdict(self, number: Number | None) -> str:
+    def verdict(self, number: Number | None) -> Verdict:
+        """What all of the number's interval says."""
         if number is None or math.isnan(number.value):
-            return "not measured"
+            return Verdict.NOT_MEASURED
         low, high = number.value - number.interval, number.value + number.interval
-        if self.low <= number.value <= self.high:
-            return "met" if self.aim else "reproduced"
+        if self.low <= low and high <= self.high:
+            return Verdict.MET if self.aim else Verdict.REPRODUCED
         if low <= self.high and high >= self.low:
-            return "within the interval"
+            return Verdict.NOT_DECIDED
         if self.worse is None:
-            return "not met" if self.aim else "not reproduced"
-        if number.value > self.high and self.high > self.worse:
-            return "more than claimed"
-        return "same direction, less" if low > self.worse else "not reproduced"
+            return Verdict.NOT_MET if self.aim else Verdict.NOT_REPRODUCED
+        if low > self.high > self.worse:
+            return Verdict.MORE
+        if low <= self.worse < high:
+            return Verdict.NOT_DECIDED
+        return Verdict.LESS if low > self.worse else Verdict.NOT_REPRODUCED
 
 
 def times(text: str, faster: str, slower: str, claimed: float | None, up_to: float | None = None,
@@ -134,9 +138,7 @@ def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: A
         value = mean([a[y] / b[y] for a, b in pairs])
         known = all(r.get(f"{y}_model") for pair in pairs for r in pair)
         predicted = mean([a[f"{y}_model"] / b[f"{y}_model"] for a, b in pairs]) if known else None
-        wide = max(math.hypot(*(r.get(f"{y}_interval", 0.0) / r[y] for r in pair))
-                   for pair in pairs)
-        return Number(value, value * wide / math.sqrt(len(pairs)), predicted, tuple(pairs[-1]))
+        return Number(value, 0.0, predicted, tuple(pairs[-1]))
 
     return find
 
@@ -150,7 +152,7 @@ def having(rows: Iterable[Row], **where: Any) -> list[Row]:
 @dataclass(frozen=True)
 class Plot:
     """y over x, a line a series; y: measured; dashed, what the models say. A second x makes it a
-    surface's contours."""
+    surface's contours. Where a row has lists, they are its line."""
 
     title: str
     x: str
@@ -216,4 +218,8 @@ TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk p
           "w_n": "w_N, stream tuples per iteration through H_R",
           "w_s": "w_S, stream tuples per iteration through H_S",
           "estimate_error": "mean error, |J - estimate| / min(J, estimate)",
-          "update_ns": "ns a key"}
+          "update_ns": "ns a key",
+          "time": "time of the stream, s", "held": "tuples in the state",
+          "held_a": "tuples of A in the state", "held_b": "tuples of B in the state",
+          "results": "result tuples", "propagated": "punctuations propagated",
+          "rate_now": "output rate, tuples/s"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from semistream.durable import write_text
 from semistream.experiments.explain import SEEK, TERMS, limits, sentence
-from semistream.experiments.findings import Finding, wrong_answers
+from semistream.experiments.findings import Finding
 from semistream.experiments.model import FAILED, TITLES, Experiment, Plot, Row, having
 from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
@@ -29,7 +30,7 @@ NAMES = {"model": "model", "printed": "as printed", "expected": "expected count"
 
 
 def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], rows: Sequence[Row],
-                 findings: Sequence[Finding]) -> Path:
+                 findings: Sequence[Finding], wrong: Sequence[str] = ()) -> Path:
     """Gives the path of the page."""
     environment = Environment(loader=PackageLoader("semistream.experiments"),
                               autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
@@ -42,7 +43,7 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
     page = environment.get_template(experiment.study.page if experiment.study
                                     else "experiment.html").render(
         experiment=experiment, about=about, rows=rows, findings=findings, plots=plots,
-        wrong=wrong_answers(rows),
+        wrong=wrong,
         failed=[r for r in rows if r["state"] == FAILED], needed=any("needed" in r for r in rows),
         several=len({r["data"] for r in rows}) > 1, explained=[f for f in findings if f.why])
     write_text(path, page)
@@ -70,11 +71,16 @@ def claims_text(values: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}"
                          for k, v in {"python": m["python"], **about["versions"]}.items())
     screen.print(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, "
-                 f"{m['system']}\ncommit {about['commit']}, {versions}", soft_wrap=True)
+                 f"{m['system']}\ncommit {about['commit']}"
+                 f"{' and changes' if about['dirty'] else ''}, {versions}", soft_wrap=True)
     answers = "; ".join(values["wrong_answers"]) or about["answers"]
-    screen.print(f"$ {about['command']}\nscale {about['scale']:g}; {about['page_cache']}; answers: "
-                 f"{answers}\n", soft_wrap=True, markup=False)
+    screen.print(f"$ {about['command']}\nscale {about['scale']:g}; "
+                 f"{about['repetitions']} repetitions; {about['page_cache']}; answers: {answers}\n",
+                 soft_wrap=True, markup=False)
     screen.print(claims_table(about, values["claims"]))
+    for c in values["claims"]:
+        if c["reason"]:
+            screen.print(f"\n{c['claim']}: {c['verdict']}. {c['reason']}", markup=False)
     return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
 
 
@@ -83,8 +89,8 @@ def shown(number: float | None, unit: str, interval: float = 0.0) -> str:
     if number is None:
         return "–"
     scale, digits, sign = (100, 1, "%") if unit == "%" else (1, 2, "")
-    return f"{scale * number:.{digits}f}" + (f" ± {scale * interval:.{digits}f}" if interval
-                                             else "") + sign
+    return f"{scale * number:.{digits}f}" + (f" ± {scale * interval:.{digits}f}"
+                                             if 0 < interval < math.inf else "") + sign
 
 
 def draw(plot: Plot, rows: Sequence[Row]) -> str:
@@ -100,12 +106,19 @@ def draw(plot: Plot, rows: Sequence[Row]) -> str:
 
 def _lines(plot: Plot, rows: Sequence[Row]) -> str:
     figure, axes = figure_of(7, 3.8)
+    over_time = isinstance(rows[0][plot.x], list)
     for colour, series in zip(_colours(rows), dict.fromkeys(r["series"] for r in rows),
                               strict=False):
-        mine = sorted((r for r in rows if r["series"] == series), key=lambda r: r[plot.x])
+        mine = [r for r in rows if r["series"] == series]
+        if over_time:
+            for r in mine:
+                values = [math.nan if y is None else y for y in r[plot.y]]
+                axes.plot(r[plot.x], values, color=colour, lw=1.4, label=series)
+            continue
+        mine.sort(key=lambda r: r[plot.x])
         at = [r[plot.x] for r in mine]
         axes.errorbar(at, [r[plot.y] for r in mine],
-                      [r.get(f"{plot.y}_interval", 0.0) for r in mine], color=colour, marker="o",
+                      [r.get(f"{plot.y}_interval") or 0.0 for r in mine], color=colour, marker="o",
                       ms=4, lw=1.4, capsize=2, label=series)
         for model in plot.models:
             known = [(r[plot.x], r[f"{plot.y}_{model}"]) for r in mine

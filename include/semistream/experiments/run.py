@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import platform
-import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,11 @@ from semistream.experiments import EXPERIMENTS, Experiment
 from semistream.experiments.bench import Bench
 from semistream.experiments.findings import Finding, claims, judge, key, wrong_answers
 from semistream.experiments.model import FAILED
+from semistream.experiments.provenance import commit, machine, versions
+from semistream.experiments.repetitions import Run, combined, process, shuffled
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
-from semistream.tuning.calibration import processor
 
 RESULTS, TABLE, CLAIMS, REPORT = "results.json", "results.csv", "claims.txt", "report.html"
 Tell = Callable[[str], None]
@@ -56,7 +56,8 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     return list(found.values())
 
 
-PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "sketch")
+PACKAGES = ("semistream", "numpy", "numba", "pyarrow")
+PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "pjoin", "sketch")
 
 
 def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str,
@@ -67,32 +68,54 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     output.mkdir(parents=True, exist_ok=True)
     bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
     tell(f"{experiment.name}: {experiment.about}; scale {bench.scale:g}")
-    points = experiment.points(bench, names)
-    about = _about(experiment, settings, bench, command)
+    points = list(experiment.points(bench, names))
+    if not experiment.study:
+        for p in points:  # this machine's costs, before anything else uses it
+            bench.costs(p.data, p.tuples, p.skew)
+    repetitions = 1 if experiment.study else settings.repetitions
+    about = _about(experiment, settings, bench, command) | {"repetitions": repetitions}
     known = {} if settings.again else _known(output, about)
-    rows: list[dict[str, Any]] = []
     if known:
-        tell(f"{sum(key(p) in known for p in points)} of {len(points)} points are known from an "
-             "earlier run (--again measures them anew)")
+        tell(f"{len(known)} of {len(points) * repetitions} points are known from an earlier run "
+             f"(--again measures them anew)")
+    runs: list[dict[str, Any]] = []
     try:
-        for i, point in enumerate(points):
-            row = known.get(key(point))
-            if row is None:
-                row = bench.run(point,
-                                experiment.figures) | {"point": key(point), "measured_at": _now()}
-                tell(f"[{i + 1}/{len(points)}] {told(row, experiment)}")
-            rows.append(row)
-            _write(output, about, rows)
+        for repetition in range(repetitions):
+            with _runner(experiment, bench, settings, places) as measure:
+                for point in (points if experiment.study
+                              else shuffled(experiment.name, repetition, points)):
+                    row = known.get((key(point), repetition))
+                    if row is None:
+                        row = measure(point, experiment.figures) | {
+                            "point": key(point), "repetition": repetition, "measured_at": _now()}
+                        tell(f"[{len(runs) + 1}/{len(points) * repetitions}] "
+                             f"{told(row, experiment)}")
+                    runs.append(row)
+                    _write(output, about, runs)
     finally:
-        findings = judge(experiment, bench, points, rows)
-        if rows:
+        findings = judge(experiment, bench, points, runs)
+        if runs:
             from semistream.experiments.report import claims_text, write_report
 
-            values = _write(output, about, rows, findings)
+            values = _write(output, about, runs, findings)
             write_text(output / CLAIMS, claims_text(values))
-            write_report(output / REPORT, experiment, about, rows, findings)
-    return Outcome(about, output / REPORT, findings, wrong_answers(rows),
-                   sum(r["state"] != FAILED for r in rows))
+            write_report(output / REPORT, experiment, about, values["rows"], findings,
+                         values["wrong_answers"])
+    return Outcome(about, output / REPORT, findings, wrong_answers(runs),
+                   sum(r["state"] != FAILED for r in combined(runs)))
+
+
+def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
+            places: Places) -> AbstractContextManager[Run]:
+    """What runs the points of a repetition: a process of its own; of a study, whose repetitions are
+    within its points, this one."""
+    if experiment.study:
+        return nullcontext(bench.run)
+    return process(_open, experiment.name, settings, places)
+
+
+def _open(name: str, settings: ExperimentSettings, places: Places) -> Any:
+    return _bench(EXPERIMENTS[name], settings, places, partial(print, file=sys.stderr))
 
 
 def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
@@ -102,11 +125,12 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
         return f"{where}  failed: {row['error']}"
     if experiment and experiment.study:
         return experiment.study.told(row)
-    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}"
-                      for k, v in row["parameters"].items())
-    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} ± "
-            f"{row['mu_interval']:,.0f} tuples/s (model {row['mu_model']:,.0f})  "
-            f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s")
+    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k,
+                      v in row["parameters"].items())
+    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} tuples/s "
+            f"(model {row['mu_model']:,.0f})  "
+            f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s"
+            + ("" if row["settled"] else "  not settled"))
 
 
 def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Any:
@@ -151,54 +175,45 @@ def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[st
 
 def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
            command: str) -> dict[str, Any]:
-    here = Path(__file__).parent
-    told = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True,
-                          text=True, check=False)
-    changed = subprocess.run(["git", "-C", here, "status", "--porcelain", "-uno"],
-                             capture_output=True, text=True, check=False)
     study = experiment.study
     return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure,
-            "about": experiment.about, "scale": bench.scale, "seconds": settings.seconds,
-            "clock": settings.clock, "pace": settings.pace, "command": command,
-            "commit": told.stdout.strip() + ("-changed" if changed.stdout.strip() else ""),
-            "machine": machine(),
-            "versions": {p: version(p) for p in ("semistream", "numpy", "numba", "pyarrow")},
+            "about": experiment.about,
+            "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock,
+            "pace": settings.pace,
+            "command": command,
+            **commit(), "machine": machine(), "versions": versions(PACKAGES),
             "date": _now(), "costs": bench.costs_used,
             "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
             "answers": study.answers if study else "of all joins equal, by checksum"}
 
 
-def machine() -> dict[str, Any]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"name": platform.node(), "processor": processor(), "cores": os.cpu_count(),
-            "memory": memory, "system": platform.platform(), "python": platform.python_version()}
-
-
 # that results may be taken up
-SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "machine", "versions")
+SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "dirty", "machine", "versions")
 
 
-def _known(output: Path, about: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The points that were measured with the same settings, machine and code."""
+def _known(output: Path, about: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    """What was measured with the same settings, machine and code, by point and repetition."""
     try:
         before = json.loads((output / RESULTS).read_text())
         same = all(before["about"][k] == about[k] for k in SAME)
     except (OSError, ValueError, KeyError):
         return {}
-    return {r["point"]: r for r in before["rows"] if r["state"] != FAILED} if same else {}
+    return {(r["point"], r["repetition"]): r for r in before["runs"]
+            if r["state"] != FAILED and r["repetition"] < about["repetitions"]} if same else {}
 
 
-def _write(output: Path, about: dict[str, Any], rows: Sequence[dict[str, Any]],
+def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],
            findings: Sequence[Finding] = ()) -> dict[str, Any]:
     """Gives what it writes as JSON."""
+    rows = combined(runs)
     values = {"about": about | {"finished": _now()}, "claims": claims(findings),
-              "wrong_answers": wrong_answers(rows), "rows": list(rows)}
+              "wrong_answers": wrong_answers(runs), "rows": rows, "runs": list(runs)}
     write_text(output / RESULTS, json.dumps(values, indent=1, default=str))
     columns = list(dict.fromkeys(k for r in rows for k in r))
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows({k: json.dumps(v) if isinstance(v, dict) else v for k, v in r.items()}
+        writer.writerows({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in r.items()}
                          for r in rows)
     return values
 

@@ -22,6 +22,9 @@ class ExperimentSettings(Settings):
     seconds: float = Field(1.0, gt=0, description="Least time that each point is measured after "
                                                   "its warm-up; scanning joins are measured for at "
                                                   "least three passes over R")
+    repetitions: int = Field(3, ge=1, description="How often each point is measured, in another "
+                                                  "process and order each time; intervals are over "
+                                                  "these, and with 1 nothing is decided")
     output: Path | None = Field(None, description="Directory of the results; default: "
                                                   "$SEMISTREAM_HOME/experiments")
     data: Path | None = Field(None, description="Directory where R and the costs of this machine "

@@ -70,9 +70,7 @@ def _best_factor(rows: Sequence[Row]) -> Number | None:
     one = [r for r in found if r["switching_factor"] == 1.0]
     if not one or len(found) < 2:
         return None
-    best = max(found, key=lambda r: r["mu"])
-    wide = 0.0 if best is one[0] else sum(r["mu_interval"] / r["mu"] for r in (best, one[0]))
-    return Number(1 - one[0]["mu"] / best["mu"], wide)
+    return Number(1 - one[0]["mu"] / max(r["mu"] for r in found))
 
 
 def _buffers(asked: Asked, algorithms: Sequence[str]) -> list[Point]:

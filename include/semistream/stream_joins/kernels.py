@@ -259,15 +259,45 @@ def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_
 
 
 @njit(cache=True)
-def in_intervals(codes, low, high, out):
-    """out[i] (bool, written) |= codes[i] lies in one of the disjoint closed intervals low[k]..high[k], ascending."""
+def find_intervals(codes, low, high, pid, out):
+    """out[i] (int32, written where there is one) = pid[k] of the interval low[k]..high[k] that codes[i] lies in.
+
+    codes: int64[n], read; low, high: int64[m], disjoint closed intervals, ascending, read; pid: int32[m], read.
+    """
     for i in range(len(codes)):
-        a, b = 0, len(low)
-        while a < b:
-            m = (a + b) // 2
-            if low[m] <= codes[i]:
-                a = m + 1
-            else:
-                b = m
-        if a and codes[i] <= high[a - 1]:
-            out[i] = True
+        k, n = 0, len(low)
+        while n > 1:  # without a branch to mispredict
+            half = n // 2
+            k = k + half if low[k + half] <= codes[i] else k
+            n -= half
+        if n and low[k] <= codes[i] <= high[k]:
+            out[i] = pid[k]
+
+
+@njit(cache=True)
+def subtract(low, high, other_low, other_high, out_low, out_high):
+    """Cut the other intervals out of low..high. An interval with an open end stays whole. Returns how many are left.
+
+    low, high: int64[n]; other_low, other_high: int64[m]; all read, closed, disjoint among themselves, ascending. out_low,
+    out_high: int64[n + m], written.
+    """
+    n, j = 0, 0
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    for i in range(len(low)):
+        a, b = low[i], high[i]
+        while j < len(other_low) and other_high[j] < a:
+            j += 1
+        whole, k = a == least or b == most, j
+        while not whole and k < len(other_low) and other_low[k] <= b:
+            if other_low[k] > a:
+                out_low[n], out_high[n] = a, other_low[k] - 1
+                n += 1
+            if other_high[k] >= b:
+                whole, a, b = True, 1, 0  # nothing is left
+                break
+            a = other_high[k] + 1
+            k += 1
+        if a <= b:
+            out_low[n], out_high[n] = a, b
+            n += 1
+    return n

@@ -10,7 +10,7 @@ import pyarrow as pa
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import as_stored
-from semistream.joins.tuple_store import TupleStore
+from semistream.joins.tuple_store import TupleStore, VariableLane
 from semistream.stream_joins import kernels
 from semistream.stream_joins.kernels import BUFFERED, DEAD, MATCHED
 
@@ -121,6 +121,11 @@ class TupleLog:
     def columns(self, slots: np.ndarray) -> list[pa.Array]:
         return self.store.get(slots)
 
+    def column(self, name: str, slots: np.ndarray) -> pa.Array:
+        """Of a column that has no nulls in the log, as join columns are."""
+        lane = self.store.lanes[self.schema.get_field_index(name)]
+        return lane.get(slots, None, self.store.heap) if isinstance(lane, VariableLane) else lane.get(slots, None)
+
     def match(self, slots: np.ndarray) -> None:
         kernels.mark(self.flags, slots, MATCHED)
 
@@ -139,7 +144,8 @@ class TupleLog:
         self._unlink(slots)
 
     def _unlink(self, slots: np.ndarray) -> None:
-        kernels.unlink(slots, self.side, self.directory.t64, self.directory.t32, self.code, self.same, self.flags)
+        once = slots[np.unique(self.code[slots], return_index=True)[1]]  # a list is passed through as a whole
+        kernels.unlink(once, self.side, self.directory.t64, self.directory.t32, self.code, self.same, self.flags)
 
     def compact(self) -> np.ndarray:
         """Slide what lives to the front. Gives the old slots, ascending."""

@@ -17,11 +17,13 @@ from semistream.joins.stored_types import variable_bytes
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
 from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock
+from semistream.stream_joins.kernels import NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import SIDES, StreamJoinSpec
 
 BUCKETS = 64
-DISK_SHARE, FREED_SHARE = 16, 8  # parts of M: a disk join's index; what a relocation frees
+DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 8, 16  # parts of M: a disk join's index; what a relocation frees; garbage let lie
+LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
 INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
 
@@ -49,12 +51,14 @@ class State:
         self.disk = [DiskPortion(Path(), s, BUCKETS, self.block_rows) for s in spec.schemas]
         self.done = np.zeros(BUCKETS, np.int64)  # per bucket: all that arrived before has been joined
         self.relocations = self.relocated = self.disk_joins = 0
+        self.punctuation_bytes = 0
         self.account()
 
     def account(self) -> None:
         """Tell the arena. Raises ConfigError when M is exceeded."""
         a = self.arena
-        a.components = {"disk join": INDEX_ROW * self.block_rows, "directory": self.directory.bytes}
+        a.components = {"disk join": INDEX_ROW * self.block_rows, "directory": self.directory.bytes,
+                        "punctuations": self.punctuation_bytes}
         for side in (0, 1):
             a.components[SIDES[side]] = self.memory[side].bytes
         if a.used > a.budget:
@@ -73,18 +77,37 @@ class State:
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
         """How many of the coming tuples, with these heap bytes each, can be stored now."""
-        free = self.arena.budget - self._used() - self.directory.growth(len(sizes))
+        free = self.free - self.directory.growth(len(sizes))
         log = self.memory[side]
         return int(np.searchsorted(np.cumsum(sizes + log.slot_bytes), free, side="right"))
 
     def _used(self) -> int:
-        return INDEX_ROW * self.block_rows + self.directory.bytes + sum(m.bytes for m in self.memory)
+        return INDEX_ROW * self.block_rows + self.directory.bytes + self.punctuation_bytes + sum(m.bytes for m in self.memory)
+
+    @property
+    def free(self) -> int:
+        return self.arena.budget - self._used()
+
+    # Garbage of tuples that have left
+
+    def compact(self, share: int = GARBAGE_SHARE) -> bool:
+        """Give it back where it is more than a part of M. False if it is not."""
+        found = [m for m in self.memory if m.dead and m.garbage * share >= self.spec.memory]
+        for log in found:
+            log.compact()
+        return bool(found)
+
+    def tidy(self) -> None:
+        """Give it back where it is most of a log, so that a small state stays a small one."""
+        for log in self.memory:
+            if log.dead > max(log.live, LEAST_GARBAGE):
+                log.compact()
 
     # State relocation
 
     def relocate(self) -> None:
-        """Move the largest hash buckets, of either stream, to disk, until an eighth of M is free. Raises NotEnoughMemory when
-        there is nothing to move."""
+        """Move the largest hash buckets, of either stream, to disk: an eighth of M. Raises NotEnoughMemory when there is nothing
+        to move."""
         counts = [np.empty(BUCKETS, np.int64) for _ in self.memory]
         for log, count in zip(self.memory, counts, strict=True):
             kernels.bucket_counts(log.code, log.flags, log.end, count)
@@ -151,6 +174,20 @@ class State:
         for disk in self.disk:
             disk.history[bucket].clear()
         self.disk_joins += 1
+
+    def waits(self, side: int, codes: np.ndarray, ats: np.ndarray) -> np.ndarray:
+        """Which tuples of the memory portion may still meet tuples of the other stream's disk portion, bool[n]: those that came
+        after some of these had left, and after the last disk join with all of them."""
+        disk = self.disk[1 - side]
+        if not disk.total:
+            return np.zeros(len(codes), bool)
+        left, met = np.full(BUCKETS, NEVER, np.int64), self.done.copy()
+        for bucket in np.flatnonzero(disk.tuples):
+            left[bucket] = min(r.dts for r in disk.runs[bucket])
+            met[bucket] = max([met[bucket], *(at for last, at in disk.history[bucket] if last >= disk.runs[bucket][-1].dts)])
+        of = np.empty(len(codes), np.int32)
+        kernels.buckets(codes, BUCKETS, of)
+        return (ats > left[of]) & (ats >= met[of])
 
     def settle(self, bucket: int) -> None:
         """Behind `finish`: give back the disk space of tuples that have left."""

@@ -25,7 +25,7 @@ class XJoin(StreamStreamJoin):
         super().__init__(spec, monitor or Monitor(), registry())
 
     def _take(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
-        yield from self.memory_join(side, batch, codes)
+        yield from self.memory_join(side, batch, codes, np.ones(len(codes), bool))
 
 
 def registry() -> Registry:

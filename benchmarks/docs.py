@@ -1,0 +1,259 @@
+"""The figures in README and docs, written from the result files: python -m benchmarks docs
+
+A page has them between two marks, `<!-- results: NAME … -->` and `<!-- end -->`, and nowhere else.
+NAME is a file of benchmarks/results without its suffix; behind it `peers=A,B` and `cases=TEXT`
+choose rows, and `best=PEER` gives one row a case, of that peer beside the best of the others. Of a
+directory of experiments, `behind=ALGORITHM` gives the points at which another one is faster. Below
+each table stands at which commit it was measured, and what has changed since.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import functools
+import json
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from semistream.joins import REGISTRY
+from semistream.sketches import METHODS
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK = re.compile(r"<!-- results: (\S+)(.*?) -->\n.*?<!-- end -->", re.S)
+# what looks like a figure that was measured
+FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
+                    r"((tuples|rows|keys)(/s| a second)|times as (fast|many|large)|ns a key)")
+APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
+FORMER = "today's method, as its warm-up and its intervals are of the former one"
+FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py"],
+         **{name: [APP] for name in ("spark", "scale-out", "workers", "start")}}
+
+
+class NoHistory(Exception):
+    """A source tree without git, or without the commits of its results."""
+
+
+def write() -> None:
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
+
+
+def filled(page: str) -> str:
+    """The page with its blocks as the result files have them."""
+    return BLOCK.sub(lambda m: f"<!-- results: {m[1]}{m[2]} -->\n{block(m[1], m[2])}<!-- end -->",
+                     page)
+
+
+def unmarked(page: str) -> list[str]:
+    """Figures of a page that stand in no block; what a fence shows is no figure."""
+    plain = re.sub(r"```.*?```", "", BLOCK.sub("", page), flags=re.S)
+    return [m[0] for m in FIGURE.finditer(plain)]
+
+
+def block(name: str, arguments: str) -> str:
+    if (RESULTS / f"{name}.jsonl").exists():
+        rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+        options = dict(re.findall(r"(\w+)=(\S+)", arguments))
+        table = _best(rows, options["best"]) if "best" in options else _table(rows, options)
+        return "\n".join(["", *table, "", about_rows(rows), ""])
+    if "behind=" in arguments:
+        return behind(arguments.split("behind=")[1], RESULTS / name)
+    return claims_of(name)
+
+
+# ---- results of benchmarks
+
+
+def _table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> list[str]:
+    peers = options.get("peers", "").split(",")
+    lines = ["| case | peer | a second | times the baseline | 95% interval | remarks |",
+             "| --- | --- | --: | --: | --- | --- |"]
+    for r in rows:
+        if "rate" in r and options.get("cases", "") in r["case"] and (
+                peers == [""] or r["peer"] in peers):
+            ratio = f"{r['ratio']:.3g}" if r.get("ratio") is not None else ""
+            lines.append(f"| {r['case']} | {r['peer']} | {_rate(r)} | {ratio} | "
+                         f"{_interval(r)} | {r['note']} |")
+    return lines
+
+
+def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
+    """A row a case: the best other peer, and how many times its rate `ours` has."""
+    lines = [f"| case | {ours}, a second | best of the others | a second | {ours}, times the best "
+             f"| 95% interval |", "| --- | --: | --- | --: | --: | --- |"]
+    for case in dict.fromkeys(r["case"] for r in rows):
+        mine = [r for r in rows if r["case"] == case and "rate" in r]
+        [own] = [r for r in mine if r["peer"] == ours]
+        best = max((r for r in mine if r is not own), key=lambda r: r["rate"])
+        other = {"ratio": None, "verdict": best.get("verdict"), "ratio_low": best.get("ratio_high"),
+                 "ratio_high": best.get("ratio_low")}
+        turned = {k: 1 / v if isinstance(v, float) else v for k, v in other.items()}
+        lines.append(f"| {case} | {_rate(own)} | {best['peer']} | {_rate(best)} | "
+                     f"{own['rate'] / best['rate']:.3g} | {_interval(turned)} |")
+    return lines
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    return f"{row['rate']:,.0f}" if row["rate"] >= 100 else f"{row['rate']:.3g}"
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    """Of the ratio; that 1 is in it decides nothing."""
+    if row.get("ratio_low") is None:
+        return "not known" if row.get("ratio", 1) != 1 else ""
+    if row["ratio_low"] == row["ratio_high"]:
+        return ""
+    undecided = ", not decided" if row["verdict"] == "not decided" else ""
+    return f"{row['ratio_low']:.3g}–{row['ratio_high']:.3g}{undecided}"
+
+
+def about_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    first = rows[0]
+    command = f"make bench{_arguments(first['command'])}"
+    flaws = [] if all("settled" in r for r in rows if "rate" in r) else [
+        FORMER]
+    flaws += _changes(first["commit"], first.get("dirty", False),
+                      {r["peer"] for r in rows}, FILES.get(first["benchmark"], []))
+    return _measured(command, first["commit"], f"{first['processor']}, {first['cores']} cores", flaws)
+
+
+def _arguments(command: str) -> str:
+    """Of `python -m benchmarks NAME … --scale S …`, as `make bench` takes them."""
+    words = command.removeprefix("python -m benchmarks ")
+    scale = re.search(r" ?--scale (\S+)", words)
+    rest = words.replace(scale[0], "") if scale else words
+    return (f" SCALE={scale[1]}" if scale else "") + f' ARGS="{rest.strip()}"'
+
+
+# ---- results of experiments
+
+
+def claims_of(name: str) -> str:
+    """An experiment's claims, as its text has them. Raises FileNotFoundError."""
+    machine, commit, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
+    found = _points(RESULTS / f"{name}.csv")
+    at = commit.removeprefix("commit ").split(",")[0]
+    sketches = name.startswith("experiments/sketch-")  # whose repetitions are within a point
+    flaws = [] if sketches or "settled" in found[0] else [
+        FORMER]
+    flaws += _changes(at.split()[0].split("-")[0], "change" in at,
+                      {r["algorithm"] for r in found}, [])
+    text = "\n".join(["```", *(line for line in lines if line), "```", ""])
+    return f"{text}\n{_measured(command.removeprefix('$ '), at.split('-')[0], machine, flaws)}\n"
+
+
+def behind(ours: str, directory: Path) -> str:
+    """Points of experiments at which another algorithm is faster."""
+    lines = ["", "| experiment | data | M, % of R | skew | fastest | of its rate |",
+             "| --- | --- | --: | --: | --- | --: |"]
+    former = False
+    for path in sorted(directory.glob("*.csv")):
+        points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
+        for r in _points(path):
+            if r.get("mu") and not any(k.startswith("at_") and r[k] for k in r):
+                at = tuple(r[k] for k in ("data", "master_tuples", "memory_percent", "skew", "rate"))
+                points.setdefault(at, {})[r["algorithm"]] = r
+        for at, rows in points.items():
+            best = max(rows, key=lambda a: float(rows[a]["mu"]))
+            if ours in rows and best != ours and float(at[-1]) == 0:
+                ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
+                former |= "settled" not in rows[best]
+                lines.append(f"| {path.stem} | {at[0]} | {at[2]} | {at[3]} | {best} | {ratio:.2f} |")
+    told = f"\n**To be measured again**: by {FORMER}.\n" if former else ""
+    return "\n".join([*lines, told])
+
+
+def _points(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _measured(command: str, commit: str, machine: str, flaws: Sequence[str]) -> str:
+    again = f" **To be measured again**: by {'; '.join(flaws)}." if flaws else ""
+    return f"`{command}` at commit {commit}, {machine.split(', Linux')[0]}.{again}"
+
+
+# ---- what has changed since
+
+
+def _changes(commit: str, dirty: bool, peers: Iterable[str], further: Sequence[str]) -> list[str]:
+    known = REGISTRY.keys() | METHODS.keys()
+    changed = sorted({n for n in peers if n in known
+                      and any(has_changed(commit, f) for f in own_files(n))}
+                     | {f for f in further if has_changed(commit, f)})
+    found = [f"today's {', '.join(changed)}, which changed since"] if changed else []
+    return found + (["a commit, as it was of changed files"] if dirty else [])
+
+
+@functools.cache
+def own_files(name: str) -> tuple[str, ...]:
+    """The file of an algorithm, and those of the parts that no other algorithm has."""
+    if name not in REGISTRY:
+        return (_path(METHODS[name].__module__),)
+    modules = {a: REGISTRY[a].make.__module__ for a in REGISTRY}
+    others = {part for m in ("semistream.joins.contract", *modules.values())
+              if m != modules[name] for part in _parts(m)}
+    return tuple(_path(m) for m in (modules[name], *sorted(_parts(modules[name]) - others)))
+
+
+@functools.cache
+def _parts(module: str) -> frozenset[str]:
+    """What a module of the joins imports of their package."""
+    tree = ast.parse((ROOT / _path(module)).read_text())
+    names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    algorithms = {a.make.__module__ for a in REGISTRY.values()}
+    return frozenset(n for n in names - algorithms if n.startswith("semistream.joins.")
+                     and (ROOT / _path(n)).is_file())
+
+
+def _path(module: str) -> str:
+    plain = f"include/{module.replace('.', '/')}"
+    return f"{plain}.py" if (ROOT / f"{plain}.py").exists() else f"{plain}/__init__.py"
+
+
+@functools.cache
+def has_changed(commit: str, path: str) -> bool:
+    """Whether a file, or one of a directory, says something else than at a commit; how it is
+    written, comments and docstrings do not count.
+
+    Raises NoHistory.
+    """
+    if _git("cat-file", "-e", f"{commit}^{{commit}}") is None:
+        raise NoHistory(f"the commit {commit} of a result is not known here")
+    there = _git("ls-tree", "-r", "--name-only", commit, path) or ""
+    here = ROOT / path
+    files = {f for f in there.split() if f.endswith(".py")} | {
+        str(f.relative_to(ROOT)) for f in ([here] if here.is_file() else here.rglob("*.py"))}
+    return any(_said(_git("show", f"{commit}:{f}")) != _said(_text(ROOT / f)) for f in files)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def _said(text: str | None) -> str | None:
+    if text is None:
+        return None
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(
+                body[0].value, ast.Constant):
+            del body[0]
+    return ast.dump(tree)
+
+
+def _git(*words: str) -> str | None:
+    try:
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True,
+                              check=True).stdout
+    except OSError as e:
+        raise NoHistory(str(e)) from None
+    except subprocess.CalledProcessError:
+        return None

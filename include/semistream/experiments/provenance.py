@@ -1,0 +1,48 @@
+"""What a result depends on beside its settings: the commit, the machine, the versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from semistream.tuning.calibration import processor
+
+HERE = Path(__file__).parent
+
+
+def commit() -> dict[str, Any]:
+    """commit: of the source tree, short; dirty: whether a file of it has changed since. Empty and
+    True where there is no git."""
+    def git(*words: str) -> str | None:
+        try:
+            return subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True,
+                                  check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return None
+
+    return {"commit": git("rev-parse", "--short", "HEAD") or "",
+            "dirty": git("status", "--porcelain", "-uno", ":/") != ""}
+
+
+def machine() -> dict[str, Any]:
+    """memory: bytes."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"name": platform.node(), "processor": processor(),
+            "cores": len(os.sched_getaffinity(0)), "memory": memory,
+            "system": platform.platform(), "python": platform.python_version()}
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of those that are installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
