@@ -83,7 +83,8 @@ class FileSink:
                 made.rename(made.with_suffix(".parquet"))
         kept = [(unmatched, pq.read_table(self.directory / f"{e['data']}.unmatched"))
                 for e in entries]
-        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries], kept)
+        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries],
+                                                    lambda: kept)
 
     def clean_up(self):
         for file in self.directory.glob("*.unmatched"):

@@ -330,6 +330,14 @@ class JoinSettings(Settings):
         return self
 
 
+class Publishing(Settings):
+    """What the publishing of a snapshot is told, whoever does it."""
+
+    memory: Bytes = Field(ByteSize(256_000_000), ge=1_000_000, description="Bytes that publishing "
+                          "may take in each process beside what the process itself needs, however "
+                          "large the master data are; for instance 256MB")
+
+
 class StreamSpec(Settings):
     """Where a job's stream tuples come from, as Spark's readStream takes it."""
 

@@ -4,7 +4,9 @@ them."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,8 @@ from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import StreamTable
 
-State = tuple[dict[str, pa.Table], dict[str, Any]]  # tables and values of a ``JoinState``
+# tables and values of a ``JoinState``
+State = tuple[Mapping[str, pa.Table | pa.RecordBatchReader], dict[str, Any]]
 
 
 class Begun(NamedTuple):
@@ -74,9 +77,21 @@ class SemiStreamJoin(ABC):
     def snapshot(self, *, changes: bool = False) -> JoinState:
         """The state between two calls. changes: what has changed since the last snapshot will do,
         where the join knows it."""
+        state = self._snapshot(changes)
+        return replace(state, tables={
+            name: table.read_all() if isinstance(table, pa.RecordBatchReader) else table
+            for name, table in state.tables.items()})
+
+    def save(self, path: str | Path, before: str = "") -> None:
+        """Write a snapshot, without holding it. before: name of the file, in the same directory,
+        that was saved before it: what has changed since will do. Raises StateError when that is
+        damaged."""
+        self._snapshot(bool(before)).write(path, before)
+
+    def _snapshot(self, changes: bool) -> JoinState:
         found = self._changes() if changes else None
         tables, values = found or self._state()
-        return JoinState(tables, values | {"identity": self.spec.identity()}, not found)
+        return JoinState(dict(tables), values | {"identity": self.spec.identity()}, not found)
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
         """Go on from snapshots of an operator opened alike, a whole one and what has changed since,

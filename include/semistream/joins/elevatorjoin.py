@@ -380,12 +380,12 @@ class Elevatorjoin(SemiStreamJoin):
             values |= {"width": h_s.width, "blocks": h_s.blocks, "heap": h_s.heap_capacity}
         return values
 
-    def _newest(self, number: np.ndarray) -> pa.Table:
+    def _newest(self, number: np.ndarray) -> pa.RecordBatchReader:
         """The newest number[p] tuples of each partition p, int32[N], which the snapshot has from
         now on."""
-        table = self.h_s.saved(self.h_s.slots(0, number))
+        tuples = self.h_s.newest(number)
         self.h_s.snap()
-        return table
+        return tuples
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:

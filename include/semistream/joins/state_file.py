@@ -28,12 +28,13 @@ class JoinState:
     """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm
     stands; or, if not whole, what of it has changed since the snapshot before.
 
-    tables: Arrow tables by name; values: JSON-able settings and counters, among them ``identity``
-    (what the operator was opened with), which ``restore`` compares. linked: files that never
-    change, by the names that they have beside the state; they are linked there, not written again.
+    tables: Arrow tables by name, or readers of such, which can be written once; values: JSON-able
+    settings and counters, among them ``identity`` (what the operator was opened with), which
+    ``restore`` compares. linked: files that never change, by the names that they have beside the
+    state; they are linked there, not written again.
     """
 
-    tables: dict[str, pa.Table]
+    tables: dict[str, Any]
     values: dict[str, Any]
     whole: bool = True
     linked: dict[str, Path] = field(default_factory=dict)
@@ -52,8 +53,10 @@ class JoinState:
             file.write(HEADER)
             for name, table in self.tables.items():
                 part = _Checked(file)
+                batches = table.to_batches(WRITTEN_ROWS) if isinstance(table, pa.Table) else table
                 with pa.ipc.new_stream(part, table.schema) as writer:
-                    writer.write_table(table, WRITTEN_ROWS)
+                    for batch in batches:
+                        writer.write_batch(batch)
                 parts.append([name, part.size, part.check])
             foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to,
                                "linked": {name: of.stat().st_size

@@ -74,6 +74,7 @@ SESSION = {
     # partitions keep their numbers, also when they are empty
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # no stack trace for every column expression
     "spark.sql.dataFrameQueryContext.enabled": "false",

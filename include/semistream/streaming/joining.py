@@ -120,7 +120,7 @@ class WithMaster:
                         "rejected": rejected}
 
     def save(self, path: Path, before: str) -> None:
-        self.join.snapshot(changes=bool(before)).write(path, before)
+        self.join.save(path, before)
 
     def restore(self, path: Path) -> None:
         self.join.restore(*JoinState.read(path))

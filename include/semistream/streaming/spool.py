@@ -15,13 +15,12 @@ from semistream.durable import naming
 from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.source_files import RAW
+from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED
 from semistream.streaming.sinks.delta import DataFile
 from semistream.warehouse.ids import stream_ids
 
 GATHERED_BYTES = 16_000_000  # of unparsable tuples
-UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
-                       ("tuple", pa.string())])
-PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
+TUPLES = 8192  # unmatched ones that are Python objects at a time
 
 
 class Spool:
@@ -86,8 +85,9 @@ class Spool:
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0) -> None:
         """Keep tuples that are not loaded."""
-        self._append("unmatched", unmatched_rows(tuples, reasons, self.ids[side],
-                                                 self._side(side)))
+        for first in range(0, tuples.num_rows, TUPLES):
+            part, why = tuples.slice(first, TUPLES), reasons.slice(first, TUPLES)
+            self._append("unmatched", unmatched_rows(part, why, self.ids[side], self._side(side)))
 
     def _side(self, side: int) -> str | None:
         return SIDES[side] if len(self.streams) > 1 else None

@@ -31,7 +31,8 @@ State = Literal["starting", "running", "draining", "stopped", "failed"]
 @dataclass(frozen=True)
 class Status:
     """``<checkpoint>/status.json``: how an app is doing. Counts are of this run; rates in tuples/s;
-    heartbeat UTC, ISO 8601."""
+    memory_peak, of the operators' arrays together, and resident_peak, of the worker that had most,
+    in bytes; heartbeat UTC, ISO 8601."""
 
     state: State
     pid: int
@@ -45,6 +46,8 @@ class Status:
     waiting: int = 0
     sides: dict[str, int] = field(default_factory=dict)  # of these, held of each of two streams
     service_rate: float = 0.0
+    memory_peak: int = 0
+    resident_peak: int = 0
     master_version: str = ""
     error: str = ""
 

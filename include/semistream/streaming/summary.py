@@ -25,6 +25,7 @@ class Totals:
     batches: int = 0
     seconds: float = 0.0
     memory_peak: int = 0
+    resident_peak: int = 0  # of one worker
     rejected: Counter[str] = field(default_factory=Counter)
 
     def add(self, entries: list[dict[str, Any]]) -> None:
@@ -34,6 +35,8 @@ class Totals:
         self.batches += 1
         self.seconds += max(e["seconds"] for e in entries)
         self.memory_peak = max(self.memory_peak, sum(e["memory_peak"] for e in entries))
+        self.resident_peak = max(self.resident_peak,
+                                 *(e.get("resident_peak") or 0 for e in entries))
         for entry in entries:
             self.rejected.update(entry["rejected"])
 
@@ -49,7 +52,8 @@ class Totals:
     def status(self) -> dict[str, Any]:
         """What ``status.json`` shows of them while the app runs."""
         return {"rows_read": self.rows_read, "matched": self.matched, "unmatched": self.unmatched,
-                "service_rate": self.service_rate}
+                "service_rate": self.service_rate, "memory_peak": self.memory_peak,
+                "resident_peak": self.resident_peak}
 
     def summary(self, plan: Plan | StreamStreamPlan) -> dict[str, Any]:
         """Their part of ``summary.json``; plan: the one that the run ended with."""
@@ -61,7 +65,8 @@ class Totals:
             "output_rows": self.output_rows,
             "service_rate": self.service_rate, "cache_hits": self.cache_hits,
             "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
-            "memory_peak": self.memory_peak, "bytes_read": self.bytes_read}
+            "memory_peak": self.memory_peak, "resident_peak": self.resident_peak,
+            "bytes_read": self.bytes_read}
 
 
 def describe(summary: dict[str, Any]) -> str:
@@ -77,6 +82,7 @@ def describe(summary: dict[str, Any]) -> str:
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
         *(() if s["sides"] else (("through the cache", f"{s['cache_share']:.1%}"),)),
         ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
+        ("peak resident", f"{s['resident_peak']:,} bytes a worker"),
         ("seconds", f"{s['seconds']:.1f}")]
     title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} partitions, {s['batches']} "
              f"batches")

@@ -21,6 +21,7 @@ from semistream.errors import StateError
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
 from semistream.partitioning import Placement
+from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
@@ -89,6 +90,7 @@ class Work:
         from pyspark import TaskContext
 
         use_memory_files()
+        process_peak()
         context = TaskContext.get()
         assert context is not None
         entry = self.join_partition(context.partitionId(), batches)
@@ -187,7 +189,7 @@ class Work:
             "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition,
             "algorithm": self.plan.algorithm, "reason": self.plan.reason or None,
             "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
-            "memory_budget": self.plan.memory,
+            "memory_budget": self.plan.memory, "resident_peak": process_peak().read(),
             "state_file": self._state_file(partition, changed)}
 
     def _state_file(self, partition: int, changed: bool) -> str:

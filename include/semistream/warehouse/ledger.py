@@ -37,7 +37,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -211,12 +211,13 @@ class Ledger:
             return winner
 
     def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
-               rows: Sequence[tuple[Table, pa.Table]] = ()) -> None:
+               rows: Callable[[], Iterable[tuple[Table, pa.Table]]] = tuple) -> None:
         """Say that all partitions of a batch are in; again is harmless.
 
         commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path,
-        size, modified) each. entries, rows: partition rows, and rows of tables of the warehouse,
-        that no task has written, for a sink outside the warehouse.
+        size, modified) each. entries: partition rows that no task has written; rows: gives rows of
+        tables of the warehouse likewise, part by part, at each attempt; for a sink outside the
+        warehouse.
         """
         files = [{"app": self.app, "batch": commit["batch"], "number": n,
                   **SourceFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
@@ -229,8 +230,8 @@ class Ledger:
                 connection.execute(load_files.insert(), files)
             if entries:
                 connection.execute(load_batches.insert(), [_row(number, e) for e in entries])
-            for table, some in rows:
-                bulk_insert(connection, table, some)
+            for table, part in rows():
+                bulk_insert(connection, table, part)
 
         try:
             self.run(work)

@@ -80,6 +80,8 @@ load_batches = Table(
     Column("seconds", Float, nullable=False),  # inside the operator
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
     Column("memory_peak", BigInteger, nullable=False),  # bytes
+    # the most anonymous memory that the worker's process had so far; null: of a former version
+    Column("resident_peak", BigInteger),
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
     # JSON: of each of two streams waiting_before, rows_read, matched, rejected and waiting, which

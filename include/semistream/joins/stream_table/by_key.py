@@ -260,7 +260,7 @@ class ByKey(StreamTable):
 
     # State
 
-    def tables(self) -> dict[str, pa.Table]:
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
         """The waiting tuples in the order of age."""
         return {"waiting": self.saved(self.in_age_order())} if self.opened else {}
 

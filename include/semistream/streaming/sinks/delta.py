@@ -21,7 +21,14 @@ import pyarrow.parquet as pq
 
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError
-from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum
+from semistream.source_files import open_parquet, parquet_batches
+from semistream.streaming.sinks.base import (
+    INSERT_ROWS,
+    StoredRows,
+    ledger_row,
+    rejected_rows,
+    stored_checksum,
+)
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
@@ -31,6 +38,7 @@ from semistream.warehouse.schema import metadata, propagated, unmatched
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
+    from sqlalchemy import Table
 
     from semistream.streaming.spool import Spool
 
@@ -38,7 +46,7 @@ WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the 
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 READ_ROWS = 100_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
-GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000
+GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
 
 
 @lru_cache(maxsize=4)
@@ -106,7 +114,7 @@ class DeltaSink:
         staging = Path(self.checkpoint) / "staging"
         staging.mkdir(exist_ok=True)
         with naming(staging / name):
-            pq.write_table(rows, staging / name)
+            pq.write_table(rows, staging / name, row_group_size=INSERT_ROWS)
             sync(staging / name)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema,
@@ -170,9 +178,19 @@ class DeltaSink:
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
-        kept = [(metadata.tables[table], rejected_rows(pq.read_table(staging / name),
-                                                       ledger.load_id(e), self.warehouse.fact))
-                for e in entries for table, name in _staged(e).items()]
+
+        def kept() -> Iterator[tuple[Table, pa.Table]]:
+            for e in entries:
+                for table, name in _staged(e).items():
+                    key, first = ledger.load_id(e), 0
+                    with open_parquet(staging / name) as file:
+                        columns = file.schema_arrow.names
+                        for part in parquet_batches(file, columns, INSERT_ROWS, GROUP_BYTES):
+                            rows_of = pa.Table.from_batches([part])
+                            yield metadata.tables[table], rejected_rows(rows_of, key,
+                                                                        self.warehouse.fact, first)
+                            first += part.num_rows
+
         ledger.commit(commit, rows, kept)
 
     def clean_up(self) -> None:

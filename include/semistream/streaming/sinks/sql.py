@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Engine
 
 from semistream.streaming.sinks.base import (
-    INSERT_ROWS,
     StoredRows,
+    parts,
     rejected_rows,
     stored_checksum,
     with_key,
@@ -73,17 +73,17 @@ class SqlSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
         key = ledger.load_id(entry)
-        joined, rejected = with_key(spool.joined(),
-                                    key), rejected_rows(spool.unmatched(), key, self.fact)
-        closed = rejected_rows(spool.propagated(), key, self.fact)
-        entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
-                         "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
+        joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
+        entry = entry | {"facts_checksum": stored_checksum(joined, dialect),
+                         "unmatched_checksum": stored_checksum(rejected, dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
 
         def insert(connection: Connection) -> None:
-            _insert(connection, table, joined)
-            _insert(connection, unmatched, rejected)
-            _insert(connection, propagated, closed)
+            for first, part in parts(joined):
+                bulk_insert(connection, table, with_key(part, key, first))
+            for kept, rows in ((unmatched, rejected), (propagated, closed)):
+                for first, part in parts(rows):
+                    bulk_insert(connection, kept, rejected_rows(part, key, self.fact, first))
 
         return ledger.load(entry, insert)
 
@@ -103,8 +103,3 @@ class SqlSink:
 
     def stored(self, app: str) -> StoredRows | None:
         return None
-
-
-def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
-    for start in range(0, rows.num_rows, INSERT_ROWS):
-        bulk_insert(connection, table, rows.slice(start, INSERT_ROWS))
