@@ -80,11 +80,13 @@ def run(bench: Bench, s: Settings) -> None:
                 "no hysteresis": replace(whole, constants={"HYSTERESIS": 1.0}),
                 "no absent values": replace(whole, constants={"ABSENT_VALUES": False}),
                 "no filter": replace(whole, parameters={"filter_bits": -1}),
+                "a filter of 8 bits": replace(whole, parameters={"filter_bits": 8}),
                 "neither of the last two": replace(whole, parameters={"filter_bits": -1},
                                                    constants={"ABSENT_VALUES": False})}
             if not absent:
                 peers = {n: p for n, p in peers.items() if not n.endswith(("absent values",
-                                                                           "filter", "two"))}
+                                                                           "filter", "bits",
+                                                                           "two"))}
             case = f"R={s.master:,} M={share:g}% absent {absent:g}%"
             bench.compare("elevatorjoin-ablation", case,
                           {n: p for n, p in peers.items()

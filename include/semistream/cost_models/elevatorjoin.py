@@ -177,8 +177,9 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
     plain = c_loop(c_io=s.c_io - s.c_p * unread(matches), d=cut.tuples, c_h=s.c_h, w_s=disk,
                    c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_r=s.c_r, w_n=front, c_n=s.c_n,
                    c_s_hit=c_s_hit)
-    # what misses H_R is looked up in the filter too, as large as an H_R of all of R
-    c_filter = work.symbols(costs, 1, 1, work.master_tuples).c_r if bits else 0.0
+    # what misses H_R is looked up in the filter too, as in an H_R of as many bytes
+    c_filter = (work.symbols(costs, 1, 1, layout["filter_bytes"] / work.cached_key_bytes).c_r
+                if bits else 0.0)
     plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
     return Prediction("elevatorjoin", sizes, front + at_once, disk, work.beside(plain + s.c_i, s),
                       plain, memory(h_s=x.h_s, **layout), x.h_s, x.h_r,

@@ -60,9 +60,11 @@ def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
     """Insert rows ``first`` to ``last`` (not itself), ``at_once`` with each step; gives SQLite's
     result code, 0 for all.
 
-    statement: sqlite3_stmt *; kinds: int8[columns, n]; values: int64[columns, n], an integer, the
-    bits of a double (``doubles`` is the same memory) or the address of a text or blob; lengths:
-    int32[columns, n], its bytes. All are read.
+    statement: sqlite3_stmt *. A value is an integer, the bits of a double (``doubles`` is the same
+    memory) or the address of a text or blob, whose bytes are its length.
+
+    in      kinds int8[columns, n], values int64[columns, n], doubles float64[columns, n],
+            lengths int32[columns, n]
     """
     for start in range(first, last, at_once):
         parameter = np.int32(0)
@@ -94,11 +96,13 @@ def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
 def _read(statement, kinds, values, doubles, lengths, texts, state):
     """Read rows until the arrays are full; gives SQLite's result code, ROW when there may be more.
 
-    statement: sqlite3_stmt *; kinds: int8[columns, n]; values: int64[columns, n], an integer, the
-    bits of a double (``doubles`` is the same memory) or where a text or blob begins in ``texts``;
-    lengths: int32[columns, n], its bytes; texts: uint8[bytes]. All are written. state: int64[2],
-    read and written: the rows that are read, and whether the statement stands on one more, which
-    did not fit.
+    statement: sqlite3_stmt *. A value is an integer, the bits of a double (``doubles`` is the same
+    memory) or where a text or blob begins in ``texts``, whose bytes are its length. state: the rows
+    that are read, and whether the statement stands on one more, which did not fit.
+
+    in/out  state int64[2]
+    out     kinds int8[columns, n], values int64[columns, n], doubles float64[columns, n],
+            lengths int32[columns, n], texts uint8[bytes]
     """
     used = 0
     for row in range(kinds.shape[1]):
@@ -136,8 +140,11 @@ def _read(statement, kinds, values, doubles, lengths, texts, state):
 @njit(types.void(types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1],
                  types.uint8[::1]), cache=True, nogil=True)
 def _gather(texts, starts, lengths, offsets, gathered):
-    """Copy a column's texts one behind the other. texts: uint8[bytes], starts: int64[n], lengths:
-    int32[n], all read; offsets: int32[n + 1], gathered: uint8[their sum], written."""
+    """Copy a column's texts one behind the other.
+
+    in      texts uint8[bytes], starts int64[n], lengths int32[n]
+    out     offsets int32[n + 1], gathered uint8[their sum]
+    """
     offsets[0] = 0
     for row in range(len(starts)):
         if lengths[row] > 0:
