@@ -3,8 +3,12 @@ the joins left over by it."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +32,12 @@ DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 8, 16
 LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
 INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
+
+
+@cache
+def _scratch(process: int) -> Path:
+    """One a process, for all operators that it ever has."""
+    return scratch_directory()
 
 
 class Leftover(NamedTuple):
@@ -54,7 +64,6 @@ class State:
         self.directory = Directory(spec.memory // Directory.POSITION)
         self.memory = [TupleLog(s, self.directory, side, spec.memory)
                        for side, s in enumerate(spec.schemas)]
-        self._scratch: Path | None = None
         self.disk = [DiskPortion(Path(), s, BUCKETS, self.block_rows) for s in spec.schemas]
         # per bucket: all that arrived before has been joined
         self.done = np.zeros(BUCKETS, np.int64)
@@ -151,11 +160,10 @@ class State:
         log.remove(slots)
 
     def _on_disk(self, side: int) -> DiskPortion:
-        if self._scratch is None:
-            self._scratch = scratch_directory()
         disk = self.disk[side]
         if disk.directory == Path():
-            disk.directory = Path(tempfile.mkdtemp(dir=self._scratch))
+            disk.directory = Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
+            weakref.finalize(self, shutil.rmtree, disk.directory, ignore_errors=True)
         return disk
 
     # Disk join
