@@ -145,9 +145,10 @@ class StreamStreamJoin(ABC):
 
     def snapshot(self) -> JoinState:
         """The state between two calls."""
-        tables, values = self.state.tables()
+        tables, values, linked = self.state.saved()
         more, told = self._state()
-        return JoinState(tables | more, {"state": values, "identity": self.spec.identity()} | told)
+        return JoinState(tables | more,
+                         {"state": values, "identity": self.spec.identity()} | told, linked=linked)
 
     def restore(self, state: JoinState) -> None:
         """Go on from the snapshot of an operator opened alike, in a new one. Raises StateError when
@@ -159,7 +160,7 @@ class StreamStreamJoin(ABC):
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
                              "the former settings.")
         self._restore(state)
-        self.state.restore(state.tables, state.values["state"])
+        self.state.restore(state.tables, state.values["state"], state.linked)
         self._account()
 
     # What an algorithm gives

@@ -3,6 +3,7 @@ relocation wrote."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.durable import naming
+from semistream.joins.state_file import link
 from semistream.stream_joins.kernels import DEAD, MATCHED, NEVER
 from semistream.stream_joins.memory import TupleLog
 
@@ -77,22 +79,24 @@ class Run:
     def __init__(self, path: Path, rows: int, dts: int, live: int):
         self.path, self.rows, self.dts, self.live = path, rows, dts, live
 
-    def blocks(self) -> Iterator[RunBlock]:
+    def blocks(self, most: int) -> Iterator[RunBlock]:
+        """most: tuples of a block."""
         marks, first = self.marks(), 0
         with pa.memory_map(str(self.path)) as file:
             for batch in pa.ipc.open_stream(file):
-                yield RunBlock(batch, marks[first:first + batch.num_rows], self.dts)
-                first += batch.num_rows
+                for at in range(0, batch.num_rows, most):
+                    part = batch.slice(at, most)
+                    yield RunBlock(part, marks[first:first + part.num_rows], self.dts)
+                    first += part.num_rows
 
     def marks(self) -> np.ndarray:
         return np.memmap(self.path.with_suffix(".marks"), MARKS, "r+", shape=(self.rows,))
 
-    def table(self) -> pa.Table:
-        """All of it, mapped, with the marks as they are."""
-        with pa.memory_map(str(self.path)) as file:
-            table, marks = pa.ipc.open_stream(file).read_all(), self.marks()
-        return table.append_column("__pid", pa.array(marks["pid"])).append_column(
-            "__flags", pa.array(marks["flags"]))
+    def marks_table(self) -> pa.Table:
+        """The marks as they are."""
+        marks = self.marks()
+        return pa.table({"pid": np.ascontiguousarray(marks["pid"]),
+                         "flags": np.ascontiguousarray(marks["flags"])})
 
     def delete(self) -> None:
         self.path.unlink()
@@ -109,7 +113,6 @@ class DiskPortion:
         # (last departure, time) of each probe
         self.history: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]
         self.tuples = np.zeros(buckets, np.int64)  # live ones
-        self._number = 0
         self.written = self.read = 0  # bytes
 
     @property
@@ -118,8 +121,7 @@ class DiskPortion:
 
     def write(self, bucket: int, blocks: Iterator[tuple[Block, np.ndarray]], dts: int) -> None:
         """A run of the rows of these blocks, which are at most `block_rows` each."""
-        path = self.directory / f"{self._number}.arrow"
-        self._number += 1
+        path = self.directory / f"run-{uuid.uuid4().hex}.arrow"
         marks, rows = [], 0
         with naming(path), open(path, "wb") as file:
             with pa.ipc.new_stream(file, self.schema) as writer:
@@ -138,10 +140,23 @@ class DiskPortion:
         self.runs[bucket].append(Run(path, rows, dts, live))
         self.tuples[bucket] += live
 
+    def take_up(self, bucket: int, file: Path, marks: pa.Table, dts: int) -> None:
+        """A run of a saved state, whose file this is."""
+        path = self.directory / file.name
+        link(file, path)
+        mark = np.zeros(marks.num_rows, MARKS)
+        for name in ("pid", "flags"):
+            mark[name] = marks.column(name).to_numpy()
+        with naming(path):
+            mark.tofile(path.with_suffix(".marks"))
+        live = int(np.count_nonzero(mark["flags"] & DEAD == 0))
+        self.runs[bucket].append(Run(path, len(mark), dts, live))
+        self.tuples[bucket] += live
+
     def blocks(self, bucket: int) -> Iterator[RunBlock]:
         for run in self.runs[bucket]:
             self.read += run.path.stat().st_size
-            for block in run.blocks():
+            for block in run.blocks(self.block_rows):
                 if len(block.code):
                     yield block
 
@@ -151,7 +166,7 @@ class DiskPortion:
         self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
         if live:
             self.write(bucket, ((b, np.arange(len(b.code))) for run in old
-                                for b in run.blocks() if len(b.code)), dts)
+                                for b in run.blocks(self.block_rows) if len(b.code)), dts)
         for run in old:
             run.delete()
 

@@ -6,16 +6,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import weakref
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import NotEnoughMemory, StateError
+from semistream.errors import NotEnoughMemory
 from semistream.joins.arena import Arena, mapped
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import variable_bytes
@@ -34,9 +33,9 @@ INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
 
 
-@cache
-def _scratch(process: int) -> Path:
-    """One a process, for all operators that it ever has."""
+@lru_cache(maxsize=1)
+def _scratch(_process: int) -> Path:
+    """One for all operators of a process."""
     return scratch_directory()
 
 
@@ -94,9 +93,13 @@ class State:
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
         """How many of the coming tuples, with these heap bytes each, can be stored now."""
-        free = self.free - self.directory.growth(len(sizes))
-        log = self.memory[side]
-        return int(np.searchsorted(np.cumsum(sizes + log.slot_bytes), free, side="right"))
+        slot, count = self.memory[side].slot_bytes, len(sizes)
+        while count:  # fewer tuples take less to make place for
+            free = self.free - self.directory.growth(count)
+            if fits := int(np.searchsorted(np.cumsum(sizes[:count] + slot), free, side="right")):
+                return fits
+            count //= 2
+        return 0
 
     def _used(self) -> int:
         return (INDEX_ROW * self.block_rows + self.directory.bytes + self.punctuation_bytes
@@ -163,8 +166,13 @@ class State:
         disk = self.disk[side]
         if disk.directory == Path():
             disk.directory = Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
-            weakref.finalize(self, shutil.rmtree, disk.directory, ignore_errors=True)
         return disk
+
+    def remove(self) -> None:
+        """Delete what is on disk; the state cannot be used any more."""
+        for disk in self.disk:
+            if disk.directory != Path():
+                shutil.rmtree(disk.directory, ignore_errors=True)
 
     # Disk join
 
@@ -245,8 +253,11 @@ class State:
 
     # Snapshots
 
-    def tables(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, pa.Table], dict[str, Any], dict[str, Path]]:
+        """What ``JoinState`` has of it: tables, values, and the files of runs on disk, which never
+        change but for their marks."""
         tables: dict[str, pa.Table] = {}
+        linked: dict[str, Path] = {}
         runs_told: list[list[Any]] = []
         for side, log in enumerate(self.memory):
             slots = log.slots()
@@ -257,38 +268,43 @@ class State:
             disk = self.disk[side]
             for bucket, runs in enumerate(disk.runs):
                 for run in runs:
-                    name = f"{SIDES[side]} {len(runs_told)}"
-                    tables[name] = run.table()
-                    runs_told.append([name, side, bucket, run.dts])
+                    tables[run.path.name] = run.marks_table()
+                    linked[run.path.name] = run.path
+                    runs_told.append([run.path.name, side, bucket, run.dts])
         return tables, {"clock": self.clock, "done": self.done.tolist(), "disk": runs_told,
-                        "history": [disk.history for disk in self.disk]}
+                        "history": [disk.history for disk in self.disk]}, linked
 
-    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
-        """Raises StateError when M does not hold what was in memory."""
-        for name, side, bucket, dts in values["disk"]:
-            disk = self._on_disk(side)
-            batches = [b for whole in tables[name].to_batches()
-                       for b in _pieces(whole, self.block_rows)]
-            disk.write(bucket, ((_Saved(b, dts), np.arange(b.num_rows)) for b in batches), dts)
-        for side, log in enumerate(self.memory):
-            for whole in tables[SIDES[side]].to_batches():
-                for batch in _pieces(whole, OUTPUT_ROWS):
-                    saved = _Saved(batch, 0)
-                    rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
-                    sizes = variable_bytes(rows)
-                    if self.fitting(side, sizes) < batch.num_rows:
-                        raise StateError("the saved state does not fit into M = "
-                                         f"{self.spec.memory:,} bytes. Give as much memory "
-                                         "as before.")
-                    self.directory.grow(batch.num_rows)
-                    slots = log.append(rows.columns, saved.code, saved.ats,
-                                       saved.flags & kernels.BUFFERED == 0)
-                    log.pid[slots] = saved.pid
-                    log.flags[slots] = saved.flags
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any],
+                linked: dict[str, Path]) -> None:
+        """What was in memory and does not fit there now, as M is smaller, goes to disk."""
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
+        for name, side, bucket, dts in values["disk"]:
+            self._on_disk(side).take_up(bucket, linked[name], tables[name], dts)
         for disk, history in zip(self.disk, values["history"], strict=True):
             disk.history = [[(a, b) for a, b in one] for one in history]
+        for side in (0, 1):
+            for whole in tables[SIDES[side]].to_batches():
+                for batch in _pieces(whole, self.block_rows):
+                    self._take_up(side, batch)
         self.account()
+
+    def _take_up(self, side: int, batch: pa.RecordBatch) -> None:
+        log = self.memory[side]
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
+        sizes, first = variable_bytes(rows), 0
+        while first < batch.num_rows:
+            count = self.fitting(side, sizes[first:])
+            if not count:
+                self.relocate()
+                continue
+            part = batch.slice(first, count)
+            saved = _Saved(part, 0)
+            self.directory.grow(count)
+            slots = log.append(part.columns[:-4], saved.code, saved.ats,
+                               saved.flags & kernels.BUFFERED == 0)
+            log.pid[slots] = saved.pid
+            log.flags[slots] = saved.flags
+            first += count
 
 
 class _Saved(Block):
