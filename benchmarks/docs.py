@@ -31,7 +31,8 @@ FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
                     r"((tuples|rows|keys)(/s| a second)|times as (fast|many|large)|ns a key)")
 APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
 FORMER = "today's method, as its warm-up and its intervals are of the former one"
-FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py"],
+FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
+                   "include/semistream/warehouse/sqlite_rows.py"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "start")}}
 
 
