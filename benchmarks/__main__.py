@@ -2,7 +2,8 @@
 
 A small form in a few minutes (the default), or the whole with --scale full. Each benchmark writes
 NAME-SCALE.jsonl, one row a peer with all that the figures depend on, and NAME-SCALE.txt, the table.
-A wrong answer fails the run. "docs" measures nothing: it writes the results into the pages of docs/.
+A wrong answer fails the run. "docs" measures nothing: it writes the results into
+the pages of docs/.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from benchmarks import docs
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
-BENCHMARKS = {"memory": "memory", "grid": "grid", "duckdb": "duckdb_join", "spark": "spark_join",
+BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
+              "duckdb": "duckdb_join", "anchors": "anchors", "spark": "spark_join",
               "scale-out": "scale_out", "sinks": "sinks", "start": "start_up",
-              "workers": "workers", "stream-stream": "stream_stream"}  # name: module
+              "workers": "workers", "stream-stream": "stream_stream",
+              "elevatorjoin-ablation": "elevatorjoin_ablation"}  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}
 
 

@@ -29,6 +29,7 @@ BLOCK = re.compile(r"<!-- results: (\S+)(.*?) -->\n.*?<!-- end -->", re.S)
 # what looks like a figure that was measured
 FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
                     r"((tuples|rows|keys)(/s| a second)|times as (fast|many|large)|ns a key)")
+SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of experiments' points
 APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
 FORMER = "today's method, as its warm-up and its intervals are of the former one"
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
@@ -121,7 +122,8 @@ def about_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         FORMER]
     flaws += _changes(first["commit"], first.get("dirty", False),
                       {r["peer"] for r in rows}, FILES.get(first["benchmark"], []))
-    return _measured(command, first["commit"], f"{first['processor']}, {first['cores']} cores", flaws)
+    machine = f"{first['processor']}, {first['cores']} cores"
+    return _measured(command, first["commit"], machine, flaws)
 
 
 def _arguments(command: str) -> str:
@@ -158,14 +160,15 @@ def behind(ours: str, directory: Path) -> str:
         points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
         for r in _points(path):
             if r.get("mu") and not any(k.startswith("at_") and r[k] for k in r):
-                at = tuple(r[k] for k in ("data", "master_tuples", "memory_percent", "skew", "rate"))
+                at = tuple(r[k] for k in SETTING)
                 points.setdefault(at, {})[r["algorithm"]] = r
-        for at, rows in points.items():
+        for (data, _, memory, skew, rate), rows in points.items():
             best = max(rows, key=lambda a: float(rows[a]["mu"]))
-            if ours in rows and best != ours and float(at[-1]) == 0:
+            if ours in rows and best != ours and float(rate) == 0:
                 ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
                 former |= "settled" not in rows[best]
-                lines.append(f"| {path.stem} | {at[0]} | {at[2]} | {at[3]} | {best} | {ratio:.2f} |")
+                lines.append(f"| {path.stem} | {data} | {memory} | {skew} | {best} | "
+                             f"{ratio:.2f} |")
     told = f"\n**To be measured again**: by {FORMER}.\n" if former else ""
     return "\n".join([*lines, told])
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.data import COLUMNS, MASTER_BYTES, OPAQUE, Answer, Files, Stream, master_batches
-from benchmarks.harness import Bench, Result, Sample, Unavailable, peak_rss
+from benchmarks.harness import Bench, Result, Sample, Unavailable, peak_rss, read_bytes
 from benchmarks.operators import Operator
 
 FORMS = {"opaque": OPAQUE, "columns": COLUMNS}
@@ -107,12 +107,12 @@ class DuckDBPeer:
         self.measure()  # until it holds what memory_limit lets it
 
     def measure(self) -> Sample:
-        spent, first, read = 0.0, self.fed, _read_bytes()
+        spent, first, read = 0.0, self.fed, read_bytes()
         while spent < self.of.seconds:
             batch = self.of.stream.batch(self.fed, self.of.batch)
             spent += self._join(batch)
             self.fed += batch.num_rows
-        return Sample(self.fed - first, spent, _read_bytes() - read, 0.0)
+        return Sample(self.fed - first, spent, read_bytes() - read, 0.0)
 
     def _works(self) -> bool:
         """Whether the limit is enough, by trying a micro-batch."""
@@ -152,8 +152,3 @@ class DuckDBPeer:
             if check:
                 self.answer.add(joined)
             start = time.perf_counter()
-
-
-def _read_bytes() -> int:
-    """Bytes that this process had from the disk."""
-    return int(Path("/proc/self/io").read_text().split("\nread_bytes:")[1].split()[0])

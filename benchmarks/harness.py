@@ -28,7 +28,7 @@ from semistream.experiments.verdicts import half_width, ratio_of
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
 PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc-driver-sqlite",
-            "pymysql")
+            "pymysql", "rocksdict", "lmdb", "polars", "datafusion")
 
 
 class Unavailable(Exception):
@@ -260,6 +260,11 @@ def peak_rss() -> int:
     return 1024 * int(text.split("VmHWM:")[1].split()[0])
 
 
+def read_bytes() -> int:
+    """Bytes that this process had from the disk."""
+    return int(Path("/proc/self/io").read_text().split("\nread_bytes:")[1].split()[0])
+
+
 # ---- settings, machine, table
 
 
@@ -285,8 +290,8 @@ def about() -> dict[str, Any]:
             "versions": {"python": here["python"], **versions(PACKAGES)}}
 
 
-HEAD = (
-    f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'95% interval':^16}{'seconds':>9}{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
+HEAD = (f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'95% interval':^16}{'seconds':>9}"
+        f"{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
 
 
 def line(row: dict[str, Any]) -> str:
@@ -313,9 +318,9 @@ def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
              f"{about['machine']}",
              f"commit {about['commit']}{' and changes' if about['dirty'] else ''}, "
              f"{', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
-             f"means of {max((r.get('runs', 0) for r in rows), default=0)} repetitions, each peer in a "
-             f"new process, in random order; ratio: to the rate of the case's baseline in the same "
-             f"repetition, with its 95% interval"]
+             f"means of {max((r.get('runs', 0) for r in rows), default=0)} repetitions, each peer "
+             f"in a new process, in random order; ratio: to the rate of the case's baseline in the "
+             f"same repetition, with its 95% interval"]
     for case in dict.fromkeys(r["case"] for r in rows):
         lines += ["", HEAD, *(line(r) for r in rows if r["case"] == case)]
     return lines

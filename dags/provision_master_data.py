@@ -5,10 +5,12 @@ from pathlib import Path
 
 from airflow.sdk import Param, dag, task
 
-from semistream.config import Job
+from semistream.config import Job, Publishing
 from semistream.pipeline import steps
-from semistream_operators import MASTER, SparkAppOperator, attempt, places
+from semistream_operators import MASTER, SparkAppOperator, attempt, form, places
 
+MEMORY = {"type": "string", "default": "256MB", "minLength": 1,
+          "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$"}
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 
@@ -17,7 +19,8 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
      params={"job": Param("tpch", type="string", minLength=1, examples=list(Job.shipped),
                           section="Data",
                           description="Whose master data: a shipped job, or the path of a job's "
-                                      "YAML file")})
+                                      "YAML file"),
+             **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY)})
 def provision_master_data() -> None:
     @task
     def prepare(params: dict) -> None:
@@ -31,7 +34,7 @@ def provision_master_data() -> None:
 
     publish = SparkAppOperator(
         task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"),
-        application_args=["--job", "{{ params.job }}"],
+        application_args=["--job", "{{ params.job }}", "--memory", "{{ params.memory }}"],
         name="semistream publish", driver_memory="1g")
 
     @task(outlets=[MASTER])

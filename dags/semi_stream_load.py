@@ -24,6 +24,7 @@ PARAMS = form(
     LoadSettings,
     {"Data": ("job", "app", "sink"),
      "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
+     "Rows": ("max_output_rows", "key_sketch"),
      "Stop policy": ("trigger", "stop_after", "drain_after", "drain_every"),
      "Source": ("source_format", "source_path", "source_options", "source_options_file",
                 "source_columns", "max_files", "max_rows", "min_age"),

@@ -112,13 +112,14 @@ def test_sqlite_s_values_are_read_as_its_module_reads_them(tmp_path, monkeypatch
     engine = connect(f"sqlite:///{tmp_path / 'mixed.db'}")
     values = {
         "i": [1, None, -2**63, 2**63 - 1], "d": [1, 2.5, None, -3.75], "n": [None] * 4,
-        "big": [2**53, 0.5, 1, -2**53], "wide": [2**53 + 1, 0.5, 1, -2**63], "s": ["", "ü€😀", "x" * 900, None],
+        "big": [2**53, 0.5, 1, -2**53], "wide": [2**53 + 1, 0.5, 1, -2**63],
+        "s": ["", "ü€😀", "x" * 900, None],
         "b": [b"", b"\x00\xff", None, b"y" * 900], "all": [1, "1", b"1", None],
         "f": [0.5, -0.0, 1e300, None], "day": ["2024-02-29", None, "1970-01-01", "2100-12-31"],
         "bit": [1, 0, None, 1]}
     kinds = {"i": pa.int64(), "d": pa.decimal128(12, 2), "n": pa.string(), "big": pa.float64(),
-             "wide": pa.string(), "s": pa.string(), "b": pa.binary(), "all": pa.string(), "f": pa.float64(),
-             "day": pa.date32(), "bit": pa.bool_()}
+             "wide": pa.string(), "s": pa.string(), "b": pa.binary(), "all": pa.string(),
+             "f": pa.float64(), "day": pa.date32(), "bit": pa.bool_()}
     table = Table("t", MetaData(), *(Column(name) for name in values))
     with engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE TABLE t ([{'], ['.join(values)}])")

@@ -10,11 +10,13 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 
 ROOT = Path(__file__).parents[1]
-DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness", "tuning_sweep")
+DAGS = ("provision_master_data", "semi_stream_load", "stream_stream_load", "verify_completeness",
+        "tuning_sweep", "estimate_join_size")
 pytestmark = pytest.mark.usefixtures("airflow_environment")
 
 
@@ -152,6 +154,16 @@ def test_load_form_has_every_setting_but_checkpoint_and_reason(dags):
             - {"checkpoint", "reason"})
 
 
+def test_form_of_two_streams_has_every_setting_but_checkpoint_and_reason(dags):
+    from semistream.pipeline import steps
+    from semistream.streaming.settings import StreamStreamSettings
+
+    params = dags["stream_stream_load"].params
+    assert set(params) == set(StreamStreamSettings.model_fields) - {"checkpoint", "reason"}
+    assert steps.stream_stream_settings("orders", params.dump()) == StreamStreamSettings.load(
+        {"job": "orders"})
+
+
 @pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"),
                                         ("memory", ""), ("join_type", "outer"),
                                         ("partitions", -1), ("partitions", 1.5), ("stop_after", -1),
@@ -161,6 +173,16 @@ def test_form_refuses(dags, name, wrong):
 
     with pytest.raises(ParamValidationError):
         dags["semi_stream_load"].params.get_param(name).resolve(wrong)
+
+
+def test_join_size_form_has_every_setting(dags):
+    from semistream.pipeline.settings import JoinSizeSettings
+
+    params = dags["estimate_join_size"].params
+    assert set(params) == set(JoinSizeSettings.model_fields)
+    given = params.dump() | {"left": "a", "right": "b", "on": {"k": "k"}}
+    assert JoinSizeSettings.load({k: v for k, v in given.items() if v is not None}) == \
+        JoinSizeSettings.load({"left": "a", "right": "b", "on": "k"})
 
 
 def test_form_defaults_are_those_of_the_settings(dags):
@@ -173,10 +195,12 @@ def test_form_defaults_are_those_of_the_settings(dags):
 
 def test_assets_link_them(dags):
     assert [a.name for a in dags["semi_stream_load"].schedule] == ["master_snapshot"]
-    assert [a.name for a in dags["provision_master_data"].get_task("announce").outlets] == [
-        "master_snapshot"]
-    assert ([a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]]
-            == ["facts_loaded"])
+    assert [a.name for a in dags["provision_master_data"].get_task("announce")
+            .outlets] == ["master_snapshot"]
+    assert [a.name for a in dags["semi_stream_load"].get_task("load")
+            .partial_kwargs["outlets"]] == ["facts_loaded"]
+    assert {a.name for a in dags["stream_stream_load"].get_task("load").outlets} == {
+        "facts_loaded", "punctuations_propagated"}
     verify = dags["verify_completeness"].schedule
     assert [a.name for a in verify.asset_condition.objects] == ["facts_loaded"]
     assert verify.timetable.expression == "0 5 * * *"
@@ -241,7 +265,70 @@ def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_jo
             text("SELECT success FROM quality_runs ORDER BY id")).scalars().all() == [1, 0]
 
 
+def test_two_streams_end_to_end(airflow, airflow_environment, tmp_path):
+    """By `make load`; what is closed is told to those who wait for it."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    from semistream.streaming.status import read_status
+    from stream_pairs import Pair
+
+    pair = Pair(tmp_path / "pair", airflow_environment["WAREHOUSE_URL"])
+    pair.change(left={"unique": True}, right={"clustered": True})
+    for first in (0, 100):
+        pair.put("left", pair.tuples("left", 100, np.arange(first, first + 100)))
+        pair.put("right", pair.tuples("right", 200, np.repeat(np.arange(first, first + 100), 2)))
+    job = str(pair.yaml())
+    made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job],
+                          capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert re.search(r"rows read .* 600 │\n", made.stdout) and re.search(
+        r"complete .* yes │\n", made.stdout), made.stdout
+    assert pair.facts() == pair.expected()[0]
+    checkpoint = Path(airflow_environment["SEMISTREAM_HOME"]) / "checkpoints" / "orders"
+    assert read_status(checkpoint).sides["right"] == 0
+    run(airflow, "stream_stream_load", job=job, end=True)
+    with create_session() as session:
+        events = session.query(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id) \
+            .filter(AssetModel.name == "punctuations_propagated").all()
+    told = events[-1].extra
+    assert told["app"] == "orders" and {"side": "left", "pattern": {"order_no": "o7"}} in [
+        *told["values"], *events[0].extra["values"]]
+
+
 def test_wrong_setting_fails_at_once_and_says_what_to_do(airflow, small_job, capfd):
     with pytest.raises(SystemExit, match="DagRun failed"):
         run(airflow, "semi_stream_load", job="nowhere.yaml")
     assert "YAML file" in "".join(capfd.readouterr())
+
+
+def test_join_size_is_estimated_and_refused_above_the_limit(airflow, tmp_path, capfd, caplog):
+    """The result is the task's XCom and on its log: of 100 keys that come three times, one
+    is there four times in B."""
+    (tmp_path / "a.csv").write_text("k\n" + "".join(f"k{i % 100}\n" for i in range(300)))
+    (tmp_path / "b.csv").write_text("key\n" + "k7\n" * 4 + "k200\n")
+    conf = {"left": str(tmp_path / "a.csv"), "right": str(tmp_path / "b.csv"), "on": {"k": "key"}}
+    run(airflow, "estimate_join_size", **conf, max_output_rows=12)
+    assert "The join has 12 rows, off by at most 0" in caplog.text
+    result = xcom("estimate_join_size", "estimate")
+    assert (result["estimate"], result["bound"], result["method"]) == (12, 0, "skimmed")
+    assert 0 < result["memory_bytes"] <= 64_000 and result["left"]["rows"] == 300
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        run(airflow, "estimate_join_size", **conf, max_output_rows=11)
+    assert "'max_output_rows' must be at least what the join is estimated to have: 12 rows" in \
+        "".join(capfd.readouterr())
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        run(airflow, "estimate_join_size", left=conf["left"], on=conf["on"])
+    assert "'right' must be given" in "".join(capfd.readouterr())
+
+
+def xcom(dag: str, task: str) -> dict:
+    """What the task of the DAG's latest run returned."""
+    from airflow.models.xcom import XComModel as XCom
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        value = session.scalars(select(XCom.value).where(XCom.dag_id == dag, XCom.task_id == task)
+                                .order_by(XCom.timestamp.desc()).limit(1)).one()
+    return json.loads(value) if isinstance(value, str) else value

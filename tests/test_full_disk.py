@@ -76,7 +76,7 @@ def delta(place: Path) -> None:
 
 
 def spool(place: Path) -> None:
-    with Spool(ROWS.schema, ROWS.schema, ()) as spooled:
+    with Spool(ROWS.schema, (ROWS.schema,), ((),)) as spooled:
         spooled._append("joined", ROWS)
 
 

@@ -246,23 +246,25 @@ def test_tuned_x_hybridjoin(master):
 
 
 def test_sscj(master):
-    # h_S = 4, h_R = 2, threshold 2; H_S and Q with the oldest first, H_R as it is behind the read.
-    #                                   H_S and Q             read  leave   H_R
-    # 1 chunk 0:30 1:10 2:30 3:70 4:20  0:30 1:10 2:30 3:70   p1    0 2     30 (f = 2)
-    #   refill 4
-    # 2 chunk 5:30 6:60 7:20 8:10 9:30  1:10 3:70 4:20 6:60   p0    1 4     30
-    #   5 and 9 meet H_R; refill 7 8
-    # 3 chunk 10:20 11:30               3:70 6:60 7:20 8:10   p3    3       30
-    #   11 meets H_R; refill 10; drain
-    # 4                                 6:60 7:20 8:10 10:20  p2    6       30
+    # h_S = 4, h_R = 2, threshold 2. When a chunk has entered, the stream buffer is empty and the
+    # disk-probing phase begins.
+    #                            H_S and Q, oldest first     read  leave    H_R behind it
+    # chunk 0:30 1:10 2:30 3:70 4:20
+    # 1                          0:30 1:10 2:30 3:70         p1    0 2      30 (f = 2)
+    # 2 refill 4                 1:10 3:70 4:20              p0    1 4      30
+    # chunk 5:30 6:60 7:20 8:10 9:30; 5 9 meet H_R
+    # 3                          3:70 6:60 7:20 8:10         p3    3        30
+    # chunk 10:20 11:30; 11 meets H_R
+    # 4                          6:60 7:20 8:10 10:20        p2    6        30
     #   N partitions were read: a period. H_R is not full, the threshold falls to 1.
-    # 5                                 7:20 8:10 10:20       p0    7 8 10  30 20 (10: f = 1)
+    # drain
+    # 5                          7:20 8:10 10:20             p0    7 8 10   30 20 (10: f = 1)
     join = open_with("sscj", master, 4, cache_tuples=2, threshold=2)
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 20), chunk(5, 30, 60, 20, 10, 30),
                             chunk(10, 20, 30))
-    assert joined == [[0, 2], [5, 9], [1, 4], [11], [3], [6], [7, 8, 10]] and not unmatched
+    assert joined == [[0, 2], [1, 4], [5, 9], [3], [11], [6], [7, 8, 10]] and not unmatched
     assert trace(join, "w_n", "w_s", "waiting", "cached") == [
-        (0, 2, 2, 1), (2, 2, 2, 1), (1, 1, 3, 1), (0, 1, 3, 1), (0, 3, 0, 2)]
+        (0, 2, 2, 1), (0, 2, 1, 1), (2, 1, 3, 1), (1, 1, 3, 1), (0, 3, 0, 2)]
     assert sorted(join.h_r.cache.keys) == [20, 30] and join.h_r.threshold == 1
 
 

@@ -160,12 +160,24 @@ def test_an_empty_side_joins_nothing(text, estimate):
     (["a.csv", "b.csv"], "'on' must be given"), (["a.csv", "--on", "k"], "'right' must be given"),
     (["a.csv", "a.csv", "--on", "k", "--memory", "500"], "'memory' must be at least 300 bytes"),
     (["a.csv", "a.csv", "--on", "k", "--method", "wavelet"], "invalid choice"),
+    (["a.csv", "a.csv", "--on", "k", "--max-output-rows", "-1"], "'max_output_rows' is wrong"),
     (["a.csv", "a.csv", "--on", "k", "--memry", "500"], "Did you mean --memory")])
 def test_what_cannot_work_is_said(arguments, message, run):
     Path("a.csv").write_text("k,n\n1,2\n")
     Path("b.csv").write_text("k\nx\n")
     code, _, err = run("estimate-join-size", *arguments)
     assert code == 2 and message in err.replace("\n", " ")
+
+
+def test_more_rows_than_the_limit_are_refused(run):
+    Path("a.csv").write_text("k\n" + "1\n" * 6)
+    Path("b.csv").write_text("k\n" + "1\n" * 5)
+    join = ("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--max-output-rows")
+    assert run(*join, 30)[0] == 0
+    code, _, err = run(*join, 29)
+    assert code == 2
+    assert ("'max_output_rows' must be at least what the join is estimated to have: 30 rows, off "
+            "by at most 0 with a probability of 95%. Got 29") in err.replace("\n", " ")
 
 
 def test_settings_from_a_file(run):

@@ -1,6 +1,7 @@
 """Every check on every registered algorithm: a new one is tested by being registered."""
 
 import itertools
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,10 @@ from semistream.sizing import open_join
 MEMORY = 200_000
 ALGORITHMS = sorted(REGISTRY)
 FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
-         for a in REGISTRY.values() for p in ([{"form": "fixed"}, {"form": "rate"}]
-                                              if "form" in a.parameters.model_fields else [{}])]
+         for a in REGISTRY.values()
+         for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields
+                   else [{}, {"filter_bits": 8}] if "filter_bits" in a.parameters.model_fields
+                   else [{}])]
 
 
 def relation(master, on, partition_tuples=8):
@@ -285,6 +288,15 @@ def test_a_damaged_state_is_refused_wherever_the_damage_is(algorithm, tmp_path):
         JoinState.read(tmp_path / "none")
 
 
+def test_a_state_of_another_format_is_refused_with_both_formats_and_the_way_out(tmp_path):
+    join, path = start("meshjoin", sales([1]), integers(100), [("k", "k")]), tmp_path / "state"
+    join.snapshot().write(path)
+    former = b"semistream join state 2\n"
+    path.write_bytes(former + path.read_bytes()[len(former):])
+    with pytest.raises(StateError, match="of format 2, and this version reads format 3.*drained"):
+        JoinState.read(path)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_statistics_tell_each_iteration(algorithm):
     rng = np.random.default_rng(3)
@@ -299,3 +311,19 @@ def test_statistics_tell_each_iteration(algorithm):
     assert 0 < sum(i.seconds for i in s.iterations) <= s.seconds
     assert s.processed_seconds > 0 and s.waited_seconds >= 0
     assert s.iterations[-1].r_cycles == s.r_cycles
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_the_caller_does_with_the_output_is_no_time_of_an_iteration(algorithm, monkeypatch):
+    """Each output keeps the caller busy for an hour, by the clock; the join is as fast as ever."""
+    late, real = [0.0], time.perf_counter
+    monkeypatch.setattr("time.perf_counter", lambda: real() + late[0])
+    stream = sales(np.random.default_rng(3).integers(0, 600, 20_000))
+    join = start(algorithm, stream, integers(500), [("k", "k")], memory=60_000, partition_tuples=50)
+    for batch in stream.to_batches(max_chunksize=1_000):
+        for _ in join.process(batch):
+            late[0] += 3_600
+    assert late[0] > 10 * 3_600 and join.stats.iteration_count > 10
+    assert 0 < sum(i.seconds for i in join.stats.iterations) <= join.stats.seconds < 3_600
+    if algorithm == "elevatorjoin":
+        assert join.sweeps > 1 and 0.01 < join.costs.phi < 1

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
+import faults
+from loads import SmallLoad
+from semistream.config import Job
 from semistream.files import open_source
 from semistream.master import open_snapshot, publish_snapshot
+from semistream.resident import resident
 from semistream.source_files import open_parquet
 
 MEGABYTE = 1_000_000
@@ -57,3 +67,125 @@ def test_a_bucket_larger_than_the_memory_is_sorted_in_pieces(tmp_path, distinct)
     found = pa.Table.from_batches(seen).sort_by("v")
     assert found.equals(table.cast(found.schema))
     assert not list(tmp_path.glob("*/run-*"))
+
+
+# ---- the console command, as the operating system sees it
+
+
+def wide(rows, first=0):
+    """Rows of some 900 bytes, which take a fiftieth of that in a Parquet file."""
+    random = np.random.default_rng(3)
+    words = pa.array([f"a text of eighty characters {i:052d}" for i in range(1000)])
+    columns = {"k": np.arange(first, first + rows)}
+    columns |= {f"n{i}": random.integers(0, 1000, rows) for i in range(6)}
+    columns |= {f"s{i}": words.take(pa.array(random.integers(0, 1000, rows))) for i in range(10)}
+    return pa.table(columns)
+
+
+def write(path, rows):
+    """In one row group, without holding all rows here. Small pages, so that few rows fill those
+    that are read."""
+    if path.suffix == ".parquet":
+        pq.write_table(wide(rows), path, row_group_size=rows, data_page_size=100_000)
+        return path
+    with csv.CSVWriter(path, wide(1).schema) as writer:
+        for first in range(0, rows, 20_000):
+            writer.write_table(wide(min(20_000, rows - first), first))
+    return path
+
+
+def peak_of(*arguments):
+    """The most anonymous memory of the command's process, in bytes, looked at from outside."""
+    command = subprocess.Popen([sys.executable, "-m", "semistream.cli", *map(str, arguments)],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    most = 0
+    while command.poll() is None:
+        most = max(most, resident(command.pid))
+        time.sleep(0.005)
+    assert command.returncode == 0, command.stdout.read().decode()
+    return most
+
+
+# Whose buffers, of which none grows with R, are full: the base; and more than 20 times MEMORY.
+FEW, MANY, MEMORY = 40_000, 370_000, 16 * MEGABYTE
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(tmp_path, kind):
+    def publish(rows):
+        master = write(tmp_path / f"m{rows}.{kind}", rows)
+        return peak_of("snapshot", "--master", master, "--on", "k", "--memory", MEMORY,
+                       "--out", tmp_path / f"snapshot{rows}")
+
+    assert publish(MANY) < publish(FEW) + 1.1 * MEMORY
+
+
+@pytest.mark.parametrize(("out", "tuples"), [("parquet", 200_000), ("jsonl", 40_000)])
+def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(tmp_path, out, tuples):
+    random, stats = np.random.default_rng(4), tmp_path / "stats.json"
+    pq.write_table(pa.table({"id": np.arange(tuples), "k": random.zipf(1.3, tuples) % FEW}),
+                   tmp_path / "s.parquet", row_group_size=tuples)
+
+    def join(rows):
+        return peak_of("join", "--stream", tmp_path / "s.parquet",
+                       "--master", write(tmp_path / f"m{rows}.parquet", rows), "--on", "k",
+                       "--memory", MEMORY, "--algorithm", "elevatorjoin",
+                       "--stats", stats, "--out", tmp_path / f"out.{out}")
+
+    base, peak = join(FEW), join(MANY)
+    told = json.loads(stats.read_text())
+    assert peak < base + 1.1 * MEMORY
+    assert told["memory_peak"] <= MEMORY and 0.9 * peak < told["resident_peak"] < 1.1 * peak
+
+
+# ---- the app's Python workers
+
+
+class WideLoad(SmallLoad):
+    """A stream of one row group, and master data of wide rows."""
+
+    def __init__(self, home, rows, tuples):
+        super().__init__(home, f"sqlite:///{home / 'warehouse.db'}")
+        self.job = Job.load({
+            "name": "wide", "master": {"name": "m"}, "on": {"k": "k"}, "columns": ["n0", "s0"],
+            "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
+            "fact_table": "facts"})
+        batches = (keyed(wide(min(20_000, rows - first), first))
+                   for first in range(0, rows, 20_000))
+        publish_snapshot(batches, keyed(wide(1)).schema, self.places.snapshots / "m", "m", ["k"])
+        keys = self.random.zipf(1.3, tuples) % rows
+        pq.write_table(pa.table({"id": np.arange(tuples), "k": keys, "v": keys / 8}),
+                       self.stream_directory / "s.parquet", row_group_size=tuples)
+
+
+def keyed(rows):
+    return rows.append_column("m_sk", rows["k"]).combine_chunks().to_batches()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_the_workers_of_an_app_take_their_share_whatever_comes(tmp_path, sink):
+    """R of 20 times M, a stream of one large row group, its rows through either sink."""
+    def load(rows, tuples):
+        home = tmp_path / f"{rows}"
+        load = WideLoad(home, rows, tuples)
+        app = faults.App(load, memory=MEMORY, parameters={},
+                         sink="sql" if sink == "sql" else str(home / "delta"))
+        peaks = dict[int, int]()
+        try:
+            app.start()
+            while app.running:
+                for worker in faults.descendants(app.process.pid):
+                    if "pyspark.daemon" in faults.command_of(worker):
+                        peaks[worker] = max(peaks.get(worker, 0), resident(worker))
+                time.sleep(0.02)
+            assert app.end() == 0, app.output()
+        finally:
+            app.close()
+        told = json.loads((app.checkpoint / "summary.json").read_text())
+        assert told["rows_read"] == tuples and told["memory_peak"] <= MEMORY
+        [(most,)] = load.query("SELECT max(resident_peak) FROM load_batches")
+        assert most == told["resident_peak"] <= 1.05 * max(peaks.values())
+        return max(peaks.values())
+
+    assert load(MANY, 300_000) < load(FEW, 300_000) + 1.1 * MEMORY / 2

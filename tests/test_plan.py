@@ -16,6 +16,7 @@ from semistream.keys_spark import partition_expression
 from semistream.master import SnapshotRelation
 from semistream.partitioning import DEALT, Placement, share_out
 from semistream.sizing.plan import EVEN, Plan
+from semistream.sketches import SampledSketch
 from semistream.streaming import micro_batch
 
 
@@ -125,6 +126,30 @@ def test_what_is_about_even_stays_as_it_is(load):
     older = asdict(replace(former, owners=()))
     del older["owners"]
     assert Plan.from_json(older) == asked
+
+
+def test_a_history_counts_beside_a_small_sample_and_gives_way_to_a_large_one(load):
+    asked = plan_of(load, 4)
+
+    def sketch(tuples):
+        codes, valid = asked.placement(STREAM).keys.stream_codes(tuples)
+        sampled = SampledSketch()
+        sampled.add(codes[valid])
+        return sampled.sketch
+
+    def slowest(plan, tuples):
+        found = tuples_of(plan, tuples)
+        return found.max() / found.mean()
+
+    known, run = sketch(sample(load, 20_000)), sample(load, 20_000)
+    few = [sample(load, 100) for _ in range(8)]
+    with_it, without = ([slowest(asked.balance(tuples, None, history), run) for tuples in few]
+                        for history in (known, None))
+    assert max(with_it) < 1.1 < np.mean(without)
+    seen, other = sample(load, 50_000, hottest=0.4), sample(load, 20_000, hottest=0.4)
+    assert slowest(asked.balance(seen, None, known), other) < 1.1
+    nothing = SampledSketch().sketch
+    assert asked.balance(few[0], None, nothing) == asked.balance(few[0])
 
 
 @pytest.mark.parametrize("balanced", [False, True])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -17,10 +18,12 @@ import sqlalchemy as sa
 from semistream import quality
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError
+from semistream.keys import codes
 from semistream.quality.checksums import KEPT
 from semistream.quality.scope import committed, make_scope
 from semistream.quality.staging import Staging, stage_sample
 from semistream.quality.verification import VerificationResult
+from semistream.sketches import SampledSketch
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import as_stored, checksum
@@ -92,6 +95,7 @@ class Loader:
         with self.engine.begin() as connection:
             bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))
         self.version, self.waiting = "v000001", {p: [] for p in range(PARTITIONS)}
+        self.sketched = False
 
     def load(self, batches: range, drain: bool = True) -> None:
         with self.engine.connect() as connection:
@@ -154,7 +158,16 @@ class Loader:
             state_file="", committed_at=now(),
             facts_checksum=checksum(as_stored(written.drop_columns(list(ROW_KEY)),
                                               connection.dialect.name)),
-            unmatched_checksum=checksum(put_aside)))
+            unmatched_checksum=checksum(put_aside),
+            key_sketch=self._sketch((batch, drain, partition), rows)))
+
+    def _sketch(self, load: tuple[int, int, int], rows: list[dict]) -> bytes | None:
+        if not self.sketched:
+            return None
+        sketch, skus = SampledSketch(load), pa.array([r["sku"] for r in rows], pa.string())
+        keys, valid = codes([skus.take(pa.array(sketch.draw(len(rows))))], (pa.string(),))
+        sketch.add(keys[valid])
+        return sketch.sketch.to_bytes()
 
 
 def source_offsets(files: list[Path]) -> str:
@@ -561,6 +574,97 @@ def test_old_reports_are_removed(tmp_path, monkeypatch):
     assert not [d for d in reports.rglob("*") if d.is_dir() and not list(d.iterdir())]
 
 
+@pytest.fixture
+def sketched(tmp_path, monkeypatch):
+    """Loaders that keep sketches, of larger batches than others: most of an estimate's bound is
+    its sample's, which is smaller for more."""
+    monkeypatch.setattr(sys.modules[__name__], "PER_BATCH", 4200)
+
+    def load(many: bool = False, left: bool = False, batches: int = BATCHES, drain: bool = True):
+        loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path, many, left)
+        loader.sketched, loader.version = True, publish(loader, tmp_path / "snapshots")
+        loader.load(range(batches), drain)
+        return loader
+
+    return load
+
+
+def expected(result: VerificationResult) -> list[dict]:
+    """What the check of the expected rows has found; it was made."""
+    return rows_of(result, "expected_rows")
+
+
+@pytest.mark.parametrize("form", [{}, {"many": True}, {"left": True}])
+def test_keys_tell_how_many_rows_are_to_be_loaded(sketched, form, tmp_path):
+    """A loss of 8 of 10 rows is seen, one of a few is not: the bound is wider."""
+    loader, places = sketched(**form), {"snapshots": tmp_path / "snapshots", "sample": 0}
+    rows = 10_920 * (2 if "many" in form else 1)  # 13 of 15 have a sku, 14 of 15 of these a product
+    result = check(loader, tmp_path / "reports", **places)
+    assert result.success and expected(result) == [] and not result.notes
+    with loader.engine.begin() as connection:
+        change(connection, "DELETE FROM fact_sales WHERE order_id < 120")
+    assert failed(check(loader, tmp_path / "reports", **places)) == {
+        "fact_rows", "same_rows", "none_missing"}
+    with loader.engine.begin() as connection:
+        change(connection, "DELETE FROM fact_sales WHERE order_id > 2520")
+    result = check(loader, tmp_path / "reports", **places)
+    assert "expected_rows" in failed(result)
+    [found] = expected(result)
+    assert found["rows_loaded"] < found["at_least"] == found["estimate"] - found["bound"] < rows
+    assert abs(found["estimate"] - rows) <= found["bound"] < 0.7 * rows
+    assert found["at_most"] == found["estimate"] + found["bound"]
+
+
+def test_more_rows_than_the_keys_tell(sketched, tmp_path):
+    loader = sketched()
+    with loader.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE copy AS SELECT * FROM fact_sales")
+        change(connection, "UPDATE copy SET load_row = load_row + 10000")
+        change(connection, "INSERT INTO fact_sales SELECT * FROM copy")
+    result = check(loader, tmp_path / "reports", snapshots=tmp_path / "snapshots", sample=0)
+    [found] = expected(result)
+    assert found["rows_loaded"] == 2 * 10_920 > found["at_most"]
+
+
+def test_rows_are_expected_of_what_was_read_since_nothing_waited(sketched, tmp_path):
+    """What waits at the end may be missing, also many times; and what waited when the last
+    verification ended was read before, and is loaded behind it."""
+    loader = sketched(many=True, batches=2, drain=False)
+    assert sum(map(len, loader.waiting.values())) == 600
+    places = {"snapshots": tmp_path / "snapshots", "sample": 0}
+    assert check(loader, tmp_path / "reports", **places).success
+    loader.load(range(2, 3))
+    assert check(loader, tmp_path / "reports", since_last=True, **places).success
+    with loader.engine.begin() as connection:
+        change(connection, "DELETE FROM fact_sales WHERE order_id < 12000")
+    [found] = expected(check(loader, tmp_path / "reports", **places))
+    assert abs(found["estimate"] - 2 * 10_920) <= found["bound"]
+
+
+def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sketched, tmp_path):
+    loader, places = sketched(batches=1), {"snapshots": tmp_path / "snapshots", "sample": 0}
+    first, loader.version = loader.version, publish(loader, tmp_path / "snapshots")
+    loader.load(range(1, 2))
+    with loader.engine.begin() as connection:
+        change(connection, "DELETE FROM fact_sales")
+    result = check(loader, tmp_path / "reports", **places)
+    assert [r["version"] for r in expected(result)] == [first, loader.version]
+    loader.sketched = False
+    loader.load(range(2, 3))
+    result = check(loader, tmp_path / "reports", **places)
+    assert [r["version"] for r in expected(result)] == [first]
+    assert f"Some loads with version {loader.version}" in result.notes[0]
+    file = max((tmp_path / "snapshots" / "sales" / first).glob("*.codes"),
+               key=lambda path: path.stat().st_size)
+    file.write_bytes(bytes(file.stat().st_size))
+    result = check(loader, tmp_path / "reports", **places)
+    assert "is damaged" in result.notes[1] and str(file) in result.notes[1]
+    shutil.rmtree(tmp_path / "snapshots" / "sales" / first)
+    result = check(loader, tmp_path / "reports", **places)
+    assert "expected_rows" not in {r.name for r in result.results}
+    assert f"Version {first} of the master data is no longer kept" in result.notes[1]
+
+
 def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
     from semistream.master.publish import publish_snapshot
     schema = arrow_schema(existing_table(loader.engine, "dim_sales"))
@@ -738,7 +842,7 @@ def test_text_sources(name, tmp_path):
     pieces = list(_part({"format": kind, "files": [str(file)]}, spec, None).read(("id",)))
     assert sum(n for n, _ in pieces) == rows
     schema = pa.schema([("batch", pa.int64()), ("id", pa.int64()), ("stream_id", pa.string())])
-    found = pa.concat_tables(_with_stream_id(7, b, schema) for _, b in pieces)
+    found = pa.concat_tables(_with_stream_id(7, b, 1, schema) for _, b in pieces)
     assert found.to_pydict() == {"batch": [7] * len(ids), "id": ids,
                                  "stream_id": [str(i) for i in ids]}
 

@@ -14,7 +14,14 @@ from numba import njit
 from scipy.stats import binom, chisquare
 
 from semistream.errors import ConfigError, StateError
-from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch, read_sketch
+from semistream.sketches import (
+    METHODS,
+    AgmsSketch,
+    SampledSketch,
+    Sketch,
+    SkimmedSketch,
+    read_sketch,
+)
 from semistream.sketches.bounds import (
     FAILURE,
     estimated_join_error,
@@ -34,6 +41,8 @@ from semistream.sketches.hashing import (
     polynomial,
     random_field_elements,
 )
+from semistream.sketches.sampled import EVERY
+from semistream.sketches.sampled import join_size as estimated
 from semistream.workloads import ZipfKeys
 
 KEYS = np.array([0, -1, 7, 2**63 - 1, -2**63, 2**61 - 1, 12345, 2**32], np.int64)
@@ -424,3 +433,82 @@ def test_hash_functions_are_the_same_for_ever():
                                                             1583306137395163766]
     counters = sketch_of(range(6), sketch=SkimmedSketch(4, 3, 4, 7)).counters
     assert counters.tolist() == [[1, -3, 0, 2], [1, -1, 3, 1], [0, 0, -2, -2]]
+
+
+# ---- of a sample, and beside known frequencies
+
+
+def frequencies(keys, pieces: int = 3):
+    """As a relation's are given: each code in one piece."""
+    codes, counts = np.unique(np.asarray(keys, np.int64), return_counts=True)
+    return [(codes[i::pieces], counts[i::pieces]) for i in range(pieces)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(a=streams, b=streams)
+def test_few_keys_beside_known_frequencies_are_exact(a, b):
+    sketch = sketch_of(a, sketch=SkimmedSketch(40, 5, 256))
+    assert tuple(sketch.join_size_with(frequencies(b))) == (join_size(a, b), 0)
+
+
+def test_a_bound_beside_known_frequencies_holds_and_is_less():
+    """With 95%: of 200 seeds, of which 10 may miss by chance, hardly any does."""
+    left, right = zipf(1.0, 1), zipf(0.5, 2)
+    exact, misses = int(np.bincount(left, minlength=5000) @ np.bincount(right, minlength=5000)), 0
+    for seed in range(200):
+        mine, other = (sketch_of(x, sketch=SkimmedSketch(100, 5, 64, seed)) for x in (left, right))
+        known = mine.join_size_with(frequencies(right))
+        assert known.bound < mine.join_size(other).bound
+        misses += abs(known.value - exact) > known.bound
+    assert misses <= 10
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 3 * EVERY), max_size=20), st.integers(0, 1000))
+def test_one_of_each_group_of_tuples_is_drawn_however_they_come(sizes, seed):
+    sketch, begin, drawn = SampledSketch((seed,)), 0, []
+    for size in sizes:
+        at = sketch.draw(size)
+        assert ((at >= 0) & (at < size)).all()
+        drawn += (begin + at).tolist()
+        begin += size
+    groups = [at // EVERY for at in drawn]
+    assert groups == sorted(set(groups)) and set(range(begin // EVERY)) <= set(groups)
+
+
+def test_each_tuple_is_as_likely_to_be_drawn():
+    times = np.zeros(2 * EVERY + 5)
+    for seed in range(4000):
+        sketch = SampledSketch((1, seed))
+        times[sketch.draw(5)] += 1
+        times[5 + sketch.draw(2 * EVERY)] += 1
+    assert abs(times / 4000 - 1 / EVERY).max() < 5 * sqrt(1 / EVERY / 4000)
+
+
+@pytest.mark.parametrize("failure", [0.05, 1e-6])
+def test_merged_samples_tell_the_join_of_the_whole_streams(failure):
+    """50 times over, of eight loads each: that all estimates are within their bounds is more than
+    is asked for."""
+    left, right, errors = zipf(0.8, 1), np.arange(5600) % 700, []
+    exact = 8 * int((left < 700).sum())
+    for run in range(50):
+        whole = SampledSketch().sketch
+        for load, keys in enumerate(np.array_split(left, 8)):
+            part = SampledSketch((run, load))
+            part.add(keys[part.draw(len(keys))])
+            whole.merge(read_sketch(part.sketch.to_bytes()))
+        (value, bound), most = estimated(whole, len(left), 8, frequencies(right), failure)
+        assert abs(value - exact) <= bound < 2 * exact and most == 8
+        errors.append(value / exact - 1)
+    assert abs(np.mean(errors)) < 0.03  # none to one side
+
+
+def test_an_empty_sample_expects_nothing():
+    (value, bound), most = estimated(SampledSketch().sketch, 0, 0, frequencies([1, 1]))
+    assert (value, bound, most) == (0, 0, 2)
+
+
+def test_sketches_in_ledgers_can_be_merged_for_ever():
+    """Another size, or another seed, and what is in the ledgers would be of no use."""
+    sketch = SampledSketch().sketch
+    assert (sketch.s1, sketch.s2, sketch.candidates.slots, sketch.seed) == (320, 15, 256, 0)

@@ -117,3 +117,19 @@ def test_a_master_of_one_disk_partition_is_cached_too():
     assert join.master.partition_count == 1
     assert join.h_r.entries == 40
     assert join.stats.cache_hits > 50_000
+
+
+def test_every_tenth_r_cycle_evicts_also_where_the_cache_was_empty_at_the_one_before():
+    """From a cache that fills in R-cycle 12 on, a value is dropped in R-cycle 20, and not in 22."""
+    join = start(products(100), 40_000, disk_tuples=50, form="rate")
+    cold = iter(np.random.default_rng(1).permutation(100).tolist() * 100)
+    dropped = []
+    while join.rc < 24:
+        hot = [7, 7] if 9 <= join.rc < 12 else []
+        before, rc = cached(join), join.rc
+        feed(join, [[*hot, next(cold)]])
+        if before - cached(join):
+            dropped.append(join.rc)
+        assert join.rc - rc <= 1
+        assert 7 in cached(join) or not 12 <= join.rc < 20
+    assert dropped == [20]

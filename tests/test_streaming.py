@@ -2,7 +2,9 @@
 
 import gc
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from loads import SmallLoad, same, until
+from loads import MASTER, SmallLoad, same, until
 from semistream.config import Job
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, TooManyRows
+from semistream.master import publish_snapshot
+from semistream.sketches import read_sketch
 from semistream.streaming import app
 from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
@@ -445,12 +449,12 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
     from semistream.config import StreamSpec
-    from semistream.streaming.sources.registry import read_stream
+    from semistream.streaming.sources.registry import read_streams
 
     file = tmp_path / "options.yaml"
     file.write_text(f"{name}: hush-hush")
     file.chmod(0o600)
-    stream = read_stream(spark, StreamSpec(format="zipf", options_file=str(file)))
+    (stream,) = read_streams(spark, [StreamSpec(format="zipf", options_file=str(file))])
     plan = stream._jdf.queryExecution().toString()
     spark.conf.unset("spark.sql.redaction.options.regex")
     assert name in plan and "hush-hush" not in plan
@@ -564,6 +568,60 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
     sqlite_load.check()
 
 
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_each_load_keeps_a_sketch_of_its_keys_and_the_proof_expects_as_many_rows(
+        spark, sqlite_load, sink, tmp_path):
+    from test_source import verify
+
+    load, sink = sqlite_load, "sql" if sink == "sql" else str(tmp_path / "facts")
+    for _ in range(2):
+        load.add_file(3000)
+    load.run(spark, sink=sink)
+    blobs = load.query("SELECT rows_read, key_sketch FROM load_batches")
+    assert len(blobs) > 4 and all((n > 0) == (blob is not None) for n, blob in blobs)
+    keyed = sum(row["sku"] is not None for row in load.stream)
+    sketches = [read_sketch(blob) for _, blob in blobs if blob]
+    assert sum(s.inserted for s in sketches) == pytest.approx(keyed, rel=0.05)
+    result = verify(load)
+    assert result.success and "expected_rows" in {r.name for r in result.results}
+    load.add_file(100)
+    load.run(spark, sink=sink, key_sketch=False)
+    assert load.query("SELECT count(*) FROM load_batches WHERE batch > 1 "
+                      "AND key_sketch IS NOT NULL") == [(0,)]
+
+
+def test_a_many_to_many_load_tells_its_rows_and_is_refused_above_the_limit(
+        spark, sqlite_load, caplog, monkeypatch):
+    """The app's rows in all count. What is refused was not begun, and a higher limit lets it go
+    on."""
+    load = sqlite_load
+    load.master = [part | {"part_sk": 3 * part["part_sk"] + i, "price": i} for part in load.master
+                   for i in range(3)]
+    publish_snapshot(pa.Table.from_pylist(load.master, MASTER).to_batches(), MASTER,
+                     load.places.snapshots / "part", "part", ["code"])
+    load.add_file(2000)
+    rows = load.expected()[0].total()
+    caplog.set_level(logging.INFO)
+    with pytest.raises(TooManyRows, match=f"must be at least what sales with batch 0, of 2,000 "
+                                          f"tuples, is estimated to have: {rows:,} rows"):
+        load.run(spark, max_output_rows=rows - 1)
+    told = f"batch 0 will have {rows:,} joined rows of 2,000 tuples, off by at most 0"
+    assert told in caplog.text
+    assert load.query("SELECT count(*) FROM load_commits") == [(0,)]
+    load.run(spark, max_output_rows=rows)
+    load.check()
+    load.add_file(1000)
+    with pytest.raises(TooManyRows, match="sales with batch 1, of 1,000 tuples, is estimated"):
+        load.run(spark, max_output_rows=rows)
+    monkeypatch.setattr(app, "SAMPLE", 400)  # less than the batch
+    load.run(spark)
+    load.check()
+    told = re.search(r"batch 1 will have ([\d,]+) joined rows of 1,000 tuples.* first 400",
+                     caplog.text)
+    more = load.expected()[0].total() - rows
+    assert told and abs(int(told[1].replace(",", "")) - more) < 0.1 * more
+
+
 READY = """
 import sys
 import pyarrow as pa
@@ -577,8 +635,8 @@ before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", p
 plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
             sys.argv[1])
 join = plan.open(stream, 0)
-outputs = [output for batch in read_partition(sys.argv[2:3], plan, stream, 0)
-           for output in join.process(batch)]
+batches = read_partition(sys.argv[2:3], plan.placement(stream), 0)
+outputs = [output for batch in batches for output in join.process(batch)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))
 """

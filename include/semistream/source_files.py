@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from semistream.errors import StateError
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
+    from pyarrow import RecordBatch
+    from pyarrow.parquet import FileMetaData, ParquetFile
 
-PARQUET_BUFFER = 1_000_000  # bytes of a column that are read at a time
+# bytes that are read at a time: of a column; of all columns of a file, about
+COLUMN_BUFFER, FILE_BUFFER, LEAST_BUFFER = 1_000_000, 4_000_000, 16_384
+LOOKED_AT = 256  # rows that tell how wide those of their row groups are
 # of text files' tuples: what tells of one that could not be parsed, else null
 RAW = "_corrupt_record"
 
@@ -54,9 +57,49 @@ def is_remote(path: str) -> bool:
 def open_parquet(path: str | Path) -> ParquetFile:
     """A Parquet file that is read a little at a time, whatever the size of its row groups. By
     default PyArrow reads whole row groups ahead, and keeps them until the file is closed."""
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import ParquetFile, read_metadata
 
-    return ParquetFile(path, buffer_size=PARQUET_BUFFER, pre_buffer=False)
+    of = read_metadata(path)
+    buffer = max(min(COLUMN_BUFFER, FILE_BUFFER // max(of.num_columns, 1)), LEAST_BUFFER)
+    return ParquetFile(path, metadata=of, buffer_size=buffer, pre_buffer=False)
+
+
+def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: int,
+                    groups: Sequence[int] | None = None,
+                    threads: bool = False) -> Iterator[RecordBatch]:
+    """The columns of a file's row groups (None: of all) in batches of at most so many rows, and of
+    about ``size`` bytes at most as they are in memory: a dictionary's values, for instance, take
+    many times their bytes in the file."""
+    for near in _row_groups(file.metadata, rows, groups):
+        first = next(file.iter_batches(LOOKED_AT, near, columns, use_threads=False), None)
+        if first is not None and first.num_rows:
+            width = max(first.nbytes / first.num_rows, _stored_width(file.metadata, near, columns))
+            yield from file.iter_batches(max(min(rows, int(size / max(width, 1))), 1), near,
+                                         columns, use_threads=threads)
+
+
+def _row_groups(of: FileMetaData, rows: int,
+                groups: Sequence[int] | None) -> Iterator[list[int]]:
+    """Row groups one after the other, small ones together that have no more than so many rows."""
+    near, count = list[int](), 0
+    for group in range(of.num_row_groups) if groups is None else groups:
+        more = of.row_group(group).num_rows
+        if near and count + more > rows:
+            yield near
+            near, count = [], 0
+        near, count = [*near, group], count + more
+    if near:
+        yield near
+
+
+def _stored_width(of: FileMetaData, groups: Sequence[int], columns: Sequence[str]) -> float:
+    """Bytes of a row in the file, decompressed."""
+    wanted, size = set(columns), 0
+    for group in map(of.row_group, groups):
+        chunks = (group.column(i) for i in range(group.num_columns))
+        size += sum(c.total_uncompressed_size for c in chunks
+                    if c.path_in_schema.partition(".")[0] in wanted)
+    return size / max(sum(of.row_group(group).num_rows for group in groups), 1)
 
 
 def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:

@@ -34,6 +34,7 @@ from semistream.cost_models.frequencies import Frequencies
 class Model:
     predict: Callable[..., Prediction]  # (workload, memory in bytes, costs, **sizes)
     sizes: tuple[str, ...]  # what there is to tune, by the names of the operator's parameters
+    chooses: tuple[str, ...] = ()  # parameters that `predict` chooses for given sizes
 
 
 MODELS: dict[str, Model] = {
@@ -47,7 +48,7 @@ MODELS: dict[str, Model] = {
     "tuned-x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples", "resident_tuples")),
     "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples")),
     "ssij": Model(ssij.predict, ("disk_tuples", "cache_share")),
-    "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",)),
+    "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",), ("filter_bits",)),
 }
 
 __all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction",

@@ -233,13 +233,15 @@ class Prediction:
 
     algorithm: str
     sizes: dict[str, float]  # the setting, by the names of the operator's parameters
-    w_n: float  # stream tuples per iteration through the front stage
+    w_n: float  # stream tuples per iteration through H_R
     w_s: float  # stream tuples per iteration through H_S
     c_loop: float  # s, corrected
     c_loop_printed: float  # s, by the paper's own equation
     memory: dict[str, float]  # bytes by component
     h_s: float = 0.0  # tuples in H_S
     h_r: float = 0.0  # tuples in H_R
+    # parameters that the model itself has chosen for these sizes
+    chosen: dict[str, float] = field(default_factory=dict)
 
     @property
     def w(self) -> float:
@@ -260,7 +262,7 @@ class Prediction:
     def parameters(self) -> dict[str, float]:
         """For ``open_join``."""
         return {name: round(size, 3) if name.endswith("share") else int(size)
-                for name, size in self.sizes.items()}
+                for name, size in (self.sizes | self.chosen).items()}
 
 
 def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:

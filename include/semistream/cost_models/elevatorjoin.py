@@ -1,6 +1,6 @@
 """ELEVATORJOIN's cost model, in the papers' style.
 
-    M = d v_R + h_R (v_R + v_E) + h_S v_S + 32 N
+    M = d v_R + h_R (v_R + v_E) + h_S v_S + 32 N + filter
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 
@@ -11,28 +11,36 @@ stop.
 
 The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and
 the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without
-master tuples; phi is the share that reading R has in the cost of a miss, sqrt(n) what chance may
+master tuples; phi is the share that the stops have in the cost of a miss, sqrt(n) what chance may
 add to a sweep's count. One equation in T. *Reading ahead* is that of MESHJOIN.
+
+A filter of b bits per master tuple rejects all but `false_positives` (b) of the keys that R lacks,
+for b R_t / 8 + N bytes and a look-up in it, c_R, of each tuple that misses H_R. b is that of
+``FILTER_BITS`` with the highest service rate, none where no key is absent.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.meshjoin import unread
 from semistream.cost_models.solve import crossing
 from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
+from semistream.joins.key_filter import false_positives, filter_bytes
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
 
+FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of a hundred absent keys pass
 ROUNDS, SETTLED = 6, 1e-3  # of finding phi: at most so many; a relative change this small is none
 
 
-def memory(*, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float) -> dict[str, float]:
+def memory(*, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float,
+           filter_bytes: float = 0.0) -> dict[str, float]:
     """The terms of M, bytes; H_R gets what the others leave."""
-    taken = {"disk buffer": d * v_r, "H_S": h_s * v_s + n * PARTITION_BYTES}
+    taken = {"disk buffer": d * v_r, "filter": filter_bytes, "H_S": h_s * v_s + n * PARTITION_BYTES}
     return taken | {"H_R": m - sum(taken.values())}
 
 
@@ -80,6 +88,7 @@ class _Sweep:
         if work.cut is not None:
             width = 2.0 ** math.floor(math.log2(width))
         self.empty = number * (width - 1) / 2  # half a block of each partition
+        self.c_s_hit = work.symbols(costs, 1, 1).c_s
         self.phi = 1.0
 
     def at(self, log_t: float) -> Balance:
@@ -103,14 +112,17 @@ class _Sweep:
         return Balance(t, keys * work.fan_out, hit, c.lost, h_s, self.phi)
 
     def _share_of_the_disk(self, misses: float, h_r: float) -> float:
-        """phi, where so many tuples miss H_R in a sweep."""
+        """phi = (C / 2 h_S) / (c_m + C / 2 h_S), where so many tuples miss H_R in a sweep: C = N
+        (c_IO(d) + d c_H + c_I), c_m = c_O + c_E + c_A + c_S - c_S'."""
         if self.disk_share:
             return self.disk_share
         work, number = self.work, self.number
         s = work.symbols(self.costs, misses / 2, self.cut_tuples, h_r, "elevator")
-        others = misses * (s.c_o + s.c_e + s.c_a) + number * s.c_i
-        disk = work.beside(number * (s.c_io + self.cut_tuples * s.c_h) + others, s, number) - others
-        return disk / (disk + others)
+        look_up = max(s.c_s - self.c_s_hit, 0.0)
+        others = misses * (s.c_o + s.c_e + s.c_a + look_up)
+        stops = number * (s.c_io + self.cut_tuples * s.c_h + s.c_i)
+        stops = work.beside(stops + others, s, number) - others
+        return stops / (stops + others)
 
     def surplus(self, log_t: float) -> float:
         """ln of the tuples that miss H_R in a sweep, over those that leave H_S."""
@@ -127,11 +139,22 @@ def balance(work: Workload, pool: float, number: float, disk_tuples: float, cost
 
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
-            disk_share: float = 0.0) -> Prediction:
-    """m: M, bytes; disk_tuples: d; disk_share: phi, 0: as the costs have it."""
+            disk_share: float = 0.0, filter_bits: int = 0) -> Prediction:
+    """m: M, bytes; disk_tuples: d; disk_share: phi, 0: as the costs have it; filter_bits: -1: no
+    filter, 0: the best of ``FILTER_BITS`` or none."""
+    if filter_bits:
+        return _predict(work, m, costs, disk_tuples, disk_share, max(filter_bits, 0))
+    options = (0, *FILTER_BITS) if work.frequencies.absent else (0,)
+    found = (_predict(work, m, costs, disk_tuples, disk_share, bits) for bits in options)
+    return max(found, key=lambda p: p.mu)
+
+
+def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_share: float,
+             bits: int) -> Prediction:
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
     layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes,
-              "v_s": work.elevator_tuple_bytes, "n": cut.number}
+              "v_s": work.elevator_tuple_bytes, "n": cut.number,
+              "filter_bytes": filter_bytes(bits, work.master_tuples, cut.number)}
     parts = memory(h_s=0, **layout)
     pool = parts["H_R"]  # H_S and H_R share it
     if not cut.fits(m) or pool < work.elevator_tuple_bytes:
@@ -143,13 +166,20 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
         each = s.c_r + s.c_n + c_s_hit
         return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0,
                           work.master_tuples)
+    rejected = work.frequencies.absent * (1 - false_positives(bits))  # of the stream, if all missed
+    work = replace(work, frequencies=work.frequencies.rejecting(1 - false_positives(bits)))
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     disk = w_s(h_s=x.h_s, n=cut.number)
     front = disk * x.hit / max(1 - x.hit, 1e-9)
+    at_once = (disk + front) * rejected / max(1 - rejected, 1e-9)
     s = work.symbols(costs, x.h_s, cut.tuples, x.h_r, "elevator")
     matches = disk * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
     plain = c_loop(c_io=s.c_io - s.c_p * unread(matches), d=cut.tuples, c_h=s.c_h, w_s=disk,
                    c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_r=s.c_r, w_n=front, c_n=s.c_n,
                    c_s_hit=c_s_hit)
-    return Prediction("elevatorjoin", sizes, front, disk, work.beside(plain + s.c_i, s), plain,
-                      memory(h_s=x.h_s, **layout), x.h_s, x.h_r)
+    # what misses H_R is looked up in the filter too, as large as an H_R of all of R
+    c_filter = work.symbols(costs, 1, 1, work.master_tuples).c_r if bits else 0.0
+    plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
+    return Prediction("elevatorjoin", sizes, front + at_once, disk, work.beside(plain + s.c_i, s),
+                      plain, memory(h_s=x.h_s, **layout), x.h_s, x.h_r,
+                      {"filter_bits": bits} if bits else {})

@@ -155,6 +155,13 @@ class Frequencies:
             hit, lost, taken = self.top(keys), self.lost.top(absent) if self.lost else 0.0, room
         return Cached(keys, absent, hit + lost, lost, taken)
 
+    def rejecting(self, share: float) -> Frequencies:
+        """What the stream looks like where this share of the absent values is known as absent."""
+        left = 1.0 - self.absent * share
+        lost = self.lost and Frequencies(self.lost.p / left, self.lost.keys * (1 - share),
+                                         self.lost.name)
+        return Frequencies(self.p / left, self.keys, self.name, lost)
+
     def without(self, h: float) -> Frequencies:
         """What the stream looks like behind a cache of the h most frequent values."""
         left = np.minimum(self.keys, np.maximum(self._ends[1:] - h, 0.0))

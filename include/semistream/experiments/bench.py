@@ -91,7 +91,7 @@ class Bench:
                 d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places,
                               self.directory)
                 found = calibrate(d.sample, d.relation, d.on, pace=self.pace,
-                                  clock=self.clock_name)  # type: ignore[arg-type]
+                                  clock=self.clock_name)
                 found.save(path)
             self._costs[kind] = Costs.load(path)
         return self._costs[kind]
@@ -202,8 +202,8 @@ class Bench:
             answer = check(drive, data.stream(ELSEWHERE), data.batch)
         finally:
             join.master.close()
-        return measured, {"settled": settled, "answer_rows": answer.joined, "answer_unmatched": answer.unmatched,
-                          "answer": answer.checksum}
+        return measured, {"settled": settled, "answer_rows": answer.joined,
+                          "answer_unmatched": answer.unmatched, "answer": answer.checksum}
 
     def _fed(self, data: Data, prediction: Prediction) -> int:
         """Stream tuples given at a time: fewer to a slow join, so that ten of them do not take much

@@ -37,7 +37,7 @@ def key(point: Any) -> str:
 
 def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
           runs: Sequence[dict[str, Any]]) -> list[Finding]:
-    """A claim's figure is that of the means; its interval is over the figures of each repetition."""
+    """A claim's figure is that of the means; its interval is over those of each repetition."""
     of, rows = {key(p): p for p in points}, combined(runs)
     repetitions = [[r for r in runs if r["repetition"] == i]
                    for i in sorted({r["repetition"] for r in runs})]
@@ -73,7 +73,7 @@ def wrong_answers(rows: Sequence[Row]) -> list[str]:
 def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """As results.json has them."""
     return [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit,
-             "verdict": f.verdict,
-             "measured": f.number and f.number.value, "interval": f.number.interval if f.number and math.isfinite(f.number.interval) else None,
-             "predicted": f.number and f.number.predicted, "why": [asdict(s) for s in f.why], "reason": f.reason}
-            for f in findings]
+             "verdict": f.verdict, "measured": f.number and f.number.value,
+             "interval": f.number.interval if f.number and math.isfinite(f.number.interval)
+             else None, "predicted": f.number and f.number.predicted,
+             "why": [asdict(s) for s in f.why], "reason": f.reason} for f in findings]

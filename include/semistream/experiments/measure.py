@@ -29,11 +29,11 @@ class Measured:
 
     mu: float
     c_loop: float
-    w_n: float  # stream tuples per iteration through the front stage
+    w_n: float  # stream tuples per iteration through H_R
     w_s: float  # through H_S
     through_cache: float  # share of the stream tuples
     h_r: int  # master tuples in H_R
-    processing_time: float  # mean of all stream tuples; those of the front stage have none
+    processing_time: float  # mean of all stream tuples; those through H_R have none
     waiting_time: float  # mean time in the stream buffer
     components: dict[str, int] = field(default_factory=dict)  # memory
     memory_peak: int = 0

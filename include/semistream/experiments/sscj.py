@@ -35,7 +35,8 @@ EXPERIMENTS = (
     Experiment("sscj-skew", PAPER, "Fig. 4(c)", "service rate over the stream's skew, M = 10% of R",
                over_skew, FOUR, (
         times("SSCJ is 3 times as fast as HYBRIDJOIN at skew 1", "sscj", "hybridjoin", 3, skew=1.0),
-        *(times(f"SSCJ is faster than {title} even at a moderate skew", "sscj", other, None, skew=0.5)
+        *(times(f"SSCJ is faster than {title} even at a moderate skew", "sscj", other, None,
+                skew=0.5)
           for other, title in (("hybridjoin", "HYBRIDJOIN"), *SCANS)),
         *(Claim(f"SSCJ is slightly slower than {title} where the stream is uniform",
                 ratio("sscj", other, skew=0.0), "≤ 1", 0.7, 1.0, explain=True)

@@ -1,4 +1,4 @@
-"""What whole repetitions say of a figure: a 95% interval, and a verdict only where all of it agrees.
+"""What whole repetitions say of a figure: a 95% interval, and a verdict where all of it agrees.
 
 The repetitions are processes of their own, in random order: what varies between two of them, the
 place of data in memory and the state of the machine, does not vary over the seconds of one.

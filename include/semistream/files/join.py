@@ -25,9 +25,10 @@ from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import NULL_KEY, UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm
 from semistream.keys import resolve_keys
-from semistream.master.publish import publish_snapshot
+from semistream.master.publish import LEAST_MEMORY, MEMORY, publish_snapshot
 from semistream.master.snapshot import Manifest, SnapshotRelation, open_snapshot
 from semistream.progress import Progress, silent
+from semistream.resident import ResidentPeak
 from semistream.scratch import scratch_directory
 from semistream.sizing import choose, known_costs, open_join
 
@@ -83,8 +84,9 @@ class Summary:
     output_rows: int = 0
     service_rate: float = 0.0  # inside the operator
     cache_share: float = 0.0  # of the stream tuples, through H_R
-    memory_peak: int = 0
+    memory_peak: int = 0  # of the operator's arrays
     memory_budget: int = 0
+    resident_peak: int = 0  # of the process, anonymous
     r_cycles: int = 0
     bytes_read: int = 0  # of R
     seconds: float = 0.0  # of the whole command
@@ -113,7 +115,10 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
                          null_values=settings.null_values, delimiter=settings.delimiter)
     summary = Summary(settings.algorithm, memory_budget=int(settings.memory))
     with ExitStack() as stack:
-        relation = open_master(settings, stream, summary, stack, progress)
+        resident = ResidentPeak()
+        stack.callback(resident.stop)
+        relation = open_master(settings, stream, summary, stack, progress,
+                               max(int(settings.memory), LEAST_MEMORY))
         summary.notes += stream.notes
         chunks = stream.chunks()
         first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
@@ -127,7 +132,8 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         for step in operator.drain():
             outputs.write(step)
             progress("joining", stream.bytes_done, stream.bytes_total)
-        _total(summary, operator, stream, time.perf_counter() - start)
+        outputs.finish()
+        _total(summary, operator, stream, time.perf_counter() - start, resident.read())
         outputs.publish(summary)
     return summary
 
@@ -148,9 +154,10 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
 
 
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
-                 progress: Progress = silent, name: str = "") -> tuple[Manifest, dict[str, int]]:
+                 progress: Progress = silent, name: str = "",
+                 memory: int = MEMORY) -> tuple[Manifest, dict[str, int]]:
     """A snapshot of a master file under ``root``; with how many of its rows were left out, by
-    reason."""
+    reason. memory: as ``publish_snapshot`` has it."""
     rejected: Counter[str] = Counter()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -160,7 +167,7 @@ def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
             yield chunk.rows
 
     manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on,
-                                source={"path": str(path)})
+                                source={"path": str(path)}, memory=memory)
     rejected[NULL_KEY] = manifest.null_keys
     return manifest, {k: n for k, n in rejected.items() if n}
 
@@ -171,9 +178,9 @@ def master_name(path: Path) -> str:
 
 
 def open_master(settings: Any, stream: FileSource, summary: Summary, stack: ExitStack,
-                 progress: Progress) -> SnapshotRelation:
+                 progress: Progress, memory: int = MEMORY) -> SnapshotRelation:
     """The master's snapshot, as settings like ``JoinFiles`` tell it: the one published before, or a
-    new one of the file. Types that were open are settled."""
+    new one of the file, made in ``memory`` bytes. Types that were open are settled."""
     pairs = list(settings.on.items())
     if settings.master is None:
         relation = open_snapshot(settings.snapshot or "")
@@ -192,7 +199,8 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
         _check_keys(stream.schema, source.schema, pairs)
         root = settings.snapshot or scratch_directory()
         _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root,
-                                                  source, progress)
+                                                  source, progress,
+                                                  memory=memory)
         relation = open_snapshot(root)
         stack.callback(relation.close)
     summary.master_rows, summary.master_version = relation.tuple_count, relation.version
@@ -237,6 +245,10 @@ class _Outputs:
             self._unmatched = stack.enter_context(
                 OutputFile("unmatched", settings.unmatched, schema))
 
+    @property
+    def _files(self) -> list[OutputFile]:
+        return [f for f in (self._unmatched, self._joined) if f is not None]
+
     def write(self, step: JoinOutput) -> None:
         self._joined.write(step.joined)
         if self._unmatched is not None and (count := step.unmatched.num_rows):
@@ -259,17 +271,20 @@ class _Outputs:
             empty = [pa.nulls(count, f.type) for f in list(schema)[:-3]]
             self._unmatched.write(pa.RecordBatch.from_arrays([*empty, *told], schema=schema))
 
-    def publish(self, summary: Summary) -> None:
-        files = [f for f in (self._unmatched, self._joined) if f is not None]
-        for file in files:
+    def finish(self) -> None:
+        """Write what is left; nothing has its name yet."""
+        for file in self._files:
             file.finish()
-        for file in files:
+
+    def publish(self, summary: Summary) -> None:
+        for file in self._files:
             file.publish()
         if self._stats is not None:
             self._stats.write_text(json.dumps(summary.as_dict(), indent=2, default=str) + "\n")
 
 
-def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, seconds: float) -> None:
+def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, seconds: float,
+           resident: int) -> None:
     """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
     ours."""
     stats = operator.stats
@@ -283,7 +298,7 @@ def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, secon
     summary.service_rate = stats.rows_read / stats.seconds if stats.seconds else 0.0
     summary.cache_share = stats.cache_hits / stats.rows_read if stats.rows_read else 0.0
     summary.memory_peak, summary.r_cycles = stats.memory_peak, stats.r_cycles
-    summary.bytes_read = stats.bytes_read
+    summary.bytes_read, summary.resident_peak = stats.bytes_read, resident
     summary.seconds, summary.ignored_fields = seconds, dict(stream.ignored)
     summary.statistics = stats.as_dict()
 

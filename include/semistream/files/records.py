@@ -35,6 +35,11 @@ def split_records(data: np.ndarray, delimiter: int, quote: int, final: bool,
 
 @njit(cache=True)
 def _split(data, delimiter, quote, final, keep_empty, starts, ends, fields):
+    """The records in data.
+
+    in      data uint8[n]
+    out     starts int64[k], ends int64[k], fields int32[k]
+    """
     i, n, count = 0, len(data), 0
     while i < n:
         end, found = _record(data, i, n, delimiter, quote)
@@ -57,7 +62,10 @@ def _split(data, delimiter, quote, final, keep_empty, starts, ends, fields):
 
 @njit(cache=True)
 def _record(data, i, n, delimiter, quote):
-    """(end of the record at i, number of its fields; 0: malformed; -1: not closed before n)."""
+    """(end of the record at i, number of its fields; 0: malformed; -1: not closed before n).
+
+    in      data uint8[n]
+    """
     fields = 1
     while True:
         if i < n and data[i] == quote:
@@ -83,7 +91,10 @@ def _record(data, i, n, delimiter, quote):
 
 @njit(cache=True)
 def count_lines(data):
-    """Line ends in data (uint8[n]): LF, CR, or both together."""
+    """Line ends in data: LF, CR, or both together.
+
+    in      data uint8[n]
+    """
     count, n = 0, len(data)
     for i in range(n):
         count += data[i] == LF or (data[i] == CR and (i + 1 == n or data[i + 1] != LF))
@@ -92,6 +103,10 @@ def count_lines(data):
 
 @njit(cache=True)
 def _line_end(data, i, n):
+    """The first line end from i on, or n.
+
+    in      data uint8[n]
+    """
     while i < n and data[i] != LF and data[i] != CR:
         i += 1
     return i

@@ -21,6 +21,7 @@ from semistream.errors import ConfigError
 from semistream.files.source import FORMATS
 
 GATHERED_BYTES = 16_000_000  # written at a time
+JSON_ROWS = 1000  # that are Python objects at a time
 
 
 class OutputFile:
@@ -65,7 +66,7 @@ class OutputFile:
     def _flush(self) -> None:
         if self._held:
             with naming(self.path):
-                self._writer.write_batch(pa.concat_batches(self._held))
+                self._writer.write_table(pa.Table.from_batches(self._held))
             self._held, self._size = [], 0
 
     def finish(self) -> None:
@@ -90,9 +91,10 @@ class _JsonWriter:
     def __init__(self, file: IO[str]):
         self._file = file
 
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        for row in batch.to_pylist():
-            self._file.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")
+    def write_table(self, table: pa.Table) -> None:
+        for batch in table.to_batches(JSON_ROWS):
+            for row in batch.to_pylist():
+                self._file.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
         self._file.close()

@@ -29,11 +29,11 @@ from semistream.files.convert import (
     parse_type,
 )
 from semistream.files.records import count_lines, split_records
-from semistream.source_files import open_parquet
+from semistream.source_files import open_parquet, parquet_batches
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes of text that types are found from
-ROWS = 65_536  # of a Parquet file at a time
+ROWS, BYTES = 65_536, 8_000_000  # of a Parquet file at a time, at most
 FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".json": "json", ".jsonl": "json",
            ".ndjson": "json", ".parquet": "parquet", ".pq": "parquet"}
 AS_WRITTEN = json.JSONDecoder(parse_float=str, parse_constant=str)  # fractions stay text
@@ -459,7 +459,8 @@ class ParquetSource(FileSource):
         size, read = path.stat().st_size, 0
         try:
             with open_parquet(path) as file:
-                for batch in file.iter_batches(ROWS, columns=self.schema.names):
+                for batch in parquet_batches(file, self.schema.names, ROWS, BYTES,
+                                             threads=True):
                     read += batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
                     before = read - batch.num_rows

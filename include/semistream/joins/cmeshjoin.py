@@ -1,8 +1,8 @@
 """CMESHJOIN, Cached Mesh Join.
 
-MESHJOIN with a cache as front stage, and nothing else changed: as described in section 2.2 of
-Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which cites it as their
-former work.
+MESHJOIN with a stream-probing phase before it, and nothing else changed: as described in section
+2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which cites it as
+their former work.
 
     loop
         stream-probing phase: READ stream tuples, until w_S were added; one whose key is in H_R is
@@ -93,12 +93,13 @@ class Cmeshjoin(SemiStreamJoin):
 
     def _state(self) -> State:
         tables = self.h_s.tables() | {"cache": self.h_r.table()}
-        return tables, {"mesh": self.scan.values() | self.h_s.values(), "front": self.h_r.values()}
+        return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(),
+                        "frequency recorder": self.h_r.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["mesh"]
-        self.h_r.restore(state.tables["cache"], state.values["front"])
-        self.scan.restore(values)
+        self.h_r.restore(state.tables["cache"], state.values["frequency recorder"])
+        self.scan.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -3,9 +3,10 @@ them."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +18,17 @@ from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
-from semistream.joins.statistics import Iteration, JoinStatistics, timed
+from semistream.joins.statistics import Clock, Iteration, JoinStatistics
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import StreamTable
 
-State = tuple[dict[str, pa.Table], dict[str, Any]]  # tables and values of a ``JoinState``
+# tables and values of a ``JoinState``
+State = tuple[Mapping[str, pa.Table | pa.RecordBatchReader], dict[str, Any]]
 
 
 class Begun(NamedTuple):
-    """When an iteration began, and what had been read and joined through H_R by then."""
+    """When an iteration began, by the join's clock, and what had been read by then."""
 
     at: float
     bytes_read: int
@@ -45,7 +47,7 @@ class SemiStreamJoin(ABC):
     def __init__(self, spec: JoinSpec, parameters: Settings):
         self.spec, self.parameters, self.master = spec, parameters, spec.master
         self.arena, self.layout = Arena(spec.memory), StreamLayout.of(spec)
-        self.stats = JoinStatistics()
+        self.stats, self.clock = JoinStatistics(), Clock()
         self.output = Output(spec, self.stats)
         self._hits_before = 0
 
@@ -65,19 +67,31 @@ class SemiStreamJoin(ABC):
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to
         the end."""
-        return timed(self._process(chunk), self._account)
+        return self.clock.timed(self._process(chunk), self._account)
 
     def drain(self) -> Iterator[JoinOutput]:
         """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting =
         0."""
-        return timed(self._drain(), self._account)
+        return self.clock.timed(self._drain(), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
         """The state between two calls. changes: what has changed since the last snapshot will do,
         where the join knows it."""
+        state = self._snapshot(changes)
+        return replace(state, tables={
+            name: table.read_all() if isinstance(table, pa.RecordBatchReader) else table
+            for name, table in state.tables.items()})
+
+    def save(self, path: str | Path, before: str = "") -> None:
+        """Write a snapshot, without holding it. before: name of the file, in the same directory,
+        that was saved before it: what has changed since will do. Raises StateError when that is
+        damaged."""
+        self._snapshot(bool(before)).write(path, before)
+
+    def _snapshot(self, changes: bool) -> JoinState:
         found = self._changes() if changes else None
         tables, values = found or self._state()
-        return JoinState(tables, values | {"identity": self.spec.identity()}, not found)
+        return JoinState(dict(tables), values | {"identity": self.spec.identity()}, not found)
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
         """Go on from snapshots of an operator opened alike, a whole one and what has changed since,
@@ -134,7 +148,7 @@ class SemiStreamJoin(ABC):
                               self.spec.memory, "Give more memory.")
 
     def _begin(self) -> Begun:
-        return Begun(time.perf_counter(), self.master.bytes_read)
+        return Begun(self.clock(), self.master.bytes_read)
 
     def _end(self, begun: Begun, w_s: int, disk_tuples: int, r_cycles: int) -> None:
         """Account for an iteration that finished w_s tuples through H_S."""
@@ -144,7 +158,7 @@ class SemiStreamJoin(ABC):
         s.bytes_read += read
         s.r_cycles = r_cycles
         w_n, self._hits_before = s.cache_hits - self._hits_before, s.cache_hits
-        s.iterations.append(Iteration(w_n, w_s, disk_tuples, read, time.perf_counter() - begun.at,
+        s.iterations.append(Iteration(w_n, w_s, disk_tuples, read, self.clock() - begun.at,
                                       self._waiting(), self.cached, r_cycles))
 
     # Edges

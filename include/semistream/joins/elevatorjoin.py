@@ -4,9 +4,12 @@ What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks
 elevator give together.
 
     loop
-        cache phase:  READ stream tuples, until H_S is full; join each with H_R at once, or ADD it
-                      to the waiting tuples of its disk partition, which the index knows
-        disk phase:   GO ON to the next partition of R for which tuples wait, READ it
+        cache phase, until H_S is full:
+            READ stream tuples; join each with H_R at once;
+            else, if the index or the filter knows that R lacks its key, it is unmatched;
+            else ADD it to the waiting tuples of its disk partition, which the index knows
+        disk phase:
+            GO ON to the next partition of R for which tuples wait, READ it, FILTER its keys
             OUTPUT each of its tuples r with each of its matches among them, and REMOVE them all
             SWITCH the join values that are worth it into the switching buffer
             MOVE the switching buffer to H_R once much of what waits has waited for its values, or
@@ -22,17 +25,21 @@ Why it is fast:
 - A waiting tuple needs no hash entry, no queue node and no links: it lies with those of its
   partition. h_S is larger by as much.
 - The **cost-balanced inequality**: a miss costs c_m of the processor and its share of a sweep's
-  reads, C / (2 h_S). Caching a value with m master tuples takes m v_R + v_E bytes from H_S. Setting
-  the derivative of misses (c_m + C / (2 h_S)) to zero gives
+  stops, C / (2 h_S) with C = N (c_IO(d) + d c_H + c_I). Caching a value with m master tuples takes
+  m v_R + v_E bytes from H_S. Setting the derivative of misses (c_m + C / (2 h_S)) to zero gives
 
       cache j  iff  n_j v_S > 2 phi (m_j v_R + v_E),   phi = (C / 2 h_S) / (c_m + C / 2 h_S),
 
-  where n_j stream tuples of j came since the last sweep's visit and phi is the disk's share of what
+  where n_j stream tuples of j came since the last sweep's visit and phi is the stops' share of what
   a miss costs, measured sweep by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that
   wait half a sweep. A uniform stream caches nothing, and where the disk costs nothing any repeated
   value is cached.
 - It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one
   (hysteresis 2), so that what has been hot once does not stay.
+- A tuple waits for N stops at most: the elevator only goes on, stops nowhere twice in a sweep, and
+  leaves nobody behind.
+- A tuple whose key R lacks would wait half a sweep for nothing. A few bits remain of each key that
+  was read (`joins/key_filter.py`): a key whose bits are not all there is answered at once.
 - Its state is kept by its changes: the tuples that came since the last snapshot and the partitions
   that were visited. A load that keeps it after every micro-batch writes what the batch brought, and
   not h_S tuples; so all of M can wait.
@@ -56,9 +63,10 @@ from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.key_filter import KeyFilter
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput
-from semistream.joins.scan_phase import largest_chunk
+from semistream.joins.scan_phase import ITERATION_COST, largest_chunk
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import has_strings, variable_bytes
@@ -67,6 +75,8 @@ from semistream.joins.stream_probing import PROBE_ROWS, probe, steps
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
+HYSTERESIS = 2.0  # a value stays while it is worth half of what let it in
+ABSENT_VALUES = True  # whether H_R has values without master tuples
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
 MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
 # values that so large a part of what waits has waited for are not kept back until the end of the
@@ -83,29 +93,34 @@ class ElevatorjoinParameters(Settings):
                                                    "as many as the inequality gives")
     waiting_tuples: int = Field(0, ge=0, description="h_S, the most stream tuples that wait; 0: as "
                                                      "many as the memory holds and save anything")
-    disk_share: float = Field(0.0, ge=0, le=1,
-                              description="phi, the disk's share of what a miss costs; 0: measured")
+    disk_share: float = Field(0.0, ge=0, le=1, description="phi, the stops' share of what a miss "
+                                                           "costs; 0: measured")
+    filter_bits: int = Field(0, ge=-1, le=32, description="Bits per master tuple of a filter that "
+                                                          "knows absent keys; 0: chosen from M by "
+                                                          "the cost model; -1: no filter")
 
 
 class MissCosts:
-    """phi, the disk's share of what a miss costs: given, or measured sweep by sweep."""
+    """phi, the stops' share of what a miss costs: given, or measured sweep by sweep."""
 
     def __init__(self, given: float):
         self.phi, self._measure = given or 1.0, not given
-        # seconds of this sweep: reading R; everything else that misses cost
+        # of this sweep: seconds of reading R and probing; seconds of all else that misses cost
         self.disk = self.other = 0.0
+        self.stops = 0
 
     def end_sweep(self, sweeps: int) -> None:
-        """Take up what the sweep, the sweeps-th, has shown."""
+        """Take up what the sweep, the sweeps-th, has shown. A stop's own cost, c_I, cannot be timed
+        apart from its tuples' and is taken to be `ITERATION_COST`."""
         spent = self.disk + self.other
         if self._measure and spent > 0:
-            now = self.disk / spent
+            now = (self.disk + min(self.stops * ITERATION_COST, self.other)) / spent
             self.phi = (self.phi + now) / 2 if sweeps > 1 else now
-        self.disk = self.other = 0.0
+        self.disk, self.other, self.stops = 0.0, 0.0, 0
 
 
 class Elevatorjoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N."""
+    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N + filter."""
 
     h_s: ByPartition
     parameters: ElevatorjoinParameters
@@ -113,6 +128,8 @@ class Elevatorjoin(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: ElevatorjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
+        self.filter = KeyFilter(self.master, max(parameters.filter_bits, 0))
+        self.arena.reserve("filter", self.filter.size)
         self.pool = self.arena.free  # for H_S and H_R
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
         most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
@@ -149,18 +166,20 @@ class Elevatorjoin(SemiStreamJoin):
     def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray,
              arrived: float) -> Iterator[JoinOutput]:
         """ADD the misses to H_S; stop at the next partition whenever it is full."""
-        begun = time.perf_counter()
+        begun = self.clock()
         buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
-        absent = buffer.look_up(self.master)
-        if len(absent):
-            yield self.output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
+        self.stats.cache_hits += len(rejected)
+        for rows in (absent, rejected):
+            if len(rows):
+                yield self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
         while True:
             full = yield from fill(self.h_s, buffer, self.output)
-            self.costs.other += time.perf_counter() - begun
+            self.costs.other += self.clock() - begun
             if not full:
                 return
             yield from self.iterate()
-            begun = time.perf_counter()
+            begun = self.clock()
 
     def iterate(self) -> Iterator[JoinOutput]:
         """The disk phase: the elevator's next stop, where all tuples that wait for that partition
@@ -172,14 +191,15 @@ class Elevatorjoin(SemiStreamJoin):
             at = h_s.next(0)
         visit = h_s.visit(at)
         for number in range(at, visit.reach):
-            reading = time.perf_counter()
+            reading = self.clock()
             if number == at:
                 self.master.prefetch(h_s.upcoming(at, self.master.buffers), self.spec.fetched)
             partition = DiskPartition(self.spec, number)  # READ
             found = h_s.find(partition.codes, visit)
             if found.total:
                 partition.read()
-            disk += time.perf_counter() - reading
+            disk += self.clock() - reading
+            self.filter.add(number, partition.codes)
             read += len(partition.codes)
             if found.total:
                 yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
@@ -190,7 +210,8 @@ class Elevatorjoin(SemiStreamJoin):
             self._switch(visit, partition, found.counts)
         self.position = at + 1
         self.costs.disk += disk
-        self.costs.other += time.perf_counter() - begun.at - disk
+        self.costs.other += self.clock() - begun.at - disk
+        self.costs.stops += 1
         self._end(begun, len(removed.slots), read, self.sweeps)
         if self.position >= self.master.partition_count:
             self._end_sweep()
@@ -225,7 +246,7 @@ class Elevatorjoin(SemiStreamJoin):
         # that a value with one master tuple needs
         least = 2 * self._price * (self.v_r + h_r.ENTRY) / self.h_s.tuple_bytes
         rows = np.arange(len(counts)) if self.whole else np.flatnonzero(counts > least)
-        absent = np.flatnonzero((visit.number > 0) & ~visit.met)
+        absent = np.flatnonzero((visit.number > 0) & ~visit.met & ABSENT_VALUES)
         absent = absent[self._worth(self._surely(visit.number[absent]), 0) > 1]
         if not (len(rows) or len(absent)):
             return
@@ -286,7 +307,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.costs.end_sweep(self.sweeps)
         h_r = self.h_r
         if h_r.entries and self._price and not self.whole:  # not while there is memory to spare
-            keep = 2 * self._worth(h_r.frequencies, h_r.counts) > 1
+            keep = HYSTERESIS * self._worth(h_r.frequencies, h_r.counts) > 1
             gone = int((~keep).sum()) * h_r.ENTRY + int(h_r.counts[~keep].sum()) * self.v_r
             if gone * SLACK_SHARE > h_r.used:
                 h_r.keep(keep)
@@ -354,17 +375,17 @@ class Elevatorjoin(SemiStreamJoin):
     def _values(self) -> dict[str, Any]:
         h_s = self.h_s
         values = {"position": self.position, "sweeps": self.sweeps, "phi": self.costs.phi,
-                  "variable": h_s.strings, "changed": self._changed}
+                  "strings": h_s.strings, "changed": self._changed}
         if h_s.opened:
             values |= {"width": h_s.width, "blocks": h_s.blocks, "heap": h_s.heap_capacity}
         return values
 
-    def _newest(self, number: np.ndarray) -> pa.Table:
+    def _newest(self, number: np.ndarray) -> pa.RecordBatchReader:
         """The newest number[p] tuples of each partition p, int32[N], which the snapshot has from
         now on."""
-        table = self.h_s.saved(self.h_s.slots(0, number))
+        tuples = self.h_s.newest(number)
         self.h_s.snap()
-        return table
+        return tuples
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
@@ -373,7 +394,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.position, self.sweeps, self.costs.phi = (values[n]
                                                       for n in ("position", "sweeps", "phi"))
         self._saves, self._changed = 1 + len(changes), values["changed"]
-        self._open(values["variable"], values["width"])
+        self._open(values["strings"], values["width"])
         self.arena.reserve("H_R", 0)
         for part in (state, *changes):
             self._repeat(part)

@@ -89,11 +89,11 @@ class Hybridjoin(SemiStreamJoin):
             yield from self.iterate(expected=math.inf)
 
     def _state(self) -> State:
-        return self.h_s.tables(), {"indexed": self.h_s.values() | {"read": self.index.partitions}}
+        return self.h_s.tables(), {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["indexed"]
-        self.index.partitions = values["read"]
+        self.index.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

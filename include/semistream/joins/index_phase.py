@@ -4,6 +4,7 @@ index leads."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
@@ -28,3 +29,10 @@ class IndexReader:
     def cycles(self) -> int:
         """How often as many partitions were read as R has."""
         return self.partitions // max(self.master.partition_count, 1)
+
+    def values(self) -> dict[str, Any]:
+        """For a state."""
+        return {"partitions": self.partitions}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        self.partitions = values["partitions"]

@@ -36,10 +36,11 @@ def bucket(code, count):
 
 @njit(cache=True)
 def build(table, keys):
-    """Open addressing with linear probing: write to table, int32[m > n], the index of each key, -1
+    """Open addressing with linear probing: the index of each key where its code leads, -1
     elsewhere.
 
-    Reads keys, int64[n], distinct.
+    in      keys int64[n], distinct
+    out     table int32[m], m > n
     """
     table[:] = -1
     for i in range(len(keys)):
@@ -51,7 +52,10 @@ def build(table, keys):
 
 @njit(inline="always")
 def lookup(code, table, keys):
-    """Index of the code among the keys that `build` put into the table, or -1."""
+    """Index of the code among the keys that `build` put into the table, or -1.
+
+    in      table int32[m], keys int64[n]
+    """
     t = bucket(code, len(table))
     while True:
         e = table[t]
@@ -62,7 +66,11 @@ def lookup(code, table, keys):
 
 @njit(cache=True)
 def find(codes, table, keys, out):
-    """Write to out, int32[n], the index of each of codes, int64[n], among the keys, or -1."""
+    """The index of each code among the keys, or -1.
+
+    in      codes int64[k], table int32[m], keys int64[n]
+    out     out int32[k]
+    """
     for i in range(len(codes)):
         out[i] = lookup(codes[i], table, keys)
 
@@ -71,7 +79,8 @@ def find(codes, table, keys, out):
 def count_by(index, counts):
     """Add 1 to counts[index[i]] for each index that is not negative.
 
-    Reads index, int32[n] or int64[n]; adds to counts, an array of integers.
+    in      index int32[n] or int64[n]
+    in/out  counts, integers[m]
     """
     for i in range(len(index)):
         if index[i] >= 0:

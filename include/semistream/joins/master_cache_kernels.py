@@ -18,11 +18,12 @@ from semistream.joins.key_table import lookup
 
 @njit(cache=True)
 def probe(codes, table, ekey, efreq, ecount, entries, counts):
-    """The entry of each of codes, int64[n], which counts the tuple. Returns (hits, their master
-    tuples).
+    """The entry of each code, or -1, and its tuples; the entry counts the stream tuple. Returns
+    (hits, their master tuples).
 
-    Reads table, ekey, ecount; adds to efreq; writes entries int32[n], the entry or -1, and counts
-    int32[n], its tuples.
+    in      codes int64[n], table int32[m], ekey int64[entries], ecount int32[entries]
+    in/out  efreq uint32[entries]
+    out     entries int32[n], counts int32[n]
     """
     hits, total = 0, 0
     for i in range(len(codes)):
@@ -42,7 +43,8 @@ def probe(codes, table, ekey, efreq, ecount, entries, counts):
 def pairs(first, last, entries, efirst, tnext, out_row, out_slot):
     """The (stream row, tuple) pairs of stream rows first..last-1, as `probe` found them.
 
-    Reads entries, efirst, tnext; writes out_row, out_slot, int64[pairs].
+    in      entries int32[n], efirst int32[entries], tnext int32[tuples]
+    out     out_row int64[pairs], out_slot int64[pairs]
     """
     k = 0
     for i in range(first, last):
@@ -58,10 +60,12 @@ def pairs(first, last, entries, efirst, tnext, out_row, out_slot):
 
 @njit(cache=True)
 def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnext):
-    """Link the tuples first_slot.. to their entries.
+    """Link the tuples first_slot.. to their entries; slots_entry[i] is that of tuple first_slot +
+    i.
 
-    Reads slots_entry int32[n], the entry of tuple first_slot + i; writes efirst, ecount of entries
-    first_entry.., and tnext.
+    in      slots_entry int32[n]
+    in/out  ecount int32[entries], efirst int32[entries], both of entries first_entry..
+    out     tnext int32[tuples]
     """
     for e in range(first_entry, first_entry + entry_count):
         efirst[e] = -1
@@ -75,11 +79,13 @@ def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnex
 
 @njit(cache=True)
 def compact(keep, ekey, efirst, ecount, efreq, tnext, moved):
-    """Drop the entries that keep, bool[entries], does not keep, and their tuples; the others move
-    down. Returns (entries, tuples) left.
+    """Drop the entries that `keep` does not keep, and their tuples; the others move down. Returns
+    (entries, tuples) left. moved[new slot] = old slot, ascending, for the payload to follow.
 
-    Reads and writes ekey, efirst, ecount, efreq, tnext; writes moved, int64[tuples]: moved[new
-    slot] = old slot, ascending, for the payload to follow.
+    in      keep bool[entries]
+    in/out  ekey int64[entries], efirst int32[entries], ecount int32[entries],
+            efreq uint32[entries], tnext int32[tuples]
+    out     moved int64[tuples]
     """
     owner = np.full(len(moved), -1, np.int32)
     entries = 0

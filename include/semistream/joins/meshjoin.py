@@ -11,8 +11,13 @@ of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*.
             OUTPUT r with each of its matches in H_S
         REMOVE the oldest chunk of Q from H_S: it has met all N partitions
 
-Deviations: fewer than w tuples wait in the open chunk, without an iteration, until w have come or
-the join is drained. A tuple that leaves without a match is reported.
+Deviations, and why:
+
+- Fewer than w tuples wait in the open chunk, without an iteration, until w have come or the join is
+  drained. A tuple that leaves without a match is reported.
+- w fills H_S in one R-cycle, as in the paper, but is at most `scan_phase.largest_chunk`: beyond it
+  an iteration's own cost is less than a fifth of its stream tuples', so that more memory would make
+  tuples wait longer and the join hardly faster. What H_S has no use for is left free.
 """
 
 from __future__ import annotations
@@ -72,11 +77,11 @@ class Meshjoin(SemiStreamJoin):
         self.h_s.queue.clear()
 
     def _state(self) -> State:
-        return self.h_s.tables(), {"mesh": self.scan.values() | self.h_s.values()}
+        return self.h_s.tables(), {"disk buffer": self.scan.values(), "H_S": self.h_s.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["mesh"]
-        self.scan.restore(values)
+        self.scan.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -15,8 +15,9 @@ from semistream.joins.statistics import JoinStatistics
 from semistream.keys import canonical
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
-# the most rows of one joined batch, save where one tuple alone has more matches
-OUTPUT_ROWS = 131_072
+# the most rows of one joined batch, and about the most bytes; save for rows, where one tuple alone
+# has more matches
+OUTPUT_ROWS, OUTPUT_BYTES = 131_072, 8_000_000
 
 # (rows int64[n] of a partition of R, waiting tuples int64[n]), in portions
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -74,6 +75,8 @@ class Output:
                  for c, n in zip(spec.columns, spec.names, strict=True)]
         self.schema = pa.schema([*spec.stream, *added])
         self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
+        # bytes of a joined row, as those that came last had them
+        self._width = spec.master.tuple_bytes + 8.0 * len(spec.stream)
         self._nothing = (pa.RecordBatch.from_pylist([], self.schema),
                          pa.RecordBatch.from_pylist([], self.unmatched_schema))
 
@@ -83,7 +86,18 @@ class Output:
         added = [master[self.spec.fetched.index(c)] for c in self.spec.columns]
         joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
         self.statistics.output_rows += joined.num_rows
+        if joined.num_rows:
+            self._width = joined.nbytes / joined.num_rows
         return JoinOutput(joined, self._nothing[1])
+
+    def cut(self, pairs: Pairs) -> Pairs:
+        """The pairs in portions whose joined rows take no more than about OUTPUT_BYTES."""
+        for master, stream in pairs:
+            first = 0
+            while first < len(stream):
+                last = first + max(int(OUTPUT_BYTES / max(self._width, 1.0)), 1)
+                yield master[first:last], stream[first:last]
+                first = last
 
     def unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
         """Stream tuples that have no match."""
@@ -123,7 +137,7 @@ class Output:
                 pairs: Pairs) -> Iterator[JoinOutput]:
         """OUTPUT the pairs of tuples of a partition and of waiting tuples whose key codes are
         equal, and note the latter as matched."""
-        for rows, tuples in pairs:
+        for rows, tuples in self.cut(pairs):
             stream, master, tuples = self.equal(waiting.get(tuples), partition.take(rows).columns,
                                                 tuples)
             waiting.mark(tuples)

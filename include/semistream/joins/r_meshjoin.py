@@ -78,11 +78,11 @@ class RMeshjoin(SemiStreamJoin):
         self.h_s.queue.clear()
 
     def _state(self) -> State:
-        return self.h_s.tables(), {"mesh": self.scan.values() | self.h_s.values()}
+        return self.h_s.tables(), {"disk buffer": self.scan.values(), "H_S": self.h_s.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["mesh"]
-        self.scan.restore(values)
+        self.scan.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -25,7 +25,9 @@ Deviations, and why:
   costs v_E and not nothing.
 - A value enters H_R with the f_count that its |H_S(j)| stands for since the last eviction, so that
   the division by 10 is fair.
-- rc starts in the phase-out: the first R-cycle fills H_S.
+- rc starts at 2, without candidates: the first R-cycle fills H_S. The eviction is between two
+  R-cycles, behind the phase-out and before the switching, and not once an iteration.
+- w is at most MESHJOIN's (`joins/meshjoin.py`).
 - An iteration that has nothing to join reads nothing. When all that comes is cached, the disk rests
   (Theorem 3).
 """
@@ -108,7 +110,7 @@ class Ssbj(SemiStreamJoin):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.scan = Scan(self.spec)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
-        self.rc, self.last_eviction = 2, 0
+        self.rc = 2
         self.candidates = Candidates.none()
         self.planned = 0  # bytes that H_R will be given when the switching begins
         # the switching buffer is complete before its cycle is: it was restored
@@ -177,15 +179,14 @@ class Ssbj(SemiStreamJoin):
         """What happens between two R-cycles (lines 3-14 and 42-51): H_S still holds all that came
         in the one that ends."""
         self.rc += 1
-        if (self.rc - self.last_eviction >= EVICTION_CYCLES and self.h_r.entries
-                and not self.h_r.staged.tuples):
+        if self.rc % 3 == PHASE_OUT:
+            self._phase_out()
+        if self.rc % EVICTION_CYCLES == 0:
             self._evict()
         if self.rc % 3 == INCREMENTING:
             self._nominate()
         elif self.rc % 3 == SWITCHING:
             self._choose()
-        else:
-            self._phase_out()
 
     def _nominate(self) -> None:
         """Fix the candidates: the most frequent values of H_S that could satisfy the inequality
@@ -241,18 +242,17 @@ class Ssbj(SemiStreamJoin):
         tuples did not all fit are dropped."""
         staged = self.h_r.staged
         if len(staged):
-            staged.frequencies *= max(self.rc - self.last_eviction, 1)
+            # of the cycles since the last eviction, which is behind this phase-out
+            staged.frequencies *= (self.rc - 1) % EVICTION_CYCLES + 1
             self.h_r.switch(staged.counts == self.candidates.s_count)
         self.candidates, self.staged_all = Candidates.none(), False
         self._rebalance()
 
     def _evict(self) -> None:
         """Lines 42-51: drop the values that have become too infrequent for their place."""
-        cycles = self.rc - self.last_eviction
         m_cache = self.h_r.counts * self.v_r + MasterCache.ENTRY
-        m_disk = self.h_r.frequencies / cycles * self.h_s.tuple_bytes
+        m_disk = self.h_r.frequencies / EVICTION_CYCLES * self.h_s.tuple_bytes
         keep = m_cache < self.parameters.switching_factor * m_disk
-        self.last_eviction = self.rc
         if not keep.all():
             self.h_r.keep(keep)
             self._rebalance()
@@ -319,19 +319,18 @@ class Ssbj(SemiStreamJoin):
         tables = self.h_s.tables() | {
             "cache": pa.table({"key": h_r.keys, "tuples": h_r.counts, "f_count": h_r.frequencies}),
             "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
-        return tables, {"mesh": self.scan.values() | self.h_s.values(), "rc": self.rc,
-                        "last_eviction": self.last_eviction, "planned": self.planned,
-                        "h_r": self.arena.components["H_R"], "h_s": self.h_s.size}
+        sizes = {"H_S": self.h_s.size, "H_R": self.arena.components["H_R"]}
+        return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(), "rc": self.rc,
+                        "planned": self.planned, "sizes": sizes}
 
     def _restore(self, state: JoinState) -> None:
         if "waiting" not in state.tables:
             return
-        values, mesh, tables = state.values, state.values["mesh"], state.tables
-        self.rc, self.last_eviction = values["rc"], values["last_eviction"]
-        self.planned = values["planned"]
-        self._open(mesh["variable"])
-        self._resize(min(values["h_s"], self.pool))
-        self.arena.reserve("H_R", min(values["h_r"], self.arena.free))
+        values, tables = state.values, state.tables
+        self.rc, self.planned = values["rc"], values["planned"]
+        self._open(values["H_S"]["strings"])
+        self._resize(min(values["sizes"]["H_S"], self.pool))
+        self.arena.reserve("H_R", min(values["sizes"]["H_R"], self.arena.free))
         budget = self.arena.components["H_R"]
         keys, f_count = (tables["cache"][name].to_numpy() for name in ("key", "f_count"))
         self.h_r.switch(self.h_r.stage_from(self.spec, keys, f_count, budget))
@@ -340,5 +339,5 @@ class Ssbj(SemiStreamJoin):
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):
             self.h_r.stage_from(self.spec, self.candidates.keys, self.candidates.waiting, budget)
             self.staged_all = True
-        self.scan.restore(mesh)
-        self.h_s.restore(tables["waiting"], mesh, self.spec)
+        self.scan.restore(values["disk buffer"])
+        self.h_s.restore(tables["waiting"], values["H_S"], self.spec)

@@ -4,7 +4,7 @@ M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth: *SSCJ: A Semi-Stream Cache Join 
 Cache Module*, 2013, section 4.1.
 
     loop
-        stream-probing phase, until H_S is full:
+        stream-probing phase, until H_S is full or the stream buffer is empty:
             READ a stream tuple
             if its key is in H_R OUTPUT it with its match, else ADD it to H_S and Q
         disk-probing phase:
@@ -15,8 +15,9 @@ Cache Module*, 2013, section 4.1.
                     frequent tuple
 
 The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the
-disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations. A period of
-the frequency recorder is N partitions read. The paper assumes unique master keys: here H_R has all
+disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations, but for the
+last one of HYBRIDJOIN. The stream buffer is the chunk that the caller gives. A period of the
+frequency recorder is N partitions read. The paper assumes unique master keys: here H_R has all
 tuples of a key or none.
 """
 
@@ -82,6 +83,8 @@ class Sscj(SemiStreamJoin):
             # ADD them to H_S and Q, until H_S is full
             while (yield from fill(h_s, buffer, self.output)):
                 yield from self.iterate()
+        if h_s.live:  # the stream buffer is empty
+            yield from self.iterate()
 
     def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
         """The disk-probing phase. expected: tuples; if fewer leave, keys that are absent are looked
@@ -106,14 +109,14 @@ class Sscj(SemiStreamJoin):
             yield from self.iterate(expected=math.inf)
 
     def _state(self) -> State:
-        indexed = self.h_s.values() | {"read": self.index.partitions}
-        return self.h_s.tables() | {"cache": self.h_r.table()}, {
-            "indexed": indexed, "front": self.h_r.values()}
+        tables = self.h_s.tables() | {"cache": self.h_r.table()}
+        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values(),
+                        "frequency recorder": self.h_r.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["indexed"]
-        self.h_r.restore(state.tables["cache"], state.values["front"])
-        self.index.partitions = values["read"]
+        self.h_r.restore(state.tables["cache"], state.values["frequency recorder"])
+        self.index.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

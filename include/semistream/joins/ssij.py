@@ -229,13 +229,14 @@ class Ssij(SemiStreamJoin):
     def _state(self) -> State:
         """Of the cache only the blocks' numbers: their tuples are in R."""
         blocks = pa.table({"utility": self.blocks.utility, "cached": self.blocks.cached})
-        return self.h_s.tables() | {"blocks": blocks}, {"indexed": self.h_s.values()
-                                                        | {"read": self.index.partitions}}
+        tables = self.h_s.tables() | {"blocks": blocks}
+        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values, blocks = state.values["indexed"], state.tables["blocks"]
+        blocks = state.tables["blocks"]
         self.blocks.restore(blocks["utility"].to_numpy(), blocks["cached"].to_numpy())
-        self.index.partitions = values["read"]
+        self.index.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

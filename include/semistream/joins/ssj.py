@@ -104,12 +104,13 @@ class Ssj(SemiStreamJoin):
 
     def _state(self) -> State:
         tables = self.h_s.tables() | {"cache": self.h_r.table()}
-        return tables, {"mesh": self.scan.values() | self.h_s.values(), "front": self.h_r.values()}
+        return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(),
+                        "frequency recorder": self.h_r.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["mesh"]
-        self.h_r.restore(state.tables["cache"], state.values["front"])
-        self.scan.restore(values)
+        self.h_r.restore(state.tables["cache"], state.values["frequency recorder"])
+        self.scan.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
+import uuid
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
-from semistream.durable import replacing
+from semistream.durable import naming, replacing, sync
 from semistream.errors import StateError
 
-MAGIC = b"semistream join state 2\n"  # of 24 bytes, so that what follows is aligned
+FORMAT = 3  # raised whenever tables or values of a state mean something else
+MAGIC = b"semistream join state "
+HEADER = MAGIC + b"%d\n" % FORMAT  # of 24 bytes, so that what follows is aligned
 WRITTEN_ROWS = 131_072  # of a state's table at a time
 
 
@@ -23,13 +28,16 @@ class JoinState:
     """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm
     stands; or, if not whole, what of it has changed since the snapshot before.
 
-    tables: Arrow tables by name; values: JSON-able settings and counters, among them ``identity``
-    (what the operator was opened with), which ``restore`` compares.
+    tables: Arrow tables by name, or readers of such, which can be written once; values: JSON-able
+    settings and counters, among them ``identity`` (what the operator was opened with), which
+    ``restore`` compares. linked: files that never change, by the names that they have beside the
+    state; they are linked there, not written again.
     """
 
-    tables: dict[str, pa.Table]
+    tables: dict[str, Any]
     values: dict[str, Any]
     whole: bool = True
+    linked: dict[str, Path] = field(default_factory=dict)
 
     def write(self, path: str | Path, before: str = "") -> None:
         """One file, written beside, flushed to disk and renamed into place.
@@ -38,41 +46,73 @@ class JoinState:
         Raises StateError when that is damaged.
         """
         path, parts = Path(path), []
-        adds_to = [] if self.whole else self.files(path.with_name(before))
+        adds_to = [] if self.whole else self._parts(path.with_name(before))
+        for name, immutable in self.linked.items():
+            link(immutable, path.with_name(name))
         with replacing(path) as file:
-            file.write(MAGIC)
+            file.write(HEADER)
             for name, table in self.tables.items():
                 part = _Checked(file)
+                batches = table.to_batches(WRITTEN_ROWS) if isinstance(table, pa.Table) else table
                 with pa.ipc.new_stream(part, table.schema) as writer:
-                    writer.write_table(table, WRITTEN_ROWS)
+                    for batch in batches:
+                        writer.write_batch(batch)
                 parts.append([name, part.size, part.check])
-            foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to}).encode()
+            foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to,
+                               "linked": {name: of.stat().st_size
+                                          for name, of in self.linked.items()}}).encode()
             file.write(foot + len(foot).to_bytes(8, "little")
                        + zlib.crc32(foot).to_bytes(4, "little"))
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
-        """Names of the files that a state consists of: a whole one, and what has changed since,
-        oldest first. Raises StateError when this one is missing or damaged."""
+        """Names of the files that a state consists of. Raises StateError when this one is missing
+        or damaged."""
+        return [*cls._parts(path), *_foot(path)[0].get("linked", {})]
+
+    @classmethod
+    def _parts(cls, path: str | Path) -> list[str]:
+        """A whole state, and what has changed since, oldest first."""
         return [*_foot(path)[0]["adds_to"], Path(path).name]
 
     @classmethod
     def read(cls, path: str | Path) -> list[JoinState]:
         """The whole state and what has changed since, oldest first. Raises StateError when a file
         is missing or damaged."""
-        return [cls._read(Path(path).with_name(name)) for name in cls.files(path)]
+        return [cls._read(Path(path).with_name(name)) for name in cls._parts(path)]
 
     @classmethod
     def _read(cls, path: Path) -> JoinState:
         foot, data = _foot(path)
-        at, tables = len(MAGIC), {}
+        at, tables = len(HEADER), {}
         for name, length, check in foot["tables"]:
             part = data.slice(at, length)
             if zlib.crc32(part) != check:
                 raise StateError(f"the join state {path} is damaged at {name!r}")
             tables[name] = pa.ipc.open_stream(part).read_all()
             at += length
-        return cls(tables, foot["values"], not foot["adds_to"])
+        linked = foot.get("linked", {})
+        for name, size in linked.items():
+            file = path.with_name(name)
+            if not file.exists() or file.stat().st_size != size:
+                raise StateError(f"the join state {path} lacks its file {file}, of {size:,} bytes")
+        return cls(tables, foot["values"], not foot["adds_to"],
+                   {name: path.with_name(name) for name in linked})
+
+
+def link(file: Path, to: Path) -> None:
+    """Another name for a file that never changes; a copy where the file system has none. It is on
+    disk then, whole. Nothing is done where the name is there."""
+    if to.exists():
+        return
+    beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
+    try:
+        os.link(file, beside)
+    except OSError:
+        with naming(to):
+            shutil.copyfile(file, beside)
+    sync(beside)
+    os.replace(beside, to)
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
@@ -82,14 +122,19 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
             data = file.read_buffer()
     except (OSError, pa.ArrowInvalid) as e:
         raise StateError(f"the join state {path} cannot be read: {e}") from e
+    header = data[:len(HEADER)].to_pybytes()
+    if header.startswith(MAGIC) and header != HEADER and header.endswith(b"\n"):
+        former = header[len(MAGIC):-1].decode(errors="replace")
+        raise StateError(f"the join state {path} is of format {former}, and this version reads "
+                         f"format {FORMAT}. Go on with the version that wrote it until the join is "
+                         "drained, or begin again with another app name and checkpoint.")
     end = data.size - 12
-    size, check = (int.from_bytes(data[a:b], "little")
-                   for a, b in ((end, end + 8), (end + 8, end + 12)))
-    foot = data[end - size:end].to_pybytes() if end - size >= len(MAGIC) else b""
-    if data[:len(MAGIC)].to_pybytes() != MAGIC or zlib.crc32(foot) != check or not foot:
-        raise StateError(f"the join state {path} is damaged, of another version, or not one. Go on "
-                         f"with the version that "
-                         "wrote it, or begin again with another app name and checkpoint.")
+    size = int.from_bytes(data[end:end + 8], "little")
+    check = int.from_bytes(data[end + 8:], "little")
+    foot = data[end - size:end].to_pybytes() if end - size >= len(HEADER) else b""
+    if header != HEADER or zlib.crc32(foot) != check or not foot:
+        raise StateError(f"the join state {path} is damaged, or not one. Go on from an earlier "
+                         "checkpoint, or begin again with another app name and checkpoint.")
     return json.loads(foot), data
 
 

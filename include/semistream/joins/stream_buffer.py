@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
+from semistream.joins.key_filter import KeyFilter
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.master import MasterRelation
@@ -87,6 +88,15 @@ class StreamBuffer:
         if len(absent):
             self.keep(somewhere)
         return absent
+
+    def reject(self, keys: KeyFilter) -> np.ndarray:
+        """Take out the tuples whose keys the filter rejects; ``look_up`` was called. Returns these
+        rows, int64[m]."""
+        rejected = keys.rejects(self.codes[self.rows], self.spans)
+        rows = self.rows[rejected]
+        if len(rows):
+            self.keep(~rejected)
+        return rows
 
     def get(self, rows: np.ndarray) -> list[pa.Array]:
         """All stream columns of these rows of the batch."""

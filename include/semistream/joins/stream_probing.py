@@ -34,7 +34,7 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
     if not hits:
         return np.arange(len(codes))
     matched = np.zeros(len(codes), bool)
-    for rows, slots in h_r.pairs(entries, counts):
+    for rows, slots in output.cut(h_r.pairs(entries, counts)):
         stream, master, rows = output.equal(batch.take(pa.array(rows)).columns,
                                             h_r.store.get(slots), rows)
         matched[rows] = True

@@ -12,9 +12,10 @@ from numba import njit
 
 @njit(cache=True)
 def put(offsets, data, rows, starts, lengths, heap, slots, at):
-    """Copy the values of rows, int64[n], to heap[at:], one after the other. Returns the end.
+    """Copy the values of rows to heap[at:], one after the other. Returns the end.
 
-    Reads offsets, data, rows, slots; writes heap, and starts and lengths at slots[i].
+    in      offsets int32[rows + 1], data uint8[bytes], rows int64[n], slots int64[n]
+    out     heap uint8[capacity], starts uint32[slots], lengths uint32[slots]
     """
     for i in range(len(rows)):
         a, b = offsets[rows[i]], offsets[rows[i] + 1]
@@ -28,8 +29,11 @@ def put(offsets, data, rows, starts, lengths, heap, slots, at):
 
 @njit(cache=True)
 def sizes(lengths, slots, out_offsets):
-    """Write the Arrow offsets of the values of slots to out_offsets, int32[n + 1]. Returns their
-    bytes together."""
+    """The Arrow offsets of the values of slots. Returns their bytes together.
+
+    in      lengths uint32[slots], slots int64[n]
+    out     out_offsets int32[n + 1]
+    """
     total = 0
     out_offsets[0] = 0
     for i in range(len(slots)):
@@ -40,8 +44,11 @@ def sizes(lengths, slots, out_offsets):
 
 @njit(cache=True)
 def get(starts, lengths, heap, slots, out):
-    """Copy the values of slots to out, uint8[], one after the other. Reads starts, lengths, heap,
-    slots."""
+    """Copy the values of slots, one after the other.
+
+    in      starts uint32[slots], lengths uint32[slots], heap uint8[capacity], slots int64[n]
+    out     out uint8[bytes]
+    """
     at = 0
     for i in range(len(slots)):
         a = starts[slots[i]]
@@ -54,7 +61,8 @@ def get(starts, lengths, heap, slots, out):
 def slide(starts, lengths, heap, slots, at):
     """Move the values of slots, whose addresses ascend, down to heap[at:]. Returns the end.
 
-    Reads lengths and slots; reads and writes starts and heap.
+    in      lengths uint32[slots], slots int64[n]
+    in/out  starts uint32[slots], heap uint8[capacity]
     """
     for i in range(len(slots)):
         a = starts[slots[i]]
@@ -70,8 +78,9 @@ def close(starts, lengths, heap, at, moved):
     """Move values in the order given, in which their addresses ascend, down to heap[at:]. Returns
     the end.
 
-    Reads starts and lengths, uint32[n], of the values; writes heap, and to moved, uint32[n], where
-    each one is.
+    in      starts uint32[n], lengths uint32[n]
+    in/out  heap uint8[capacity]
+    out     moved uint32[n], where each one is now
     """
     for i in range(len(starts)):
         a = starts[i]
@@ -84,7 +93,9 @@ def close(starts, lengths, heap, at, moved):
 
 @njit(cache=True)
 def shift(starts, live, by, size):
-    """Subtract a rotation of the heap, of `size` bytes, from the first `live` of starts, in
-    place."""
+    """Subtract a rotation of the heap, of `size` bytes, from the first `live` addresses.
+
+    in/out  starts uint32[slots]
+    """
     for i in range(live):
         starts[i] = starts[i] - by if starts[i] >= by else starts[i] + size - by

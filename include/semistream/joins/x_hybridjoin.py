@@ -1,6 +1,6 @@
-"""X-HYBRIDJOIN and Tuned X-HYBRIDJOIN.
+"""X-HYBRIDJOIN.
 
-M. A. Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2013, sections 3 and 4.
+M. A. Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2013, section 3.
 
     LOAD the most frequent l pages of R into the non-swappable part of the disk buffer
     loop
@@ -11,8 +11,7 @@ M. A. Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2013, sec
         for each tuple r of the swappable part
             OUTPUT r with each of its matches in H_S, and DELETE these from H_S and Q
 
-X-HYBRIDJOIN has l = k; Tuned X-HYBRIDJOIN has l and k chosen apart, by the model of section 5.2 if
-not given.
+l = k: the parts are as large as each other.
 
 Deviations, and why:
 
@@ -22,7 +21,10 @@ Deviations, and why:
   read the partitions of the most frequent keys, and keep these keys' tuples for good.
 - So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master
   tuples of a key or none (many-to-many; the paper assumes unique master keys).
-- In Eq. 6 an expected count is p where the paper prints p (1 - p); the tuning takes p.
+- The paper's section 3 takes the oldest key out of Q before both parts are probed, its section 5.2
+  after the first inner loop, which probes the non-swappable part. Here it is the latter: when no
+  tuple of a former iteration is left, the oldest key may be a resident one, for which the former
+  would read a partition in vain.
 - As in HYBRIDJOIN (`joins/hybridjoin.py`).
 """
 
@@ -31,7 +33,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +41,8 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.disk_partition import DiskPartition, tuples_of
 from semistream.joins.index_phase import IndexReader
-from semistream.joins.key_table import KeyTable
-from semistream.joins.master_cache import cached_bytes
+from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
@@ -56,90 +55,23 @@ class XHybridjoinParameters(Settings):
                                                   "disk buffer; 0: chosen from M")
 
 
-class TunedXHybridjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d_S, master tuples in the swappable part; 0: "
-                                                  "chosen from M by the cost model")
-    resident_tuples: int = Field(0, ge=0, description="d_N, master tuples in the non-swappable "
-                                                      "part; 0: chosen from M likewise")
-
-
-def resident_bytes(spec: JoinSpec) -> float:
-    """Bytes of a tuple in the non-swappable part: key code and the columns that are added or
-    compared."""
-    return 8 + cached_bytes(spec)
-
-
-@dataclass
-class NonSwappable:
-    """Master tuples that stay: all that their keys have. codes: int64[n]; payload: of as many
-    rows."""
-
-    codes: np.ndarray
-    payload: pa.RecordBatch
-
-    def take(self, rows: np.ndarray) -> pa.RecordBatch:
-        return self.payload.take(pa.array(rows))
-
-
-class Gatherer:
-    """Gathers the master tuples of some keys from the partitions that pass by: all of a key or
-    none, in at most so many bytes.
-
-    keys: int64[n].
-    """
-
-    def __init__(self, spec: JoinSpec, keys: np.ndarray, most_bytes: int):
-        self.table, self.dropped, self.free = KeyTable(keys), np.zeros(len(keys), bool), most_bytes
-        self.codes, self.owners = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-        self.pieces = [pa.RecordBatch.from_pylist([], spec.fetched_schema)]
-
-    def see(self, partition: DiskPartition) -> None:
-        owners = self.table.find(partition.codes)
-        rows = np.flatnonzero(owners >= 0)
-        self.add(partition, rows, owners[rows])
-
-    def add(self, partition: DiskPartition, rows: np.ndarray, owners: np.ndarray) -> None:
-        """owners: int[rows], the index of each row's key."""
-        wanted = ~self.dropped[owners]
-        rows, owners = rows[wanted], owners[wanted]
-        if not len(rows):
-            return
-        piece = partition.take(rows)
-        if piece.nbytes + 8 * len(rows) > self.free:
-            self.dropped[owners] = True
-            return
-        self.free -= piece.nbytes + 8 * len(rows)
-        self.codes.append(partition.codes[rows])
-        self.owners.append(owners)
-        self.pieces.append(piece)
-
-    def result(self) -> NonSwappable:
-        keep, payload = ~self.dropped[np.concatenate(self.owners)], self.pieces[0]
-        if payload.num_columns:  # a record batch without columns has no length
-            payload = pa.concat_batches(self.pieces).filter(pa.array(keep))
-        return NonSwappable(np.concatenate(self.codes)[keep], payload)
-
-
-class TwoPartBuffer(SemiStreamJoin):
-    """The loop of both, which differ in d_N, the master tuples that the non-swappable part has
-    places for."""
+class XHybridjoin(SemiStreamJoin):
+    """Many-to-many, needs an index; l = k. M = 2 k v_P + alpha [M - 2 k v_P] + (1 - alpha)[M - 2 k
+    v_P], Eq. 1."""
 
     h_s: ByKey
 
-    def __init__(self, spec: JoinSpec,
-                 parameters: XHybridjoinParameters | TunedXHybridjoinParameters, d_n: int):
-        super().__init__(spec, parameters)
+    def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters):
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
-        self.non_swappable: NonSwappable | None = None
-        self.d_n = min(d_n, self.master.tuple_count)
         self.arena.reserve("swappable part", self.master.partition_bytes)
-        self.arena.reserve("non-swappable part", int(self.d_n * resident_bytes(self.spec)))
+        self.non_swappable = NonSwappablePart(self.spec, self.arena, self.master.partition_tuples)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
     def cached(self) -> int:
         """Master tuples in the non-swappable part."""
-        return len(self.non_swappable.codes) if self.non_swappable else 0
+        return len(self.non_swappable.codes)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), APPEND_ROWS):
@@ -150,52 +82,50 @@ class TwoPartBuffer(SemiStreamJoin):
                 yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):
-                if self.non_swappable is None:
-                    yield from self._load()
-                else:
+                if self.non_swappable.chosen:
                     yield from self.iterate()
+                else:
+                    yield from self._load()
 
     def _load(self) -> Iterator[JoinOutput]:
-        """LOAD the keys that are most frequent in the full H_S into the non-swappable part, and
-        iterate meanwhile."""
-        keys = self.h_s.most_frequent(self.d_n)
-        gatherer = Gatherer(self.spec, keys, self.arena.components["non-swappable part"])
-        numbers = dict.fromkeys(i for a, b in self.master.partitions_of(keys) for i in range(a, b))
-        spans = [(i, i + 1) for i in numbers]
+        """LOAD the keys that are most frequent in the full H_S into the non-swappable part; each
+        partition read is an iteration."""
+        h_s, part = self.h_s, self.non_swappable
+        spans = [(i, i + 1) for i in part.choose(h_s.most_frequent(part.places))]
         for span, following in itertools.zip_longest(spans, spans[1:]):
             begun = self._begin()
-            removed, read = yield from self._swap(span, following or self.h_s.following(span), 0.0,
-                                                  gatherer)
+            removed, read = yield from self._swap(span, following or h_s.following(span),
+                                                  load=True)
             self._end(begun, removed, read, self.index.cycles)
-        self.non_swappable = gatherer.result()
+        part.complete()
 
     def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
         """expected: tuples; if fewer leave, keys that are absent are looked for."""
-        begun, h_s, removed, read = self._begin(), self.h_s, 0, 0
-        if self.non_swappable:  # for each tuple r of the non-swappable part
-            found = h_s.find(self.non_swappable.codes, EVERYWHERE)
-            yield from self.output.matches(self.non_swappable, h_s, h_s.pairs(found))
-            hits = h_s.remove(found.met)
-            self.stats.cache_hits += len(hits.slots)
-            yield from self.output.finish(h_s, hits)
-        if h_s.live:  # READ the partition of the oldest key in Q into the swappable part
+        begun, h_s, part, removed, read = self._begin(), self.h_s, self.non_swappable, 0, 0
+        # for each tuple r of the non-swappable part
+        found = h_s.find(part.codes, EVERYWHERE)
+        yield from self.output.matches(part, h_s, h_s.pairs(found))  # OUTPUT
+        hits = h_s.remove(found.met)  # DELETE these from H_S and Q
+        self.stats.cache_hits += len(hits.slots)
+        yield from self.output.finish(h_s, hits)
+        if h_s.live:  # the partition of the oldest key in Q
             span = h_s.span(h_s.oldest)
             removed, read = yield from self._swap(span, h_s.following(span), expected)
         self._end(begun, removed, read, self.index.cycles)
 
-    def _swap(self, span: Span, following: Span, expected: float,
-              gatherer: Gatherer | None = None) -> Generator[JoinOutput, None, tuple[int, int]]:
-        """For each tuple r of the swappable part: OUTPUT, DELETE. Returns (stream tuples finished,
-        disk tuples read)."""
+    def _swap(self, span: Span, following: Span, expected: float = 0.0,
+              load: bool = False) -> Generator[JoinOutput, None, tuple[int, int]]:
+        """READ the span into the swappable part and join it. load: and LOAD from it into the
+        non-swappable part. Returns (stream tuples finished, disk tuples read)."""
         h_s, met, read = self.h_s, [], 0
         for partition in self.index.read(span, following):
             found = h_s.find(partition.codes, span)
-            yield from self.output.matches(partition, h_s, h_s.pairs(found))
+            yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
             met.append(found.met)
             read += len(partition.codes)
-            if gatherer:
-                gatherer.see(partition)
-        removed = h_s.remove(h_s.through(span, met, expected))
+            if load:
+                self.non_swappable.gather(partition)
+        removed = h_s.remove(h_s.through(span, met, expected))  # DELETE these from H_S and Q
         yield from self.output.finish(h_s, removed)
         return len(removed.slots), read
 
@@ -204,39 +134,13 @@ class TwoPartBuffer(SemiStreamJoin):
             yield from self.iterate(expected=math.inf)
 
     def _state(self) -> State:
-        """Of the non-swappable part only the keys: its tuples are in R."""
-        tables = self.h_s.tables()
-        if self.non_swappable:
-            tables["resident"] = pa.table({"key": np.unique(self.non_swappable.codes)})
-        return tables, {"indexed": self.h_s.values() | {"read": self.index.partitions}}
+        tables = self.h_s.tables() | self.non_swappable.tables()
+        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
 
     def _restore(self, state: JoinState) -> None:
-        values = state.values["indexed"]
-        self.index.partitions = values["read"]
+        self.index.restore(state.values["disk buffer"])
         if "waiting" in state.tables:
-            self._open(values["variable"])
+            values = state.values["H_S"]
+            self._open(values["strings"])
             self.h_s.restore(state.tables["waiting"], values, self.spec)
-        if "resident" in state.tables:
-            keys = state.tables["resident"]["key"].to_numpy()
-            gatherer = Gatherer(self.spec, keys, self.arena.components["non-swappable part"])
-            for found in tuples_of(self.spec, keys):
-                gatherer.add(*found)
-            self.non_swappable = gatherer.result()
-
-
-class XHybridjoin(TwoPartBuffer):
-    """Many-to-many, needs an index; l = k. M = 2 k v_P + alpha [M - 2 k v_P] + (1 - alpha)[M - 2 k
-    v_P], Eq. 1."""
-
-    def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters):
-        spec = spec.with_disk_buffer(parameters.disk_tuples)
-        super().__init__(spec, parameters, spec.master.partition_tuples)
-
-
-class TunedXHybridjoin(TwoPartBuffer):
-    """Many-to-many, needs an index. M = (k + l) v_P + alpha [M - (k + l) v_P] + (1 - alpha)[M - (k
-    + l) v_P], Eq. 1."""
-
-    def __init__(self, spec: JoinSpec, parameters: TunedXHybridjoinParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters,
-                         parameters.resident_tuples)
+        self.non_swappable.restore(state.tables)

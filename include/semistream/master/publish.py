@@ -26,9 +26,10 @@ from semistream.master.snapshot import (
     choose_page_tuples,
 )
 from semistream.published import MANIFEST, current_version, set_current
+from semistream.resident import give_back
 
 KEEP = 3  # versions that stay, beside the pinned ones
-MEMORY = 256_000_000  # bytes that publishing may take
+MEMORY, LEAST_MEMORY = 256_000_000, 16_000_000  # bytes that publishing may take
 
 
 class Publication:
@@ -139,7 +140,7 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
                 infos.append(_sort(publication, bucket, run, memory))
                 run.unlink()
                 progress(infos[-1].rows)
-        pa.default_memory_pool().release_unused()
+        give_back()
         return publication.commit(infos, null_keys)
 
 

@@ -587,7 +587,11 @@ def is_fixed(kind: pa.DataType) -> bool:
 @njit(cache=True)
 def _find(codes, place, bucket_pages, first, last, page_partition):
     """Partition ranges int32[n, 2] of key codes by binary search in the zone map of each one's
-    bucket."""
+    bucket. place: of each code's bucket among those that are here, or -1.
+
+    in      codes int64[n], place int32[n], bucket_pages int64[buckets + 1], first int64[pages],
+            last int64[pages], page_partition int32[pages]
+    """
     out = np.zeros((len(codes), 2), np.int32)
     for i in range(len(codes)):
         if place[i] < 0:

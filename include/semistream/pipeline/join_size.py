@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlalchemy import select
 
 from semistream.config import Places
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, TooManyRows
 from semistream.files.source import FileSource, open_source
 from semistream.keys import codes, resolve_keys
 from semistream.master import open_snapshot
@@ -56,6 +56,15 @@ class JoinSize:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def describe(self) -> str:
+        """A few lines for a log."""
+        sides = (f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
+                 f"{side.unparsable:,} unparsable" for side in (self.left, self.right))
+        told = (f"The join has {self.estimate:,} rows, off by at most {self.bound:,} with a "
+                f"probability of {self.confidence:.0%} ({self.method}, {self.memory_bytes:,} "
+                f"bytes).")
+        return "\n".join((told, *sides, *self.notes))
 
 
 class _Rows(NamedTuple):
@@ -115,7 +124,8 @@ class _TableInput:
 
 def estimate_join_size(settings: JoinSizeSettings, places: Places,
                        progress: Progress = silent) -> JoinSize:
-    """Read the keys of both sides, one after the other. Raises ConfigError for what cannot work."""
+    """Read the keys of both sides, one after the other. Raises ConfigError for what cannot work,
+    and for an estimate above ``max_output_rows``."""
     begun, busy = time.perf_counter(), 0.0
     pairs = list(settings.on.items())
     method = METHODS[settings.method]
@@ -143,8 +153,10 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
     (left, right), (a, b) = sketches, sides
     found = left.join_size(right)
     keys_read = max(left.inserted + right.inserted, 1)
-    return JoinSize(min(max(round(found.value), 0), left.inserted * right.inserted),
-                    round(found.bound), 1 - FAILURE,
+    estimate = min(max(round(found.value), 0), left.inserted * right.inserted)
+    if 0 < settings.max_output_rows < estimate:
+        raise TooManyRows(settings.max_output_rows, estimate, round(found.bound), 1 - FAILURE)
+    return JoinSize(estimate, round(found.bound), 1 - FAILURE,
                     settings.method, left.memory_bytes + right.memory_bytes, a, b,
                     time.perf_counter() - begun, 1e9 * busy / keys_read, notes)
 

@@ -130,4 +130,5 @@ def _app(checkpoint: Path) -> dict[str, Any]:
     return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
             "stopping": shown["stopping"] or state == "draining",
             "batch": "" if status.batch is None else status.batch,
+            "resident": summary.resident(status.resident_peak),
             "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat))}

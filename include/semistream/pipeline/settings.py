@@ -13,7 +13,7 @@ INPUT = ("a CSV, JSON lines or Parquet file, a directory of such files, a publis
 
 
 class JoinSizeSettings(Settings):
-    """What ``semistream estimate-join-size`` is told."""
+    """What ``semistream estimate-join-size`` and the DAG of that name are told."""
 
     left: str = Field(description=f"A: {INPUT}")
     right: str = Field(description="B: an input likewise")
@@ -33,3 +33,6 @@ class JoinSizeSettings(Settings):
     delimiter: str = Field("", max_length=1,
                            description="Character between the cells of CSV files; default: a "
                                        "comma, or a tab in .tsv")
+    max_output_rows: int = Field(
+        0, ge=0, description="Most rows that the join may be estimated to have; fails where it is "
+                             "more; 0: any number")

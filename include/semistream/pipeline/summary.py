@@ -42,7 +42,8 @@ def ledger(totals: Iterable[Totals],
                      "proven": proof is not None and proof.complete,
                      "committed_at": minute(t.committed_at),
                      "cache_share": _share(t.cache_hits, t.rows_read),
-                     "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}"})
+                     "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
+                     "resident": resident(t.resident_peak)})
     return rows
 
 
@@ -130,12 +131,19 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–",
                   total.get("cache_share", ""))
     table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))
+    table.add_row("peak resident, a worker", resident(run.get("resident_peak", 0)),
+                  total.get("resident", ""))
     table.add_section()
     said, _, why = summary["complete"].partition(": ")
     table.add_row("complete", "", said)
     table.caption = f"Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
+
+
+def resident(peak: int) -> str:
+    """The most anonymous memory of a worker's process, in bytes; 0: not known."""
+    return _megabytes(peak) if peak else "–"
 
 
 def _master_of(connection: Connection, app: str) -> str | None:

@@ -32,7 +32,7 @@ from semistream.config import Job, surrogate_key
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
 from semistream.keys import canonical_type
-from semistream.master.publish import current_manifest, publish_snapshot
+from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
 from semistream.master.snapshot import Manifest, decode_schema, encode_schema
 from semistream.progress import Progress, silent
 from semistream.warehouse import create_all
@@ -372,9 +372,9 @@ def check_unchanged(engine: Engine, master: str, dimension: Dimension) -> None:
 
 
 def publish(job: Job, engine: Engine, snapshots: Path,
-            progress: Progress = silent) -> tuple[Manifest, bool]:
+            progress: Progress = silent, memory: int = MEMORY) -> tuple[Manifest, bool]:
     """(the current snapshot of a job's dimension, whether it is new): a version is published only
-    if something changed."""
+    if something changed. memory: bytes that publishing may take."""
     name, keys = job.master.name, tuple(job.on.values())
     dimension, root = open_dimension(engine, name), snapshots / name
     if not needs_publishing(engine, dimension, root, keys):
@@ -394,4 +394,5 @@ def publish(job: Job, engine: Engine, snapshots: Path,
         check_unchanged(engine, name, dimension)
 
     return publish_snapshot(batches(), dimension.schema, root, name, keys,
-                            source=dimension.source(engine), progress=count), True
+                            source=dimension.source(engine), memory=memory,
+                            progress=count), True

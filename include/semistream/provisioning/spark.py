@@ -1,7 +1,7 @@
 """Publishing a master snapshot on Spark: read, hash and sort in parallel, a task a bucket writes.
 
-Spark sorts within its own memory and spills; the tasks' Python processes hold a batch and a page.
-So R's size bounds nothing.
+Spark sorts within the JVM's memory and spills; the tasks' Python processes hold some batches, which
+``memory`` bounds, and a page. So R's size bounds nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from sqlalchemy import func, select
 
-from semistream.config import Job, Places, Settings
+from semistream.config import Job, Places, Publishing
 from semistream.keys import JoinKeys
 from semistream.keys_spark import bucket_expression, order_expression
 from semistream.master.publish import Publication
@@ -40,11 +40,12 @@ from semistream.warehouse.connect import connect
 
 RANGE_ROWS = 250_000  # read by one task
 SAMPLE = 1000  # surrogate keys whose rows tell how wide they are
+MOST_BATCH_BYTES = 16_000_000
 BUCKET = "__bucket"
 WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigint"
 
 
-class PublishSettings(Settings):
+class PublishSettings(Publishing):
     """What the publishing app is told."""
 
     job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the "
@@ -79,6 +80,9 @@ class Publish:
                                   source=self.dimension.source(self.engine),
                                   bucket_count=self.settings.buckets,
                                   page_tuples=self.settings.page_tuples or self._page_tuples())
+        # of what Spark hands to Python and takes from it, some batches are held at a time
+        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch",
+                       min(int(self.settings.memory) // 16, MOST_BATCH_BYTES))
         with publication:
             infos = write_buckets(read_table(spark, self.url, self.dimension), publication)
             check_unchanged(self.engine, self.name, self.dimension)

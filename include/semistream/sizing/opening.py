@@ -60,14 +60,18 @@ def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
 
 def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str],
                            costs: Costs, sample: pa.RecordBatch | None) -> Iterator[Settings]:
-    """asked, with values for the sizes that are open: the model's best, halves of them, and the
-    smallest that there are."""
-    if still_open:
-        given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
+    """asked, with values for the sizes that are open: the model's best, with what it chooses beside
+    them; halves of them; and the smallest that there are."""
+    model = MODELS.get(entry.name)
+    chosen = [n for n in model.chooses if not getattr(asked, n)] if model and sample else []
+    if model and (still_open or chosen):
+        given = {n: getattr(asked, n) for n in model.sizes if n not in still_open}
         with suppress(ConfigError):  # the models know averages: what they find too small may do
             best = tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters
+            names = [n for n in (*still_open, *chosen) if n in best]
+            yield asked.model_copy(update={n: best[n] for n in names})
             sizes = {n: best[n] for n in still_open}
-            while max(sizes.values()) > 1:
+            while max(sizes.values(), default=0) > 1:
                 yield asked.model_copy(update=sizes)
                 sizes = {n: max(size // 2, 1) for n, size in sizes.items()}
     yield from _smallest(spec, asked, still_open)

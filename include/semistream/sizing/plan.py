@@ -16,12 +16,17 @@ from semistream.cost_models import TYPICAL, Costs
 from semistream.errors import NotEnoughMemory
 from semistream.joins import SemiStreamJoin
 from semistream.joins.registry import find_algorithm
-from semistream.keys import resolve_keys
+from semistream.keys import buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
 from semistream.partitioning import DEALT, Placement, loads, share_out
 from semistream.sizing.choice import SMALLEST, choose
 from semistream.sizing.opening import open_join, open_sizes
+from semistream.sketches import SkimmedSketch
 
+# Simulated, 8 partitions, Zipf's law with exponent 1: the slowest has 1.04 to 1.06 times its share
+# after a first batch of 300 to 1,000 tuples, without a history 1.11 to 1.18; where other keys are
+# frequent than were before, with a sample of 100,000 1.04 with and without.
+HISTORY = 10_000
 EVEN = 1.05  # times the tuples of the best sharing out: not worth another one
 
 
@@ -52,6 +57,11 @@ class Plan:
         return cls(**{**values, "on": on, "columns": columns,
                       "owners": tuple(values.get("owners", ())),
                       "chosen": tuple(values.get("chosen", ()))})
+
+    @property
+    def version(self) -> str:
+        """Of the master data."""
+        return Path(self.snapshot).name
 
     def relation(self, partition: int) -> SnapshotRelation:
         """The buckets of R that a partition's operator needs."""
@@ -106,15 +116,16 @@ class Plan:
         asked = replace(self, owners=(), parameters=given, chosen=())
         return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
-    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None) -> Plan:
+    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None,
+               history: SkimmedSketch | None = None) -> Plan:
         """With the buckets of R shared out, and what was left open, the algorithm or its sizes, as
         the models find it best for a sample of the stream.
 
         They are those of the slowest partition, on which the others wait. What M is too small for
-        in some partition gives way: the models' sizes, their algorithm, the sharing out. Raises
-        NotEnoughMemory when it is too small for every algorithm.
+        in some partition gives way: the models' sizes, their algorithm, the sharing out. former,
+        history: see ``balance``. Raises NotEnoughMemory when it is too small for every algorithm.
         """
-        balanced = self.balance(sample, former)
+        balanced = self.balance(sample, former, history)
         plans = [balanced, replace(balanced, owners=self.owners)]
         if self.auto:
             small = replace(self, algorithm=SMALLEST, parameters={},
@@ -170,12 +181,14 @@ class Plan:
         return replace(self, algorithm=choice.algorithm, parameters=choice.parameters,
                        reason=reason)
 
-    def balance(self, sample: pa.RecordBatch, former: Plan | None = None) -> Plan:
+    def balance(self, sample: pa.RecordBatch, former: Plan | None = None,
+                history: SkimmedSketch | None = None) -> Plan:
         """With the buckets of R shared out so that all partitions have as many of a sample's
         tuples, as far as that can be.
 
-        As a former plan had it, if that is about as even: what its operators know of their buckets
-        is worth more. Not at all without a sample.
+        history: of the keys of former loads, which together count as much as HISTORY tuples of the
+        sample. As a former plan had it, if that is about as even: what its operators know of their
+        buckets is worth more. Not at all without a sample.
         """
         if self.partitions == 1 or not sample.num_rows:
             return self
@@ -183,6 +196,8 @@ class Plan:
         of = placement.buckets(sample)
         # 1: R takes its time too
         tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))
+        if history is not None and history.inserted:
+            tuples += _expected(history, placement)
         owners = share_out(tuples, self.partitions)
         if (former is not None and former.partitions == self.partitions
                 and len(former.owners) == len(owners)):
@@ -212,3 +227,13 @@ class Plan:
     def _owners(self, manifest: Manifest) -> np.ndarray:
         return (np.array(self.owners) if self.owners
                 else np.arange(manifest.bucket_count) % self.partitions)
+
+
+def _expected(history: SkimmedSketch, placement: Placement) -> np.ndarray:
+    """How many of HISTORY tuples come to each bucket, int[buckets]: those of keys that were
+    frequent, and the others evenly."""
+    dense, count = history.skim(), len(placement.owners)
+    of = buckets(dense.codes, placement.keys.exact, count)
+    frequent = np.bincount(of, dense.frequencies, minlength=count)
+    rest = max(history.inserted - dense.frequencies.sum(), 0) / count
+    return np.rint((frequent + rest) * HISTORY / history.inserted).astype(np.int64)

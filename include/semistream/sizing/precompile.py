@@ -3,11 +3,13 @@ that no stream waits for it."""
 
 import sys
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.joins import REGISTRY
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
+from semistream.sketches import SampledSketch
 
 ROWS = 2000
 
@@ -31,3 +33,6 @@ def precompile(algorithm: str) -> None:
 if __name__ == "__main__":
     for name in sys.argv[1:] or REGISTRY:
         precompile(name)
+    sketch = SampledSketch()  # of every load's keys
+    sketch.add(np.arange(ROWS))
+    sketch.sketch.skim()

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from semistream.cost_models import Cut, Frequencies, Workload
 from semistream.joins.master_cache import MasterCache, cached_bytes
+from semistream.joins.non_swappable import resident_bytes
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table.by_chunk import ByChunk
 from semistream.joins.stream_table.by_key import ByKey
 from semistream.joins.stream_table.by_partition import ByPartition
-from semistream.joins.x_hybridjoin import resident_bytes
 from semistream.master import MasterRelation
 
 # values of a sample that are looked for in R: how many are absent, how many tuples others have

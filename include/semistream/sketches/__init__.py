@@ -1,25 +1,11 @@
 """Join sizes from sketches: summaries of streams of keys in a given memory, that take insertions
 and deletions, and can be merged, kept and sent."""
 
-from semistream.errors import StateError
 from semistream.sketches.agms import AgmsSketch
-from semistream.sketches.sketch import Estimate, Sketch, unpack
+from semistream.sketches.methods import METHODS, read_sketch
+from semistream.sketches.sampled import SampledSketch
+from semistream.sketches.sketch import Estimate, Sketch
 from semistream.sketches.skimmed import SkimmedSketch
 
-METHODS: dict[str, type[Sketch]] = {s.name: s for s in (SkimmedSketch, AgmsSketch)}
-
-
-def read_sketch(blob: bytes) -> Sketch:
-    """The sketch that ``Sketch.to_bytes`` wrote. Raises StateError for a damaged blob, or one of
-    another version."""
-    values, words = unpack(blob)
-    if values["name"] not in METHODS:
-        raise StateError(f"the sketch is of a kind that is not known: {values['name']}. Make it "
-                         f"anew from its stream.")
-    parameters = {k: v for k, v in values.items() if k not in ("name", "inserted", "deleted")}
-    sketch = METHODS[values["name"]](**parameters)
-    sketch._restore(words, values)
-    return sketch
-
-
-__all__ = ["METHODS", "AgmsSketch", "Estimate", "Sketch", "SkimmedSketch", "read_sketch"]
+__all__ = ["METHODS", "AgmsSketch", "Estimate", "SampledSketch", "Sketch", "SkimmedSketch",
+           "read_sketch"]

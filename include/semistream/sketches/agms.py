@@ -74,8 +74,11 @@ class AgmsSketch(Sketch):
 
 @njit(cache=True)
 def _add(points, weights, signs, counters):
-    """points: uint64[n]; weights: int64[n]; signs: uint64[s2, values a row, COEFFICIENTS];
-    counters: int64[s2, s1], written."""
+    """Add points with their weights to the atomic sketches.
+
+    in      points uint64[n], weights int64[n], signs uint64[s2, values a row, COEFFICIENTS]
+    in/out  counters int64[s2, s1]
+    """
     s2, s1 = counters.shape
     negative = np.empty(SIGNS, np.int64)  # weight of the keys with sign -1, by bit
     total = weights.sum()

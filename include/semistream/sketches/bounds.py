@@ -14,8 +14,6 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from scipy.special import betaincinv
-
 FAILURE = 0.05  # probability that a bound does not hold
 
 
@@ -23,6 +21,8 @@ FAILURE = 0.05  # probability that a bound does not hold
 def row_failure(s2: int, failure: float) -> float:
     """q: if each of s2 independent rows is off with probability at most q, their median is with at
     most ``failure``."""
+    from scipy.special import betaincinv  # those who keep sketches need none, and it takes long
+
     # rows that may be off while the middle one is not; of an even number, both middle ones count
     most = s2 // 2
     most = most if s2 % 2 else most - 1

@@ -53,7 +53,10 @@ class FrequentItems:
 
 @njit(inline="always")
 def _slot(code, codes, counts):
-    """Where a code's counter is, or the empty slot where it would be."""
+    """Where a code's counter is, or the empty slot where it would be.
+
+    in      codes int64[slots], counts int64[slots]
+    """
     n = np.uint64(len(codes))
     at = np.int64(((np.uint64(hash_long(code, 0)) >> np.uint64(32)) * n) >> np.uint64(32))
     while counts[at] and codes[at] != code:
@@ -65,8 +68,11 @@ def _slot(code, codes, counts):
 
 @njit(cache=True)
 def _count(new_codes, weights, codes, counts, used, capacity):
-    """codes, counts: int64[slots], the table, written. Gives (counters used, weight subtracted from
-    all)."""
+    """Count codes with their weights. Returns (counters used, weight subtracted from all).
+
+    in      new_codes int64[n], weights int64[n]
+    in/out  codes int64[slots], counts int64[slots], the table
+    """
     subtracted = 0
     for i in range(len(new_codes)):
         weight = int(weights[i])
@@ -89,8 +95,11 @@ def _count(new_codes, weights, codes, counts, used, capacity):
 
 @njit(cache=True)
 def _purge(codes, counts):
-    """Subtract the median from all counters and drop those that are used up. Gives (median,
-    counters left)."""
+    """Subtract the median from all counters and drop those that are used up. Returns (median,
+    counters left).
+
+    in/out  codes int64[slots], counts int64[slots], the table
+    """
     kept = np.flatnonzero(counts)
     old_codes, old_counts = codes[kept], counts[kept]
     median = np.partition(old_counts, len(kept) // 2)[len(kept) // 2]

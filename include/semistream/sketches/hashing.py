@@ -74,8 +74,10 @@ def polynomial(x, a, b, c, d, bits):
 
 @njit(cache=True)
 def field_elements(codes, linear):
-    """Points of the field, uint64[n], of key codes, int64[n]. linear: uint64[3], the random linear
-    function."""
+    """Points of the field, uint64[n], of key codes. linear: the random linear function.
+
+    in      codes int64[n], linear uint64[3]
+    """
     out = np.empty(len(codes), np.uint64)
     for i in range(len(codes)):
         code = np.uint64(codes[i])

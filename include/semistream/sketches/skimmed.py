@@ -16,6 +16,7 @@ are skimmed until no candidate is dense.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -131,6 +132,25 @@ class SkimmedSketch(Sketch):
             bound += estimated_join_error(*f2, term, self.s1, self.s2, part)
         return Estimate(value, bound)
 
+    def join_size_with(self, pieces: Iterable[tuple[np.ndarray, np.ndarray]],
+                       failure: float = FAILURE) -> Estimate:
+        """With a stream whose frequencies are known: pieces of (codes int64[k], frequencies
+        int64[k]), a code in one of them only. Nothing is estimated of that side, so that the bound
+        is less than ``join_size``'s."""
+        f, table = self.skim(), np.zeros_like(self.counters)
+        value = f2 = 0.0
+        for codes, frequencies in pieces:
+            _add(self._points(codes), frequencies, self._hashes, table)
+            _, i, j = np.intersect1d(f.codes, codes, assume_unique=True, return_indices=True)
+            exact = frequencies.astype(float)
+            value += float(f.frequencies[i].astype(float) @ exact[j])
+            f2 += float(exact @ exact)
+        sparse = self_join_size(_self_join_size(f.rest), float(f.weight)**2, self.s1, self.s2,
+                                failure / 2)
+        term = float(np.median((f.rest.astype(float) * table).sum(axis=1)))
+        return Estimate(value + term, estimated_join_error(sparse, f2, term, self.s1, self.s2,
+                                                           failure / 2))
+
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None:
         _add(self._points(codes), weights, self._hashes, self.counters)
         self.candidates.update(codes, weights)
@@ -161,8 +181,11 @@ def _bucket(value, s1):
 
 @njit(cache=True)
 def _add(points, weights, hashes, counters):
-    """points: uint64[n]; weights: int64[n]; hashes: uint64[s2, COEFFICIENTS]; counters: int64[s2,
-    s1], written."""
+    """Add points with their weights to the hash sketch.
+
+    in      points uint64[n], weights int64[n], hashes uint64[s2, COEFFICIENTS]
+    in/out  counters int64[s2, s1]
+    """
     s2, s1 = counters.shape
     for q in range(s2):
         a, b, c, d = hashes[q, 0], hashes[q, 1], hashes[q, 2], hashes[q, 3]
@@ -174,7 +197,10 @@ def _add(points, weights, hashes, counters):
 
 @njit(cache=True)
 def _estimates(points, hashes, counters):
-    """C[q][h_q(v)] xi_q(v) as float64[s2, n]; the arrays as in ``_add``."""
+    """C[q][h_q(v)] xi_q(v), float64[s2, n].
+
+    in      points uint64[n], hashes uint64[s2, COEFFICIENTS], counters int64[s2, s1]
+    """
     s2, s1 = counters.shape
     out = np.empty((s2, len(points)))
     for q in range(s2):

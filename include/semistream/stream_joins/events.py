@@ -1,6 +1,8 @@
-"""The event-driven framework of PJoin (Ding, Mehta, Rundensteiner, Heineman, section 3.6): monitor, events, listener registry.
+"""The event-driven framework of PJoin (Ding, Mehta, Rundensteiner, Heineman, section 3.6): monitor,
+events, listener registry.
 
-Deviation: the paper runs listeners in a second thread; here they run between two steps of the memory join, so that M holds.
+Deviation: the paper runs listeners in a second thread; here they run between two steps of the
+memory join, so that M holds.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Component(enum.Enum):
 
     STATE_RELOCATION = "state_relocation"
     DISK_JOIN = "disk_join"
-    LEFTOVER_JOIN = "leftover_join"  # the disk join as propagation forces it: of all that is on disk
+    # the disk join as propagation forces it: of all that is on disk
+    LEFTOVER_JOIN = "leftover_join"
     STATE_PURGE = "state_purge"
     INDEX_BUILD = "index_build"
     PROPAGATION = "propagation"
@@ -65,8 +68,10 @@ class Registry:
     def __init__(self) -> None:
         self._entries: dict[Event, tuple[tuple[Component, ...], Condition]] = {}
 
-    def set(self, event: Event, components: Sequence[Component], condition: Condition = lambda monitor: True) -> Registry:
-        """These components, in this order, where the condition holds; no components: nothing happens."""
+    def set(self, event: Event, components: Sequence[Component],
+            condition: Condition = lambda monitor: True) -> Registry:
+        """These components, in this order, where the condition holds; no components: nothing
+        happens."""
         self._entries[event] = tuple(components), condition
         return self
 

@@ -33,43 +33,56 @@ from semistream.stream_joins.state import BUCKETS, FREED_SHARE
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
-PIECE_SHARE, LEAST_PIECE = 2048, 64  # bytes of M for each constant that is taken in at a time; the fewest of these
+# bytes of M for each constant that is taken in at a time; the fewest of these
+PIECE_SHARE, LEAST_PIECE = 2048, 64
 
 
 class PJoin(StreamStreamJoin):
-    """XJoin whose streams have punctuations: promises that no later tuple of the stream has these join values.
+    """XJoin whose streams have punctuations: promises that no later tuple of the stream has these
+    join values.
 
-    1. A new tuple probes the opposite memory portion (`memory_join`), as in XJoin. If it matches a punctuation of the opposite
-       stream it will meet nobody else, and is not stored (on-the-fly drop). If it matches one of its own stream, the source has
-       broken its promise: the tuple is given back as `against_punctuation`.
-    2. A new punctuation closes tuples of the opposite state: they leave (`state_purge`; eager, or lazy by a threshold), or wait
-       in the purge buffer for the tuples on disk that they may still meet. What is on disk leaves behind a disk join.
-    3. A punctuation whose values no tuple of its own state has any more is given out (`propagation`, by the counts that
-       `index_build` keeps), by count, by time or on request.
+    1. A new tuple probes the opposite memory portion (`memory_join`), as in XJoin. If it matches a
+       punctuation of the opposite stream it will meet nobody else, and is not stored (on-the-fly
+       drop). If it matches one of its own stream, the source has broken its promise: the tuple is
+       given back as `against_punctuation`.
+    2. A new punctuation closes tuples of the opposite state: they leave (`state_purge`; eager, or
+       lazy by a threshold), or wait in the purge buffer for the tuples on disk that they may still
+       meet. What is on disk leaves behind a disk join.
+    3. A punctuation whose values no tuple of its own state has any more is given out
+       (`propagation`, by the counts that `index_build` keeps), by count, by time or on request.
 
-    A tuple that leaves without having had a partner is said to have none, at that moment: before, it could still meet one.
-    The default registry purges eagerly, and indexes lazily, for propagation by count.
+    A tuple that leaves without having had a partner is said to have none, at that moment: before,
+    it could still meet one. The default registry purges eagerly, and indexes lazily, for
+    propagation by count.
     """
 
-    def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None,
+                 clock: Callable[[], float] = time.monotonic):
         super().__init__(spec, monitor or Monitor(), registry(), clock)
         self.punctuations = PunctuationSet(spec, 0), PunctuationSet(spec, 1)
-        self.watermarks = [NO_WATERMARK, NO_WATERMARK]  # of event time; where the spec has ``within``
+        # of event time; where the spec has ``within``
+        self.watermarks = [NO_WATERMARK, NO_WATERMARK]
         self._purged_until = [NO_WATERMARK, NO_WATERMARK]
-        self._levels = [np.zeros(BUCKETS, np.int64) for _ in range(2)]  # until which punctuation a disk portion is indexed
+        # until which punctuation a disk portion is indexed
+        self._levels = [np.zeros(BUCKETS, np.int64) for _ in range(2)]
         self._news = 0  # punctuations so far, watermarks included
-        self._joined_at = np.zeros(BUCKETS, np.int64)  # of these, at the last disk join of the bucket
+        # of these, at the last disk join of the bucket
+        self._joined_at = np.zeros(BUCKETS, np.int64)
 
-    def _take(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
-        keys = Keys(codes, [] if self.spec.keys.exact else self.spec.key_values(side, batch.columns))
+    def _take(self, side: int, batch: pa.RecordBatch,
+              codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+        keys = Keys(codes,
+                    [] if self.spec.keys.exact else self.spec.key_values(side, batch.columns))
         times = self.spec.times(side, batch.columns) if self.spec.within else None
         wrong = self.punctuations[side].match(keys) != NONE
         if times is not None:
             wrong |= times <= self.watermarks[side]
         if wrong.any():
-            yield from self._unmatched(side, batch.filter(pa.array(wrong)).columns, AGAINST_PUNCTUATION)
+            yield from self._unmatched(side, batch.filter(pa.array(wrong)).columns,
+                                       AGAINST_PUNCTUATION)
             good = np.flatnonzero(~wrong)
-            batch, keys, times = batch.take(pa.array(good)), keys.take(good), None if times is None else times[good]
+            batch, keys = batch.take(pa.array(good)), keys.take(good)
+            times = None if times is None else times[good]
         drop = self._finished(side, keys, times)
         yield from self.memory_join(side, batch, keys.codes, ~drop)
 
@@ -81,13 +94,17 @@ class PJoin(StreamStreamJoin):
         return out
 
     def _horizon(self, side: int) -> int:
-        """Tuples of the side with times up to here are too old for what may come of the other stream."""
+        """Tuples of the side with times up to here are too old for what may come of the other
+        stream."""
         mark = self.watermarks[1 - side]
-        return mark if mark in (NO_WATERMARK, MOST) else mark - self.spec.within.distance  # type: ignore[union-attr]
+        if self.spec.within is None or mark in (NO_WATERMARK, MOST):
+            return mark
+        return mark - self.spec.within.distance
 
     # Arrival of punctuations
 
-    def _punctuate(self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
+    def _punctuate(self, side: int, punctuations: pa.RecordBatch
+                   | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
         own = self.punctuations[side]
         constants, others, times = parse(self.spec, side, punctuations)
         watermark = self._advanced(side, times)
@@ -95,12 +112,14 @@ class PJoin(StreamStreamJoin):
         advanced = watermark > self.watermarks[side]
         self.watermarks[side] = watermark
         most = max(self.spec.memory // PIECE_SHARE, LEAST_PIECE)
-        yield from self._take_in(side, constants.take(np.arange(min(most, len(constants.codes)))), others, advanced)
+        yield from self._take_in(side, constants.take(np.arange(min(most, len(constants.codes)))),
+                                 others, advanced)
         for first in range(most, len(constants.codes), most):
             piece = constants.take(np.arange(first, min(first + most, len(constants.codes))))
             yield from self._take_in(side, piece, [], False)
 
-    def _take_in(self, side: int, constants: Keys, others: list[Punctuation], advanced: bool) -> Iterator[StreamJoinOutput]:
+    def _take_in(self, side: int, constants: Keys, others: list[Punctuation],
+                 advanced: bool) -> Iterator[StreamJoinOutput]:
         """Punctuations that are new. advanced: so is the watermark."""
         own = self.punctuations[side]
         yield from self._make_room(lambda: own.growth(constants, len(others)))
@@ -121,18 +140,21 @@ class PJoin(StreamStreamJoin):
         yield from self._check_time()
 
     def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
-        """The watermark behind these ranges of time. Raises ConfigError for one that leaves a gap."""
+        """The watermark behind these ranges of time. Raises ConfigError for one that leaves a
+        gap."""
         mark = self.watermarks[side]
         for low, high in sorted(times):
             if low > mark + 1:
-                raise ConfigError("punctuation", "must be a range of times that goes on from the one before", [low, high],
-                                  "Leave its start open: all older times are closed.")
+                raise ConfigError("punctuation",
+                                  "must be a range of times that goes on from the one before",
+                                  [low, high], "Leave its start open: all older times are closed.")
             mark = max(mark, high)
         return mark
 
     def _make_room(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
-        """Where punctuations would take more than their part of M, propagate them, and else forget constants: tuples that they
-        close are then held as if there had been none, and joined exactly. Raises NotEnoughMemory where others take too much."""
+        """Where punctuations would take more than their part of M, propagate them, and else forget
+        constants: tuples that they close are then held as if there had been none, and joined
+        exactly. Raises NotEnoughMemory where others take too much."""
         def least() -> int:
             return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
 
@@ -145,7 +167,8 @@ class PJoin(StreamStreamJoin):
                 self._forget(side)
             self._account_punctuations()
             if self.state.punctuation_bytes == before:
-                raise NotEnoughMemory(least(), self.spec.memory, "the punctuations that wait for their counterparts")
+                raise NotEnoughMemory(least(), self.spec.memory,
+                                      "the punctuations that wait for their counterparts")
         while self.state.free < size():
             if not self.state.compact(self.spec.memory):
                 yield from self.state_relocation()
@@ -169,7 +192,8 @@ class PJoin(StreamStreamJoin):
     # State relocation
 
     def state_relocation(self) -> Iterator[StreamJoinOutput]:
-        """The index goes before, so that tuples carry their pids to disk. What a purge has left behind may be room enough."""
+        """The index goes before, so that tuples carry their pids to disk. What a purge has left
+        behind may be room enough."""
         yield from self.index_build()
         if self.state.compact(FREED_SHARE):
             return
@@ -180,8 +204,9 @@ class PJoin(StreamStreamJoin):
     # State purge
 
     def state_purge(self) -> Iterator[StreamJoinOutput]:
-        """Purge rule: tuples leave that match a punctuation of the opposite stream. Those on disk do behind a disk join, which is
-        run when as many tuples have come since the last one as the bucket has on disk: disk I/O is linear in the input."""
+        """Purge rule: tuples leave that match a punctuation of the opposite stream. Those on disk
+        do behind a disk join, which is run when as many tuples have come since the last one as the
+        bucket has on disk: disk I/O is linear in the input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
             slots = self._matching(side, *opposite.since(opposite.purged), times=True)
@@ -191,7 +216,8 @@ class PJoin(StreamStreamJoin):
         self.monitor.since_purge = 0
         self.stats.purges += 1
         on_disk = sum(d.tuples for d in self.state.disk)
-        due = (on_disk > 0) & (self._joined_at < self._news) & (self.state.clock - self.state.done >= BUCKETS * on_disk)
+        due = ((on_disk > 0) & (self._joined_at < self._news)
+               & (self.state.clock - self.state.done >= BUCKETS * on_disk))
         for bucket in np.flatnonzero(due):
             yield from self.finish_bucket(int(bucket))
         self.state.tidy()
@@ -204,14 +230,17 @@ class PJoin(StreamStreamJoin):
         self.stats.sides[side].purged += len(slots) - int(wait.sum())
         yield from self._leave(side, slots[~wait])
 
-    def _matching(self, side: int, constants: Keys, others: list[Punctuation], times: bool = False) -> np.ndarray:
-        """Slots of a memory portion, outside of the purge buffer, whose tuples match any of these, or (times) have become too
-        old. Constants are looked up; others need a pass over the state."""
+    def _matching(self, side: int, constants: Keys, others: list[Punctuation],
+                  times: bool = False) -> np.ndarray:
+        """Slots of a memory portion, outside of the purge buffer, whose tuples match any of these,
+        or (times) have become too old. Constants are looked up; others need a pass over the
+        state."""
         log, found = self.state.memory[side], []
         if len(constants.codes) and log.live:
             for rows, slots in log.pairs(log.find(constants.codes)):
                 if constants.values:
-                    slots = slots[equal_keys(self._keys(side, slots).values, constants.take(rows).values)]
+                    slots = slots[equal_keys(self._keys(side, slots).values,
+                                             constants.take(rows).values)]
                 found.append(slots)
         horizon = self._horizon(side) if times else NO_WATERMARK
         aged = horizon > self._purged_until[side]
@@ -226,7 +255,8 @@ class PJoin(StreamStreamJoin):
                     for p in others:
                         mask |= p.matches(values)
                 if aged and self.spec.within:
-                    mask |= self.spec.within.times(log.column(self.spec.within.columns[side], slots)) <= horizon
+                    column = log.column(self.spec.within.columns[side], slots)
+                    mask |= self.spec.within.times(column) <= horizon
                 found.append(slots[mask])
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
@@ -242,13 +272,15 @@ class PJoin(StreamStreamJoin):
         yield from self._empty_purge_buffer()
 
     def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
-        """The disk join of everything in a hash bucket. Behind it the purge of its disk portions, and their index."""
+        """The disk join of everything in a hash bucket. Behind it the purge of its disk portions,
+        and their index."""
         for left in self.state.finish(bucket):
             yield from self._leftover(left)
         yield from self._empty_purge_buffer()
         for side in (0, 1):
             before = int(self.state.disk[side].tuples[bucket])
-            yield from self._leave_disk(side, bucket, lambda block, side=side: np.flatnonzero(  # type: ignore[misc]
+            yield from self._leave_disk(side, bucket, lambda block,
+                                        side=side: np.flatnonzero(  # type: ignore[misc]
                 self._finished(side, *self._keys_and_times(side, block))))
             self.stats.sides[side].purged += before - int(self.state.disk[side].tuples[bucket])
             self._index_disk(side, bucket)
@@ -274,13 +306,15 @@ class PJoin(StreamStreamJoin):
     # Punctuation index (section 3.5, Fig. 3)
 
     def index_build(self) -> Iterator[StreamJoinOutput]:
-        """Give tuples in memory the pids of new punctuations of their own stream. Their counts fall as tuples leave."""
+        """Give tuples in memory the pids of new punctuations of their own stream. Their counts fall
+        as tuples leave."""
         for side, own in enumerate(self.punctuations):
             if own.indexed == own.sequence:
                 continue
             log = self.state.memory[side]
             slots = self._matching(side, *own.since(own.indexed))
-            buffered = np.flatnonzero(log.flags[:log.end] & (DEAD | BUFFERED) == BUFFERED) if log.buffered else slots[:0]
+            buffered = (np.flatnonzero(log.flags[:log.end] & (DEAD | BUFFERED) == BUFFERED)
+                        if log.buffered else slots[:0])
             slots = np.concatenate([slots, buffered])
             slots = slots[log.pid[slots] == NONE]
             pids = own.match(self._keys(side, slots))
@@ -305,13 +339,15 @@ class PJoin(StreamStreamJoin):
     # Propagation
 
     def leftover_join(self) -> Iterator[StreamJoinOutput]:
-        """The disk join of each hash bucket that has tuples on disk and may have punctuations to propagate."""
+        """The disk join of each hash bucket that has tuples on disk and may have punctuations to
+        propagate."""
         on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
         for bucket in np.flatnonzero((on_disk > 0) & (self._joined_at < self._news)):
             yield from self.finish_bucket(int(bucket))
 
     def propagation(self) -> Iterator[StreamJoinOutput]:
-        """Theorem 1: a punctuation that no tuple of its own state matches is given out, and closed."""
+        """Theorem 1: a punctuation that no tuple of its own state matches is given out, and
+        closed."""
         for side, own in enumerate(self.punctuations):
             level = np.where(self.state.disk[side].tuples == 0, MOST, self._levels[side])
             pids = own.propagable(level)
@@ -326,9 +362,11 @@ class PJoin(StreamStreamJoin):
         columns = self.spec.key_columns(side)
         count = len(closed.constants.codes) + len(closed.others)
         self.stats.sides[side].propagated += count
-        values = closed.constants.values or [values_of(closed.constants.codes, self.spec.keys.types[0])]
+        values = (closed.constants.values
+                  or [values_of(closed.constants.codes, self.spec.keys.types[0])])
         constants = pa.RecordBatch.from_arrays(values, list(columns))
-        yield StreamJoinOutput(propagated=Propagated(side, constants, [p.plain(columns) for p in closed.others]))
+        yield StreamJoinOutput(propagated=Propagated(side, constants,
+                                                     [p.plain(columns) for p in closed.others]))
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
         """The end of the streams closes every value."""
@@ -342,8 +380,10 @@ class PJoin(StreamStreamJoin):
 
     def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         (left, left_told), (right, right_told) = (p.tables() for p in self.punctuations)
-        told = {"punctuations": [left_told, right_told], "watermarks": self.watermarks, "purged_until": self._purged_until,
-                "levels": [one.tolist() for one in self._levels], "news": self._news, "joined_at": self._joined_at.tolist(),
+        told = {"punctuations": [left_told, right_told], "watermarks": self.watermarks,
+                "purged_until": self._purged_until,
+                "levels": [one.tolist() for one in self._levels], "news": self._news,
+                "joined_at": self._joined_at.tolist(),
                 "since": [self.monitor.since_purge, self.monitor.since_propagation]}
         return left | right, {"pjoin": told}
 
@@ -359,11 +399,12 @@ class PJoin(StreamStreamJoin):
 
 
 def registry() -> Registry:
-    """Eager or lazy purge by ``Monitor.purge_threshold``; lazy index; propagation pushed by count and by time, and pulled."""
+    """Eager or lazy purge by ``Monitor.purge_threshold``; lazy index; propagation pushed by count
+    and by time, and pulled."""
     found = Registry().set(Event.STATE_FULL, [Component.STATE_PURGE, Component.STATE_RELOCATION])
     found.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], lambda m: m.idle >= m.activation_seconds)
     found.set(Event.PURGE_THRESHOLD_REACH, [Component.STATE_PURGE])
     for event in (Event.PROPAGATE_COUNT_REACH, Event.PROPAGATE_TIME_EXPIRE):
         found.set(event, [Component.INDEX_BUILD, Component.PROPAGATION])
-    return found.set(Event.PROPAGATE_REQUEST, [Component.STATE_PURGE, Component.LEFTOVER_JOIN, Component.INDEX_BUILD,
-                                               Component.PROPAGATION])
+    return found.set(Event.PROPAGATE_REQUEST, [Component.STATE_PURGE, Component.LEFTOVER_JOIN,
+                                               Component.INDEX_BUILD, Component.PROPAGATION])

@@ -1,8 +1,9 @@
-"""The punctuations of one stream: the punctuation set with its index, and what has been propagated (*closed*) since.
+"""The punctuations of one stream: the punctuation set with its index, and what has been propagated
+(*closed*) since.
 
-Deviation (section 3.5): the paper drops a punctuation once it is propagated. Then a later tuple of the other stream would stay
-for ever, so here it is kept as closed, until the other stream has closed the same values; closed integers that touch are one
-interval.
+Deviation (section 3.5): the paper drops a punctuation once it is propagated. Then a later tuple of
+the other stream would stay for ever, so here it is kept as closed, until the other stream has
+closed the same values; closed integers that touch are one interval.
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ from semistream.stream_joins.state import BUCKETS
 
 NONE, CLOSED = -1, -2  # in the place of a pid
 ANY_BUCKET = -1
-INDEX = np.dtype([("count", "<i8"), ("arrived", "<i8"), ("bucket", "<i2"), ("open", "?"), ("constant", "?")])
+INDEX = np.dtype([("count", "<i8"),
+                  ("arrived", "<i8"), ("bucket", "<i2"), ("open", "?"), ("constant", "?")])
 
 
 class Intervals:
-    """Over the codes of one exact column: low..high (int64[n], closed, disjoint, ascending) and pid (int32[n])."""
+    """Over the codes of one exact column: low..high (int64[n], closed, disjoint, ascending) and pid
+    (int32[n])."""
 
     ROW = 20  # bytes
 
     def __init__(self) -> None:
-        self.low, self.high, self.pid = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
+        self.low, self.high = np.empty(0, np.int64), np.empty(0, np.int64)
+        self.pid = np.empty(0, np.int32)
 
     @property
     def bytes(self) -> int:
@@ -52,13 +56,16 @@ class Intervals:
 
     def overlapped(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Numbers of the intervals here that any of low..high meets."""
-        first, last = np.searchsorted(self.high, low, "left"), np.searchsorted(self.low, high, "right")
-        return np.unique(np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)]).astype(np.int64))
+        first = np.searchsorted(self.high, low, "left")
+        last = np.searchsorted(self.low, high, "right")
+        met = [np.arange(a, b) for a, b in zip(first, last, strict=True)]
+        return np.unique(np.concatenate(met).astype(np.int64))
 
     def holds(self, low: np.ndarray, high: np.ndarray) -> bool:
         """Whether each of low..high lies in one that is closed."""
         at = np.searchsorted(self.low, low, "right") - 1
-        return bool(len(self.low)) and bool(((at >= 0) & (self.high[at] >= high) & (self.pid[at] == CLOSED)).all())
+        return (bool(len(self.low))
+                and bool(((at >= 0) & (self.high[at] >= high) & (self.pid[at] == CLOSED)).all()))
 
     def insert(self, low: np.ndarray, high: np.ndarray, pid: np.ndarray) -> None:
         merged = np.concatenate([self.low, low])
@@ -75,7 +82,8 @@ class Intervals:
         self.pid[own] = CLOSED
         closed = self.pid == CLOSED
         touch = np.zeros(len(self.low), bool)
-        touch[1:] = closed[1:] & closed[:-1] & (self.high[:-1] + 1 == self.low[1:])  # LEAST is nobody's low but the first one's
+        # LEAST is nobody's low but the first one's
+        touch[1:] = closed[1:] & closed[:-1] & (self.high[:-1] + 1 == self.low[1:])
         first = np.flatnonzero(~touch)
         last = np.append(first[1:], len(self.low)) - 1
         self.low, self.high, self.pid = self.low[first], self.high[last], self.pid[first]
@@ -85,7 +93,8 @@ class Intervals:
         return self.low[which], self.high[which]
 
     def forget(self, low: np.ndarray, high: np.ndarray) -> None:
-        """Cut low..high out of what is closed, save of an interval with an open end, which costs no more for being whole."""
+        """Cut low..high out of what is closed, save of an interval with an open end, which costs no
+        more for being whole."""
         mine = self.closed()
         out = [np.empty(len(mine[0]) + len(low), np.int64) for _ in range(2)]
         left = kernels.subtract(*mine, low, high, *out)
@@ -95,7 +104,8 @@ class Intervals:
 
 
 class HashedConstants:
-    """Of keys whose codes are hashes: code (int64[n], ascending), pid (int32[n]) and the keys, compared in full."""
+    """Of keys whose codes are hashes: code (int64[n], ascending), pid (int32[n]) and the keys,
+    compared in full."""
 
     def __init__(self, kinds: Sequence[pa.DataType]):
         self.keys = Keys(np.empty(0, np.int64), [pa.array([], k) for k in kinds])
@@ -110,7 +120,7 @@ class HashedConstants:
         first = np.searchsorted(self.keys.codes, keys.codes, "left")
         count = np.searchsorted(self.keys.codes, keys.codes, "right") - first
         rows = np.repeat(np.arange(len(first)), count)
-        entries = np.repeat(first - np.append(0, np.cumsum(count)[:-1]), count) + np.arange(len(rows)) if len(rows) else rows
+        entries = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(len(rows))
         same = equal_keys(keys.take(rows).values, self.keys.take(entries).values)
         return rows[same], entries[same]
 
@@ -122,7 +132,8 @@ class HashedConstants:
     def insert(self, keys: Keys, pid: np.ndarray) -> None:
         code = np.concatenate([self.keys.codes, keys.codes])
         order = np.argsort(code, kind="stable")
-        both = [pa.concat_arrays([a, b]) for a, b in zip(self.keys.values, keys.values, strict=True)]
+        both = [pa.concat_arrays([a, b])
+                for a, b in zip(self.keys.values, keys.values, strict=True)]
         self.keys = Keys(code, both).take(order)
         self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
 
@@ -139,24 +150,28 @@ class Closed(NamedTuple):
 
 
 class PunctuationSet:
-    """Punctuations that are disjoint, by pid, and the index: of each the number of tuples of its own stream that match it and are
-    in the state, in memory or on disk."""
+    """Punctuations that are disjoint, by pid, and the index: of each the number of tuples of its
+    own stream that match it and are in the state, in memory or on disk."""
 
     def __init__(self, spec: StreamJoinSpec, side: int):
         self.spec, self.side, self.kinds = spec, side, spec.keys.types
-        self.intervals = {i: Intervals() for i in exact_columns(spec)}  # punctuations over one column, by join column
+        # punctuations over one column, by join column
+        self.intervals = {i: Intervals() for i in exact_columns(spec)}
         self.hashed = None if spec.keys.exact else HashedConstants(self.kinds)
         self.boxes: list[tuple[Punctuation, int]] = []  # any others, and their pids
         self.forms: dict[int, Punctuation] = {}  # of punctuations that are no constants, by pid
         self.index = np.zeros(0, INDEX)
         self._free = np.empty(0, np.int32)
-        self.sequence = self.indexed = self.purged = 0  # arrivals; until which tuples in memory are indexed, and purged
+        # arrivals; until which tuples in memory are indexed, and purged
+        self.sequence = self.indexed = self.purged = 0
 
     @property
     def bytes(self) -> int:
         """With what a change of the arrays takes for a moment."""
-        tables = sum(t.bytes for t in self.intervals.values()) + (self.hashed.bytes if self.hashed else 0)
-        return 2 * tables + self.index.nbytes + 4 * len(self._free) + 512 * (len(self.boxes) + len(self.forms))
+        tables = (sum(t.bytes for t in self.intervals.values())
+                  + (self.hashed.bytes if self.hashed else 0))
+        return (2 * tables + self.index.nbytes + 4 * len(self._free)
+                + 512 * (len(self.boxes) + len(self.forms)))
 
     def growth(self, constants: Keys, others: int) -> int:
         """Bytes, at most, that so many more take."""
@@ -164,11 +179,13 @@ class PunctuationSet:
         more = new + len(self.index) // 2 if new else 0
         row = Intervals.ROW if self.hashed is None else 12
         keys = row * len(constants.codes) + sum(v.nbytes for v in constants.values)
-        return 2 * keys + (INDEX.itemsize + 4) * more + 1024 * others + (self.index.nbytes if new else 0)
+        return (2 * keys + (INDEX.itemsize + 4) * more + 1024 * others
+                + (self.index.nbytes if new else 0))
 
     @property
     def is_empty(self) -> bool:
-        return not (self.boxes or (self.hashed and len(self.hashed.pid)) or any(len(t.low) for t in self.intervals.values()))
+        return not (self.boxes or (self.hashed and len(self.hashed.pid))
+                    or any(len(t.low) for t in self.intervals.values()))
 
     def match(self, keys: Keys) -> np.ndarray:
         """The pid of each key, CLOSED or NONE, int32[n]."""
@@ -184,12 +201,14 @@ class PunctuationSet:
         return out
 
     def _codes(self, keys: Keys, column: int) -> np.ndarray:
-        return keys.codes if self.spec.keys.exact else column_codes(keys.values[column], self.kinds[column])
+        return (keys.codes if self.spec.keys.exact
+                else column_codes(keys.values[column], self.kinds[column]))
 
     # Arrival
 
     def new(self, constants: Keys, others: Sequence[Punctuation]) -> tuple[Keys, list[Punctuation]]:
-        """Those that say something new. Raises ConfigError for one that overlaps another and is not equal to it."""
+        """Those that say something new. Raises ConfigError for one that overlaps another and is not
+        equal to it."""
         new: list[Punctuation] = []
         for p in others:
             if any(self._equal(p, q) for q in new):
@@ -208,13 +227,15 @@ class PunctuationSet:
             wrong |= p.matches(self._values(constants))
         if wrong.any():
             values = self._values(constants.take(np.flatnonzero(wrong)[:1]))
-            raise self._overlap(dict(zip(self.spec.key_columns(self.side), (v[0].as_py() for v in values), strict=True)))
+            raise self._overlap(dict(zip(self.spec.key_columns(self.side),
+                                         (v[0].as_py() for v in values), strict=True)))
         rows = np.flatnonzero(found == NONE)
         if self.hashed is None:
             rows = rows[np.unique(constants.codes[rows], return_index=True)[1]]
         elif len(rows):
             columns = {f"{i}": v for i, v in enumerate(constants.take(rows).values)}
-            first = pa.table(columns | {"row": rows}).group_by(list(columns)).aggregate([("row", "min")])
+            first = pa.table(columns | {"row": rows}).group_by(list(columns)).aggregate(
+                [("row", "min")])
             rows = np.sort(first["row_min"].to_numpy())
         return constants.take(rows)
 
@@ -222,7 +243,8 @@ class PunctuationSet:
         return keys.values or [values_of(keys.codes, self.kinds[0])]
 
     def _repeats(self, p: Punctuation) -> bool:
-        """Whether it says nothing new. Raises ConfigError when it overlaps another one that it is not equal to."""
+        """Whether it says nothing new. Raises ConfigError when it overlaps another one that it is
+        not equal to."""
         equal = False
         for column, table in self.intervals.items():
             if not len(table.low):
@@ -251,12 +273,15 @@ class PunctuationSet:
         """Whether the same keys match both."""
         def alike(i: int, a: Pattern, b: Pattern) -> bool:
             kind = self.kinds[i]
-            return a == b or (i in self.intervals and np.array_equal(code_intervals(a, kind), code_intervals(b, kind)))
+            return a == b or (i in self.intervals
+                              and np.array_equal(code_intervals(a, kind), code_intervals(b, kind)))
 
-        return all(alike(i, a, b) for i, (a, b) in enumerate(zip(p.patterns, q.patterns, strict=True)))
+        return all(alike(i, a, b)
+                   for i, (a, b) in enumerate(zip(p.patterns, q.patterns, strict=True)))
 
     def _overlap(self, what: dict[str, Any]) -> ConfigError:
-        return ConfigError("punctuation", f"must be disjoint from the others of the {SIDES[self.side]} stream, or equal to one",
+        return ConfigError("punctuation", "must be disjoint from the others of the "
+                                          f"{SIDES[self.side]} stream, or equal to one",
                            what, "Close each value once.")
 
     def add(self, constants: Keys, others: Sequence[Punctuation]) -> None:
@@ -264,7 +289,8 @@ class PunctuationSet:
         n = len(constants.codes)
         pids = self._allocate(n + len(others))
         rows = self.index[pids]
-        rows["count"], rows["arrived"], rows["bucket"], rows["open"] = 0, self.sequence + np.arange(len(pids)), ANY_BUCKET, True
+        rows["count"], rows["bucket"], rows["open"] = 0, ANY_BUCKET, True
+        rows["arrived"] = self.sequence + np.arange(len(pids))
         rows["constant"] = np.arange(len(pids)) < n
         bucket = np.empty(n, np.int32)
         kernels.buckets(constants.codes, BUCKETS, bucket)
@@ -314,11 +340,13 @@ class PunctuationSet:
         own = table.pid >= 0
         own[own] = wanted[table.pid[own]]
         rows = np.flatnonzero(own)
-        keys = Keys(self.intervals[0].low[rows], []) if self.hashed is None else self.hashed.keys.take(rows)
+        keys = (Keys(self.intervals[0].low[rows], []) if self.hashed is None
+                else self.hashed.keys.take(rows))
         return keys, table.pid[rows]
 
     def count(self, pids: np.ndarray, by: int) -> None:
-        """pids: of tuples that came into the index, or have left the state; int32[n], negative ones are none."""
+        """pids: of tuples that came into the index, or have left the state; int32[n], negative ones
+        are none."""
         kernels.add_at(self.index["count"], pids, by)
 
     # Propagation
@@ -326,11 +354,14 @@ class PunctuationSet:
     def propagable(self, disk_level: np.ndarray) -> np.ndarray:
         """Pids that no tuple of the state matches (Theorem 1).
 
-        disk_level: int64[buckets], until which arrival the disk portion of each hash bucket is indexed.
+        disk_level: int64[buckets], until which arrival the disk portion of each hash bucket is
+        indexed.
         """
         index = self.index
-        pids = np.flatnonzero(index["open"] & (index["count"] == 0) & (index["arrived"] < min(self.indexed, self.purged)))
-        level = np.append(disk_level, disk_level.min())[index["bucket"][pids]]  # ANY_BUCKET is the last one
+        pids = np.flatnonzero(index["open"] & (index["count"] == 0)
+                              & (index["arrived"] < min(self.indexed, self.purged)))
+        # ANY_BUCKET is the last one
+        level = np.append(disk_level, disk_level.min())[index["bucket"][pids]]
         return pids[index["arrived"][pids] < level]
 
     def close(self, pids: np.ndarray) -> Closed:
@@ -351,14 +382,15 @@ class PunctuationSet:
         return Closed(constants, others)
 
     def forget_half(self) -> np.ndarray:
-        """Forget half of the closed intervals and constants, the ones of the lower codes, and of the open constants the older
-        half. Returns the latter's pids."""
+        """Forget half of the closed intervals and constants, the ones of the lower codes, and of
+        the open constants the older half. Returns the latter's pids."""
         pids = np.flatnonzero(self.index["open"] & self.index["constant"])
         pids = pids[np.argsort(self.index["arrived"][pids])][:-(-len(pids) // 2)]
         gone = np.zeros(len(self.index), bool)
         gone[pids] = True
         for column, table in self.intervals.items():
-            closed = np.flatnonzero((table.pid == CLOSED) & (table.low > LEAST) & (table.high < MOST))
+            closed = np.flatnonzero((table.pid == CLOSED) & (table.low > LEAST)
+                                    & (table.high < MOST))
             keep = np.ones(len(table.pid), bool)
             keep[closed[:-(-len(closed) // 2)]] = False
             if self.hashed is None and column == 0:
@@ -380,20 +412,25 @@ class PunctuationSet:
 
     def tables(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         name = f"{SIDES[self.side]} punctuations"
-        tables = {f"{name} {c}": pa.table({"low": t.low, "high": t.high, "pid": t.pid}) for c, t in self.intervals.items()}
+        tables = {f"{name} {c}": pa.table({"low": t.low, "high": t.high, "pid": t.pid})
+                  for c, t in self.intervals.items()}
         if self.hashed:
             columns = {f"key {i}": v for i, v in enumerate(self.hashed.keys.values)}
-            tables[f"{name} hashed"] = pa.table({"code": self.hashed.keys.codes, "pid": self.hashed.pid} | columns)
+            tables[f"{name} hashed"] = pa.table(
+                {"code": self.hashed.keys.codes, "pid": self.hashed.pid} | columns)
         pids = np.flatnonzero(self.index["open"])
         columns = {f: np.ascontiguousarray(self.index[f][pids]) for f in INDEX.names or ()}
         tables[f"{name} index"] = pa.table({"pid": pids} | columns)
         shown = [*self.boxes, *((p, pid) for pid, p in self.forms.items())]
         for column, kind in enumerate(self.kinds):
-            rows = [(i, low, high) for i, (p, _) in enumerate(shown) for low, high in p.patterns[column].intervals]
-            arrays = [pa.array([r[k] for r in rows], t) for k, t in enumerate((pa.int64(), kind, kind))]
-            tables[f"{name} patterns {column}"] = pa.Table.from_arrays(arrays, ["form", "low", "high"])
-        return tables, {"sequence": self.sequence, "indexed": self.indexed, "purged": self.purged, "boxes": len(self.boxes),
-                        "pids": [pid for _, pid in shown]}
+            rows = [(i, low, high) for i, (p, _) in enumerate(shown)
+                    for low, high in p.patterns[column].intervals]
+            arrays = [pa.array([r[k] for r in rows], t)
+                      for k, t in enumerate((pa.int64(), kind, kind))]
+            tables[f"{name} patterns {column}"] = pa.Table.from_arrays(
+                arrays, ["form", "low", "high"])
+        return tables, {"sequence": self.sequence, "indexed": self.indexed, "purged": self.purged,
+                        "boxes": len(self.boxes), "pids": [pid for _, pid in shown]}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         name = f"{SIDES[self.side]} punctuations"
@@ -410,21 +447,24 @@ class PunctuationSet:
         for f in INDEX.names or ():
             self.index[f][pids] = index[f].to_numpy()
         self._free = np.flatnonzero(~self.index["open"]).astype(np.int32)
-        shown: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds] for _ in values["pids"]]
+        shown: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds]
+                                                    for _ in values["pids"]]
         for column in range(len(self.kinds)):
             for row in tables[f"{name} patterns {column}"].to_pylist():
                 shown[row["form"]][column].append((row["low"], row["high"]))
         forms = [Punctuation(tuple(Pattern(tuple(i)) for i in one)) for one in shown]
         self.boxes = list(zip(forms, values["pids"], strict=True))[:values["boxes"]]
-        self.forms = dict(zip(values["pids"][values["boxes"]:], forms[values["boxes"]:], strict=True))
-        self.sequence, self.indexed, self.purged = values["sequence"], values["indexed"], values["purged"]
+        self.forms = dict(zip(values["pids"][values["boxes"]:],
+                              forms[values["boxes"]:], strict=True))
+        self.sequence = values["sequence"]
+        self.indexed, self.purged = values["indexed"], values["purged"]
 
 
 def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -> None:
     """Forget what both streams have closed: no tuple of these values will come, and none is held.
 
-    newly: what `a` has just closed. An interval with an open end, a watermark's, is kept, so that late tuples are still known as
-    such; it is at most two of a column.
+    newly: what `a` has just closed. An interval with an open end, a watermark's, is kept, so that
+    late tuples are still known as such; it is at most two of a column.
     """
     for column, table in a.intervals.items():
         mine, theirs = table.closed(), b.intervals[column].closed()
@@ -437,9 +477,11 @@ def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -
             for one in (a.hashed, b.hashed):
                 one.remove(one.find(both)[1])
         if newly.others:
-            met = [np.flatnonzero((x.pid == CLOSED) & (y.match(x.keys) == CLOSED)) for x, y in ((a.hashed, b), (b.hashed, a))]
+            met = [np.flatnonzero((x.pid == CLOSED) & (y.match(x.keys) == CLOSED))
+                   for x, y in ((a.hashed, b), (b.hashed, a))]
             for one, entries in zip((a.hashed, b.hashed), met, strict=True):
                 one.remove(entries)
     closed = [[p for p, pid in s.boxes if pid == CLOSED] for s in (b, a)]
     for s, others in zip((a, b), closed, strict=True):
-        s.boxes = [(p, pid) for p, pid in s.boxes if pid != CLOSED or not any(q.contains(p) for q in others)]
+        s.boxes = [(p, pid)
+                   for p, pid in s.boxes if pid != CLOSED or not any(q.contains(p) for q in others)]

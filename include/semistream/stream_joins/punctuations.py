@@ -1,8 +1,9 @@
-"""Punctuations (Ding, Mehta, Rundensteiner, Heineman, section 2.2): patterns over the join columns that no later tuple matches.
+"""Punctuations (Ding, Mehta, Rundensteiner, Heineman, section 2.2): patterns over the join columns
+that no later tuple matches.
 
-Plain form, as sources write it and as JSON has it: a mapping of join columns to patterns, where a column that is not named is a
-wildcard. A pattern is a value (constant), ``{"range": [low, high]}`` (closed; None: an open end), ``{"in": [values]}``,
-``{"any": true}`` or ``{"none": true}``.
+Plain form, as sources write it and as JSON has it: a mapping of join columns to patterns, where a
+column that is not named is a wildcard. A pattern is a value (constant), ``{"range": [low, high]}``
+(closed; None: an open end), ``{"in": [values]}``, ``{"any": true}`` or ``{"none": true}``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Interval = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """Of one attribute, as a union of disjoint closed intervals in ascending order; None is an open end. A wildcard is
-    ((None, None),), a constant ((v, v),), the empty pattern ()."""
+    """Of one attribute, as a union of disjoint closed intervals in ascending order; None is an open
+    end. A wildcard is ((None, None),), a constant ((v, v),), the empty pattern ()."""
 
     intervals: tuple[Interval, ...] = ((None, None),)
 
@@ -37,7 +38,8 @@ class Pattern:
 
     @property
     def is_constant(self) -> bool:
-        return len(self.intervals) == 1 and self.intervals[0][0] is not None and self.intervals[0][0] == self.intervals[0][1]
+        return (len(self.intervals) == 1 and self.intervals[0][0] is not None
+                and self.intervals[0][0] == self.intervals[0][1])
 
     def matches(self, column: pa.Array) -> np.ndarray:
         """bool[n] of the values of an array in its canonical type, without nulls."""
@@ -52,7 +54,8 @@ class Pattern:
                 inside = np.ones(len(column), bool)
                 for bound, compare in ((low, pc.greater_equal), (high, pc.less_equal)):
                     if bound is not None:
-                        inside &= compare(column, pa.scalar(bound, column.type)).to_numpy(zero_copy_only=False)
+                        inside &= compare(column, pa.scalar(bound, column.type)).to_numpy(
+                            zero_copy_only=False)
                 out |= inside
         return out
 
@@ -61,8 +64,9 @@ class Pattern:
 
     def contains(self, other: Pattern) -> bool:
         """Whether each interval of the other one lies in one of these."""
-        return all(any((a is None or (c is not None and a <= c)) and (b is None or (d is not None and d <= b))
-                       for a, b in self.intervals) for c, d in other.intervals)
+        return all(any((a is None or (c is not None and a <= c))
+                       and (b is None or (d is not None and d <= b)) for a, b in self.intervals)
+                   for c, d in other.intervals)
 
     def plain(self) -> Any:
         if self.is_constant:
@@ -75,14 +79,19 @@ class Pattern:
 
     @classmethod
     def of(cls, plain: Any, name: str, kind: pa.DataType, ordered: bool = True) -> Pattern:
-        """Raises ConfigError for what is no pattern of the column's type. ordered: whether ranges of it make sense."""
+        """Raises ConfigError for what is no pattern of the column's type. ordered: whether ranges
+        of it make sense."""
         def value(v: Any) -> Any:
             try:
-                scalar = (pa.array([v]).cast(kind) if isinstance(v, str) else pa.array([v], kind))[0].as_py()
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as e:
-                raise ConfigError("punctuation", f"must have values of the type of {name}, {kind}", v, str(e)) from None
+                scalar = (pa.array([v]).cast(kind) if isinstance(v, str)
+                          else pa.array([v], kind))[0].as_py()
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError,
+                    OverflowError) as e:
+                raise ConfigError("punctuation", f"must have values of the type of {name}, {kind}",
+                                  v, str(e)) from None
             if scalar is None:
-                raise ConfigError("punctuation", "must have values that are not null", {name: v}, "Null keys never match.")
+                raise ConfigError("punctuation", "must have values that are not null", {name: v},
+                                  "Null keys never match.")
             return scalar
 
         if not isinstance(plain, Mapping):
@@ -97,16 +106,19 @@ class Pattern:
                 return cls(tuple((v, v) for v in sorted({value(v) for v in values})))
             case {"range": [low, high], **more} if not more:
                 if not ordered:
-                    raise ConfigError("punctuation", "must have no range of an unsigned 64-bit column", {name: plain},
-                                      "Cast the column, or name the values.")
+                    raise ConfigError("punctuation",
+                                      "must have no range of an unsigned 64-bit column",
+                                      {name: plain}, "Cast the column, or name the values.")
                 a, b = (None if v is None else value(v) for v in (low, high))
                 return cls(() if a is not None and b is not None and a > b else ((a, b),))
-        raise ConfigError("punctuation", "must be a value, {range: [low, high]}, {in: [values]}, {any: true} or {none: true}",
+        raise ConfigError("punctuation", "must be a value, {range: [low, high]}, {in: [values]}, "
+                                         "{any: true} or {none: true}",
                           {name: plain}, "Write it so.")
 
 
 def _meet(a: Interval, b: Interval) -> bool:
-    return (a[0] is None or b[1] is None or a[0] <= b[1]) and (b[0] is None or a[1] is None or b[0] <= a[1])
+    return ((a[0] is None or b[1] is None or a[0] <= b[1])
+            and (b[0] is None or a[1] is None or b[0] <= a[1]))
 
 
 @dataclass(frozen=True)
@@ -138,11 +150,13 @@ class Punctuation:
         return all(a.contains(b) for a, b in zip(self.patterns, other.patterns, strict=True))
 
     def plain(self, columns: Sequence[str]) -> dict[str, Any]:
-        return {c: p.plain() for c, p in zip(columns, self.patterns, strict=True) if not p.is_wildcard}
+        return {c: p.plain()
+                for c, p in zip(columns, self.patterns, strict=True) if not p.is_wildcard}
 
 
 class Keys(NamedTuple):
-    """Keys without nulls: codes int64[n], and their values by join column in canonical types (exact codes are values enough)."""
+    """Keys without nulls: codes int64[n], and their values by join column in canonical types (exact
+    codes are values enough)."""
 
     codes: np.ndarray
     values: list[pa.Array]
@@ -153,14 +167,16 @@ class Keys(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Punctuations of a side: constants of all join columns; others; and ranges over the time of ``within``, as (low, high)."""
+    """Punctuations of a side: constants of all join columns; others; and ranges over the time of
+    ``within``, as (low, high)."""
 
     constants: Keys
     others: list[Punctuation]
     times: list[tuple[int, int]]
 
 
-def parse(spec: StreamJoinSpec, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Parsed:
+def parse(spec: StreamJoinSpec, side: int,
+          punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Parsed:
     """Raises ConfigError for a column that is no join column, and for what is no pattern."""
     if isinstance(punctuations, pa.RecordBatch):
         return Parsed(_constants(spec, side, punctuations), [], [])
@@ -174,19 +190,24 @@ def parse(spec: StreamJoinSpec, side: int, punctuations: pa.RecordBatch | Iterab
             times += zip(low.tolist(), high.tolist(), strict=True)
             continue
         if unknown := set(plain) - set(columns):
-            raise ConfigError("punctuation", f"must name join columns of the {SIDES[side]} stream: {', '.join(columns)}",
-                              sorted(unknown)[0], "Punctuations over other columns tell a join nothing.")
+            raise ConfigError(
+                "punctuation",
+                f"must name join columns of the {SIDES[side]} stream: {', '.join(columns)}",
+                sorted(unknown)[0], "Punctuations over other columns tell a join nothing.")
         patterns = []
         for name, kind in zip(columns, spec.keys.types, strict=True):
             unsigned = pa.types.is_uint64(schema.field(name).type)
-            pattern = Pattern.of(plain.get(name, {"any": True}), name, pa.uint64() if unsigned else kind, not unsigned)
+            pattern = Pattern.of(plain.get(name, {"any": True}), name,
+                                 pa.uint64() if unsigned else kind, not unsigned)
             if unsigned and not pattern.is_wildcard:  # as key codes have them
-                values = canonical(pa.array([a for a, _ in pattern.intervals], pa.uint64()), kind).to_pylist()
+                values = canonical(pa.array([a for a, _ in pattern.intervals], pa.uint64()),
+                                   kind).to_pylist()
                 pattern = Pattern(tuple((v, v) for v in sorted(values)))
             patterns.append(pattern)
         found.append(Punctuation(tuple(patterns)))
     constant = [p for p in found if all(x.is_constant for x in p.patterns)]
-    arrays = [pa.array([p.patterns[i].intervals[0][0] for p in constant], k) for i, k in enumerate(spec.keys.types)]
+    arrays = [pa.array([p.patterns[i].intervals[0][0] for p in constant], k)
+              for i, k in enumerate(spec.keys.types)]
     others = [p for p in found if not p.is_empty and not all(x.is_constant for x in p.patterns)]
     return Parsed(Keys(codes(arrays, spec.keys.types)[0], arrays), others, times)
 
@@ -194,7 +215,8 @@ def parse(spec: StreamJoinSpec, side: int, punctuations: pa.RecordBatch | Iterab
 def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
     columns = spec.key_columns(side)
     if missing := [c for c in columns if c not in batch.schema.names]:
-        raise ConfigError("punctuation", "must have all join columns", batch.schema.names, f"Add {missing[0]}.")
+        raise ConfigError("punctuation", "must have all join columns", batch.schema.names,
+                          f"Add {missing[0]}.")
     schema = pa.schema([spec.schemas[side].field(c) for c in columns])
     stored = as_stored(batch.select(list(columns)), schema)
     arrays = [canonical(a, k) for a, k in zip(stored.columns, spec.keys.types, strict=True)]
@@ -223,9 +245,10 @@ def values_of(code: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def code_intervals(pattern: Pattern, kind: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high), each int64[k], ascending: the codes of an exact column that match. Intervals that touch are one."""
-    ends = [[open_end if i[e] is None else int(column_codes(pa.array([i[e]], kind), kind)[0]) for i in pattern.intervals]
-            for e, open_end in ((0, LEAST), (1, MOST))]
+    """(low, high), each int64[k], ascending: the codes of an exact column that match. Intervals
+    that touch are one."""
+    ends = [[open_end if i[e] is None else int(column_codes(pa.array([i[e]], kind), kind)[0])
+             for i in pattern.intervals] for e, open_end in ((0, LEAST), (1, MOST))]
     merged: list[list[int]] = []
     for low, high in zip(*ends, strict=True):
         if merged and low == merged[-1][1] + 1:

@@ -1,8 +1,9 @@
 """Where punctuations come from: rows of the source, a unique key, a watermark, clustered arrival.
 
-Each source turns a chunk of its stream into steps: tuples, and the punctuations that follow them, which hold for all later
-tuples. A promise that the stream breaks costs no wrong answer: the operator gives a tuple against a punctuation back as
-`against_punctuation`, and joins the others exactly.
+Each source turns a chunk of its stream into steps: tuples, and the punctuations that follow them,
+which hold for all later tuples. A promise that the stream breaks costs no wrong answer: the
+operator gives a tuple against a punctuation back as `against_punctuation`, and joins the others
+exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
 
-Punctuations: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]  # as ``StreamStreamJoin.punctuate`` takes them
+# as ``StreamStreamJoin.punctuate`` takes them
+Punctuations: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]
 
 
 class Step(NamedTuple):
@@ -43,8 +45,9 @@ class PunctuationSource(ABC):
 class PunctuationRows(PunctuationSource):
     """Rows of the stream that are punctuations, marked by a column.
 
-    A column of booleans marks a row whose join columns are the pattern; null there is a wildcard. A column of strings has the
-    pattern, as JSON of the plain form (``punctuations``); null or empty: the row is a tuple.
+    A column of booleans marks a row whose join columns are the pattern; null there is a wildcard. A
+    column of strings has the pattern, as JSON of the plain form (``punctuations``); null or empty:
+    the row is a tuple.
 
     It promises what its source says. A tuple that comes in a later chunk against it is quarantined.
     """
@@ -54,7 +57,8 @@ class PunctuationRows(PunctuationSource):
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         if self.column not in chunk.schema.names:
-            raise ConfigError("punctuation", "must name a column", self.column, f"It has: {', '.join(chunk.schema.names)}.")
+            raise ConfigError("punctuation", "must name a column", self.column,
+                              f"It has: {', '.join(chunk.schema.names)}.")
         marks = chunk.column(self.column)
         if pa.types.is_boolean(marks.type):
             marked = pc.fill_null(marks, False)
@@ -62,14 +66,16 @@ class PunctuationRows(PunctuationSource):
             whole = np.ones(rows.num_rows, bool)
             for column in rows.columns:
                 whole &= column.is_valid().to_numpy(zero_copy_only=False)
-            others = [{c: v for c, v in row.items() if v is not None} for row in rows.filter(pa.array(~whole)).to_pylist()]
+            others = [{c: v for c, v in row.items() if v is not None}
+                      for row in rows.filter(pa.array(~whole)).to_pylist()]
             yield Step(chunk.filter(pc.invert(marked)), [rows.filter(pa.array(whole)), others])
             return
         if not (pa.types.is_string(marks.type) or pa.types.is_large_string(marks.type)):
-            raise ConfigError("punctuation", "must name a column of booleans or of text", f"{self.column}: {marks.type}",
-                              "Cast it.")
+            raise ConfigError("punctuation", "must name a column of booleans or of text",
+                              f"{self.column}: {marks.type}", "Cast it.")
         marked = pc.fill_null(pc.not_equal(marks, ""), False)
-        yield Step(chunk.filter(pc.invert(marked)), [[_parse(text) for text in marks.filter(marked).to_pylist()]])
+        yield Step(chunk.filter(pc.invert(marked)),
+                   [[_parse(text) for text in marks.filter(marked).to_pylist()]])
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -78,7 +84,8 @@ def _parse(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError("punctuation", "must be a JSON object of columns and patterns", text[:200],
+        raise ConfigError("punctuation",
+                          "must be a JSON object of columns and patterns", text[:200],
                           'For instance {"order_id": 7}, or {"order_id": {"range": [1, 9]}}.')
     return found
 
@@ -86,15 +93,18 @@ def _parse(text: str) -> dict[str, Any]:
 class UniqueKey(PunctuationSource):
     """The join columns are a key of the stream: a constant punctuation follows each tuple.
 
-    It promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk too.
+    It promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk
+    too.
     """
 
     def __init__(self, on: Sequence[str]):
         self.on, self.state = list(on), {}
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        keys = pa.table(chunk.select(self.on)).append_column("__row", pa.array(np.arange(chunk.num_rows)))
-        first = np.sort(keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy())
+        keys = pa.table(chunk.select(self.on)).append_column(
+            "__row", pa.array(np.arange(chunk.num_rows)))
+        first = np.sort(
+            keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy())
         null = np.zeros(chunk.num_rows, bool)
         for column in chunk.select(self.on).columns:
             null |= column.is_null().to_numpy(zero_copy_only=False)
@@ -109,31 +119,39 @@ class UniqueKey(PunctuationSource):
 
 
 class Watermark(PunctuationSource):
-    """Event time advances: a range over a column of times follows each chunk that brings a newer one.
+    """Event time advances: a range over a column of times follows each chunk that brings a newer
+    one.
 
-    It promises that no tuple is older than the newest so far by more than the delay. One that comes later in spite of it, in a
-    later chunk, is quarantined. The column is a join column or one of ``Within``. delay: of integer columns an integer.
+    It promises that no tuple is older than the newest so far by more than the delay. One that comes
+    later in spite of it, in a later chunk, is quarantined. The column is a join column or one of
+    ``Within``. delay: of integer columns an integer.
     """
 
     def __init__(self, column: str, delay: timedelta | int):
         self.column, self.delay, self.state = column, delay, {}
         if (delay if isinstance(delay, int) else delay.total_seconds()) < 0:
-            raise ConfigError("delay", "must not be negative", str(delay), "Give how late a tuple may come.")
+            raise ConfigError("delay", "must not be negative", str(delay),
+                              "Give how late a tuple may come.")
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         column = chunk.column(self.column)
         whole = pa.types.is_integer(column.type)
         if not whole:
-            column = pc.cast(column, pa.timestamp("us", getattr(column.type, "tz", None) and "UTC"), safe=False)
+            column = pc.cast(column, pa.timestamp("us", getattr(column.type, "tz", None) and "UTC"),
+                             safe=False)
         if whole != isinstance(self.delay, int):
-            raise ConfigError("delay", "must suit the column of times", f"{self.delay}, {self.column}: {column.type}",
-                              "Give seconds with timestamps and dates, and a number with integers.")
+            raise ConfigError(
+                "delay", "must suit the column of times",
+                f"{self.delay}, {self.column}: {column.type}",
+                "Give seconds with timestamps and dates, and a number with integers.")
         newest = pc.max(column)
         if not newest.is_valid:
             yield Step(chunk)
             return
-        delay = self.delay if isinstance(self.delay, int) else self.delay // timedelta(microseconds=1)
-        reached = int(newest.cast(pa.int64()).as_py()) - delay - 1  # closed: all that are older than newest - delay
+        delay = (self.delay if isinstance(self.delay, int)
+                 else self.delay // timedelta(microseconds=1))
+        # closed: all that are older than newest - delay
+        reached = int(newest.cast(pa.int64()).as_py()) - delay - 1
         before = self.state.get("reached")
         if before is not None and reached <= before:
             yield Step(chunk)
@@ -147,8 +165,8 @@ class Watermark(PunctuationSource):
 class Clustered(PunctuationSource):
     """Tuples of a key come together: a constant punctuation follows each change of the key.
 
-    It promises that a key does not come again behind another one. If it does, in a later chunk, its tuples are quarantined. The
-    state has the key of the last tuple, which is open.
+    It promises that a key does not come again behind another one. If it does, in a later chunk, its
+    tuples are quarantined. The state has the key of the last tuple, which is open.
     """
 
     def __init__(self, on: Sequence[str]):
@@ -166,7 +184,8 @@ class Clustered(PunctuationSource):
         last = keys.slice(keys.num_rows - 1)
         seen = keys
         if "open" in self.state:
-            held = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(self.state["open"])), keys.schema)
+            held = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(self.state["open"])),
+                                            keys.schema)
             seen = pa.concat_batches([held, keys])
         open_key = np.ones(seen.num_rows, bool)
         for column, value in zip(seen.columns, last.columns, strict=True):

@@ -14,6 +14,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from semistream import ARROW_POOL
 from semistream.config import SECRET
 from semistream.scratch import scratch_directory
 
@@ -24,6 +25,8 @@ LONGEST_DRAIN = 600  # s
 DEFAULTS = {
     # a task whose Python worker died is tried four times, as on a cluster
     "spark.master": "local[*,4]",
+    # the allocator of Arrow in the Python workers, as `semistream` has it for a process of its own
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": ARROW_POOL,
     # over TCP each task waits 40 ms for a delayed acknowledgement
     "spark.python.unix.domain.socket.enabled": "true",
     # Without Hadoop's native library the default, which keeps a checksum file beside each file,

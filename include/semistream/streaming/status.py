@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +31,8 @@ State = Literal["starting", "running", "draining", "stopped", "failed"]
 @dataclass(frozen=True)
 class Status:
     """``<checkpoint>/status.json``: how an app is doing. Counts are of this run; rates in tuples/s;
-    heartbeat UTC, ISO 8601."""
+    memory_peak, of the operators' arrays together, and resident_peak, of the worker that had most,
+    in bytes; heartbeat UTC, ISO 8601."""
 
     state: State
     pid: int
@@ -43,7 +44,10 @@ class Status:
     matched: int = 0
     unmatched: int = 0
     waiting: int = 0
+    sides: dict[str, int] = field(default_factory=dict)  # of these, held of each of two streams
     service_rate: float = 0.0
+    memory_peak: int = 0
+    resident_peak: int = 0
     master_version: str = ""
     error: str = ""
 

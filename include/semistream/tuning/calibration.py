@@ -1,8 +1,8 @@
 """Measure what the papers' cost symbols are worth on this machine, with this data's tuples.
 
 The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer
-and H_S sizes gives c_IO, c_H, c_O, c_E, c_S, c_A and the cost of an iteration itself; the shared
-front stage gives the look-up and output costs of H_R. The model cost = fixed + tuples * c(table
+and H_S sizes gives c_IO, c_H, c_O, c_E, c_S, c_A and the cost of an iteration itself; the stream-
+probing phase gives the look-up and output costs of H_R. The model cost = fixed + tuples * c(table
 size) is then fitted to each part by non-negative least squares of the relative errors. Of reading,
 the operator's own processor time is measured in it, and apart from it what a read takes: the rest
 is waiting for the disk, which an operator that reads ahead does not do, but for what it is seen to

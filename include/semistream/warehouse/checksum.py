@@ -83,7 +83,11 @@ def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True)
 def _add_column(values, valid, seed, h):
-    """values: int64[n]; valid: bool[n]; seed: int64, the column's; h: uint64[n], added to."""
+    """Add a column's hash to each row's. seed: int64, the column's.
+
+    in      values int64[n], valid bool[n]
+    in/out  h uint64[n]
+    """
     for i in range(len(values)):
         if valid[i]:
             h[i] += np.uint64(hash_long(values[i], seed))

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Float,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -79,12 +80,18 @@ load_batches = Table(
     Column("seconds", Float, nullable=False),  # inside the operator
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
     Column("memory_peak", BigInteger, nullable=False),  # bytes
+    # the most anonymous memory that the worker's process had so far; null: of a former version
+    Column("resident_peak", BigInteger),
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
+    # JSON: of each of two streams waiting_before, rows_read, matched, rejected and waiting, which
+    # add up to the above, and on_disk, of those waiting; null: it is a stream with master data
+    Column("sides", Text),
     Column("state_file", Text, nullable=False),  # the join state after this batch
     # of the rows in the fact table, see checksum.py; null: loaded before there were any
     Column("facts_checksum", BigInteger),
     Column("unmatched_checksum", BigInteger),  # of those in unmatched
+    Column("key_sketch", LargeBinary),  # see sketches/sampled.py; null: none was kept
     Column("committed_at", DateTime, nullable=False),  # UTC
     Index("ix_load_batches_load", "app", "batch", "drain", "partition", unique=True),
 )
@@ -121,9 +128,21 @@ unmatched = Table(
     *row_key(),
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
+    Column("side", String(5)),  # "left" or "right" of two streams; null: there is one
     Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
+    sqlite_with_rowid=False,
+)
+
+propagated = Table(
+    "propagated", metadata,
+    *row_key(),
+    Column("fact_table", NAME, nullable=False),
+    Column("side", String(5), nullable=False),
+    # JSON, {column: pattern}: behind this load no row with such values in the side's join columns
+    # is loaded
+    Column("pattern", LongString(), nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -16,7 +16,7 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_chunk_kernels as kernels
 from semistream.joins.stream_table.flags import MATCHED, mark
-from semistream.joins.stream_table.interface import NO_LIMIT, Found, StreamTable
+from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Found, StreamTable
 from semistream.joins.tuple_store import TupleStore
 
 
@@ -284,16 +284,16 @@ class ByChunk(StreamTable):
 
     # State
 
-    def tables(self) -> dict[str, pa.Table]:
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
         """The waiting tuples in the order of age, and which have a match."""
         if not self.opened:
             return {}
-        slots = self.slots(0, self.live)
-        matched = pa.array(self.flags[slots] & MATCHED != 0)
-        return {"waiting": self.saved(slots).append_column("matched", matched)}
+        portions = (self.slots(first, min(SAVED_ROWS, self.live - first))
+                    for first in range(0, self.live, SAVED_ROWS))
+        return {"waiting": self.saved(portions, lambda slots: self.flags[slots] & MATCHED != 0)}
 
     def values(self) -> dict[str, Any]:
-        return {"variable": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
+        return {"strings": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
         """Take up waiting tuples; it is open and has its size. Raises ConfigError when they do not

@@ -38,7 +38,10 @@ def _older(link, position, oldest, cap):
 @njit(inline="always")
 def _head(code, head, key, oldest, live, cap):
     """Newest tuple of the code's bucket, or -1. A slot taken over by a tuple of another bucket is
-    no head."""
+    no head.
+
+    in      head int32[buckets], key int64[cap]
+    """
     b = bucket(code, len(head))
     s = head[b]
     if s < 0 or _position(s, oldest, cap) >= live or bucket(key[s], len(head)) != b:
@@ -48,7 +51,11 @@ def _head(code, head, key, oldest, live, cap):
 
 @njit(inline="always")
 def _link(slot, code, head, key, back, same, flags, oldest, live, cap):
-    """Put the tuple at `slot`, the newest of the window, in front of its chain."""
+    """Put the tuple at `slot`, the newest of the window, in front of its chain.
+
+    in/out  head int32[buckets], key int64[cap], back int32[cap], flags uint8[cap]
+    out     same int32[cap]
+    """
     key[slot] = code
     first = _head(code, head, key, oldest, live, cap)
     head[bucket(code, len(head))] = slot
@@ -72,7 +79,9 @@ def _link(slot, code, head, key, back, same, flags, oldest, live, cap):
 def append(codes, rows, head, key, back, same, flags, oldest, live, cap):
     """Append the tuples codes[rows]; the caller has made sure of live + len(rows) <= cap.
 
-    Reads codes int64[], rows int64[n]; writes key, same, flags, head; reads and writes back.
+    in      codes int64[m], rows int64[n]
+    in/out  head int32[buckets], key int64[cap], back int32[cap], flags uint8[cap]
+    out     same int32[cap]
     """
     for i in range(len(rows)):
         slot = oldest + live + i
@@ -86,7 +95,8 @@ def append(codes, rows, head, key, back, same, flags, oldest, live, cap):
 def rebuild(head, key, back, same, flags, live, cap):
     """Link the tuples 0..live-1 anew after the ring was moved; MATCHED stays.
 
-    Reads key; writes head, back, same, and SUPERSEDED of flags.
+    in/out  key int64[cap], flags uint8[cap]
+    out     head int32[buckets], back int32[cap], same int32[cap]
     """
     head[:] = -1
     for slot in range(live):
@@ -96,8 +106,11 @@ def rebuild(head, key, back, same, flags, live, cap):
 
 @njit(cache=True)
 def find(codes, head, key, back, same, oldest, live, cap, found, counts):
-    """Write to found, int32[n], the newest tuple of each of codes, int64[n], or -1, and to counts,
-    int32[n], how many there are. Returns their sum. Reads head, key, back, same."""
+    """The newest tuple of each code, or -1, and how many there are. Returns their sum.
+
+    in      codes int64[n], head int32[buckets], key int64[cap], back int32[cap], same int32[cap]
+    out     found int32[n], counts int32[n]
+    """
     total = 0
     for i in range(len(codes)):
         s = _head(codes[i], head, key, oldest, live, cap)
@@ -117,7 +130,8 @@ def find(codes, head, key, back, same, oldest, live, cap, found, counts):
 def pairs(first, last, found, same, oldest, cap, out_row, out_slot):
     """The (master row, slot) pairs of master rows first..last-1, as `find` found them.
 
-    Reads found, same; writes out_row, out_slot, int64[pairs].
+    in      found int32[n], same int32[cap]
+    out     out_row int64[pairs], out_slot int64[pairs]
     """
     k = 0
     for i in range(first, last):
@@ -133,10 +147,11 @@ def pairs(first, last, found, same, oldest, cap, out_row, out_slot):
 def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, out_n, histogram):
     """Join values with at least `present_n` waiting tuples, or with `absent_n` of which the oldest
     is in the older half of the window and still unmatched, so that the value probably has no master
-    tuple. Returns how many there are.
+    tuple. Returns how many there are; histogram[min(n, len - 1)] counts those of n tuples.
 
-    Reads key, same, flags; writes out_key int64[n], out_n int32[n], as far as they reach; adds to
-    histogram[min(n, len - 1)], int64[], for all.
+    in      key int64[cap], same int32[cap], flags uint8[cap]
+    in/out  histogram int64[h]
+    out     out_key int64[k], out_n int32[k], the first k of them
     """
     found = 0
     for p in range(live):
@@ -163,7 +178,10 @@ def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, 
 
 @njit(cache=True)
 def rotate(array, shift):
-    """array[i] = array[(i + shift) % n] in place, by three reversals; array is [n, k]."""
+    """array[i] = array[(i + shift) % n] by three reversals.
+
+    in/out  array, of any type[n, k]
+    """
     n = len(array)
     for first, last in ((0, shift), (shift, n), (0, n)):
         i, j = first, last - 1

@@ -260,12 +260,12 @@ class ByKey(StreamTable):
 
     # State
 
-    def tables(self) -> dict[str, pa.Table]:
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
         """The waiting tuples in the order of age."""
         return {"waiting": self.saved(self.in_age_order())} if self.opened else {}
 
     def values(self) -> dict[str, Any]:
-        return {"variable": self.strings} | ({"capacity": self.capacity} if self.opened else {})
+        return {"strings": self.strings} | ({"capacity": self.capacity} if self.opened else {})
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
         """Take up waiting tuples; it is open. Raises ConfigError when they do not fit."""

@@ -26,6 +26,10 @@ MET = 2  # beside MATCHED in flags: (of a leader) finishes in this iteration
 
 @njit(inline="always")
 def _leader(code, head, key, link):
+    """The leader of the code's key, or -1.
+
+    in      head int32[buckets], key int64[slots], link int32[slots, 8]
+    """
     s = head[bucket(code, len(head))]
     while s >= 0 and key[s] != code:
         s = link[s, CHAIN]
@@ -34,10 +38,12 @@ def _leader(code, head, key, link):
 
 @njit(cache=True)
 def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
-    """Append the tuples codes[rows] to H_S and Q, the i-th with the partition range spans[i].
+    """Append the tuples codes[rows] to H_S and Q, the i-th with the partition range spans[i], in
+    slots[i].
 
-    Reads codes int64[], rows int64[n], spans int32[n, 2]; writes key, flags, and slots, int64[n],
-    where each is put; reads and writes head, link, q.
+    in      codes int64[m], rows int64[n], spans int32[n, 2]
+    in/out  head int32[buckets], key int64[slots], link int32[slots, 8], q int64[5]
+    out     flags uint8[slots], slots int64[n]
     """
     for i in range(len(rows)):
         code, s = codes[rows[i]], q[FREE]
@@ -68,12 +74,13 @@ def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
 
 @njit(cache=True)
 def find(codes, first, last, head, key, link, flags, found, counts, met):
-    """The leaders of keys whose partitions are all in [first, last). Returns (sum of counts,
-    leaders met).
+    """The leader of each code, or -1, and its key's tuples, of keys whose partitions are all in
+    [first, last); and the leaders found for the first time in this iteration, which get MET.
+    Returns (sum of counts, leaders met).
 
-    Reads codes int64[n], head, key, link; writes found int32[n], the leader of each code or -1,
-    counts int32[n], its key's tuples, and met int32[n], the leaders found for the first time in
-    this iteration, of which it sets MET.
+    in      codes int64[n], head int32[buckets], key int64[slots], link int32[slots, 8]
+    in/out  flags uint8[slots]
+    out     found int32[n], counts int32[n], met int32[n]
     """
     total, n = 0, 0
     for i in range(len(codes)):
@@ -94,7 +101,8 @@ def find(codes, first, last, head, key, link, flags, found, counts, met):
 def pairs(first, last, found, link, out_row, out_slot):
     """The (master row, slot) pairs of master rows first..last-1, as `find` found them.
 
-    Reads found int32[n], link; writes out_row, out_slot, int64[pairs].
+    in      found int32[n], link int32[slots, 8]
+    out     out_row int64[pairs], out_slot int64[pairs]
     """
     k = 0
     for i in range(first, last):
@@ -110,7 +118,8 @@ def unmet(first, last, link, flags, q, out):
     """Leaders whose partitions are all in [first, last) and that `find` did not meet. Returns how
     many they are.
 
-    Reads link, flags, q; writes out, int32[], as far as it reaches.
+    in      link int32[slots, 8], flags uint8[slots], q int64[5]
+    out     out int32[k], the first k of them
     """
     n = 0
     for s in range(q[HIGH]):
@@ -124,7 +133,10 @@ def unmet(first, last, link, flags, q, out):
 
 @njit(cache=True)
 def count(leaders, link):
-    """Tuples of the keys of these leaders, int32[n]. Reads link."""
+    """Tuples of the keys of these leaders.
+
+    in      leaders int32[n], link int32[slots, 8]
+    """
     total = 0
     for i in range(len(leaders)):
         total += link[leaders[i], COUNT]
@@ -133,10 +145,12 @@ def count(leaders, link):
 
 @njit(cache=True)
 def remove(leaders, head, key, link, q, out):
-    """Remove all tuples of the keys of these leaders, int32[n], from H_S and Q.
+    """Remove all tuples of the keys of these leaders from H_S and Q. The contents of their slots
+    stay until the next `append`.
 
-    Reads key; reads and writes head, link, q; writes out, int64[tuples], their slots, whose
-    contents stay until the next `append`.
+    in      leaders int32[n], key int64[slots]
+    in/out  head int32[buckets], link int32[slots, 8], q int64[5]
+    out     out int64[tuples], their slots
     """
     k = 0
     for i in range(len(leaders)):
@@ -173,7 +187,8 @@ def in_age_order(slot, one_batch, link, out):
     """Slots of Q from `slot` on, as many as out takes, or those of its batch. Returns (how many,
     the slot behind them).
 
-    Reads link; writes out, int64[].
+    in      link int32[slots, 8]
+    out     out int64[k]
     """
     n, arrived = 0, link[slot, ARRIVED]
     while slot >= 0 and n < len(out) and (not one_batch or link[slot, ARRIVED] == arrived):
@@ -186,7 +201,9 @@ def in_age_order(slot, one_batch, link, out):
 @njit(cache=True)
 def outside(slot, first, last, link):
     """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1.
-    Reads link."""
+
+    in      link int32[slots, 8]
+    """
     while slot >= 0 and link[slot, FIRST] >= first and link[slot, LAST] <= last:
         slot = link[slot, NEXT]
     return slot
@@ -194,10 +211,12 @@ def outside(slot, first, last, link):
 
 @njit(cache=True)
 def frequent(link, q, least, histogram, out):
-    """Leaders of at least `least` tuples. Returns how many they are.
+    """Leaders of at least `least` tuples. Returns how many they are; histogram[min(n, len - 1)]
+    counts those of n tuples.
 
-    Reads link, q; writes out, int32[], as far as it reaches; adds to histogram[min(n, len - 1)],
-    int64[], for all.
+    in      link int32[slots, 8], q int64[5]
+    in/out  histogram int64[h]
+    out     out int32[k], the first k of them
     """
     n = 0
     for s in range(q[HIGH]):
@@ -211,8 +230,11 @@ def frequent(link, q, least, histogram, out):
 
 @njit(cache=True)
 def waiting(link, q, counts):
-    """Add to counts[p], int64[partitions], the tuples whose key can be in partition p only. Reads
-    link, q."""
+    """Add to counts[p] the tuples whose key can be in partition p only.
+
+    in      link int32[slots, 8], q int64[5]
+    in/out  counts int64[partitions]
+    """
     for s in range(q[HIGH]):
         if link[s, COUNT] and link[s, LAST] - link[s, FIRST] == 1:
             counts[link[s, FIRST]] += link[s, COUNT]
@@ -220,8 +242,10 @@ def waiting(link, q, counts):
 
 @njit(cache=True)
 def ages(slots, link, now):
-    """(sum, maximum) of the ticks since the arrival of the tuples in slots, int64[n]; ticks wrap at
-    2^32. Reads link."""
+    """(sum, maximum) of the ticks since the arrival of the tuples in slots; ticks wrap at 2^32.
+
+    in      slots int64[n], link int32[slots, 8]
+    """
     total, most = np.int64(0), np.int64(0)
     for i in range(len(slots)):
         age = np.int64(np.uint32(np.int64(now) - np.int64(link[slots[i], ARRIVED])))

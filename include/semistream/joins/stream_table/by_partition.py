@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -14,7 +15,7 @@ from semistream.joins.stored_types import variable_bytes
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
-from semistream.joins.stream_table.interface import NO_LIMIT, Found, StreamTable
+from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Found, StreamTable
 from semistream.joins.tuple_store import TupleStore
 
 # tuples of a block; half a block of each partition is empty on average
@@ -237,6 +238,13 @@ class ByPartition(StreamTable):
         out = np.empty(int(number.sum()), np.int64)
         kernels.slots_of(first, number, self.width, self.head, self.block, out)
         return out
+
+    def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
+        """The newest number[i] tuples of each partition i, for a state."""
+        ends = np.cumsum(number, dtype=np.int64)
+        cuts = np.unique([0, *np.searchsorted(ends, np.arange(SAVED_ROWS, ends[-1], SAVED_ROWS)),
+                          len(number)])
+        return self.saved(self.slots(a, number[a:b]) for a, b in itertools.pairwise(cuts))
 
     @property
     def not_snapped(self) -> np.ndarray:

@@ -21,11 +21,12 @@ FREE, HIGH, USED, MOST, LIVE = range(5)
 
 @njit(cache=True)
 def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
-    """Put the tuples codes[rows], the i-th into partition[i]'s blocks. Returns how many there was
-    room for.
+    """Put the tuples codes[rows], the i-th into partition[i]'s blocks, in slots[i]. Returns how
+    many there was room for.
 
-    Reads codes int64[], rows int64[n], partition int32[n]; writes key, and slots, int64[n], where
-    each is put; reads and writes head, waiting, block, q.
+    in      codes int64[m], rows int64[n], partition int32[n]
+    in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5]
+    out     key int64[slots], slots int64[n]
     """
     for i in range(len(rows)):
         p = partition[i]
@@ -58,8 +59,8 @@ def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
 def note(spans, now, reach, arrived, first):
     """Note of tuples just appended how far their keys reach and that they came `now`, in seconds.
 
-    Reads spans, int32[n, 2]; reads and writes reach int32[partitions], arrived and first
-    float64[partitions].
+    in      spans int32[n, 2]
+    in/out  reach int32[partitions], arrived float64[partitions], first float64[partitions]
     """
     for i in range(len(spans)):
         p = spans[i, 0]
@@ -73,7 +74,8 @@ def note(spans, now, reach, arrived, first):
 def slots_of(first, number, width, head, block, slots):
     """The slots of the newest number[i] tuples of each partition first + i.
 
-    Reads number int32[n], head, block; writes slots, int64[sum of number].
+    in      number int32[n], head int32[partitions], block int32[blocks, 4]
+    out     slots int64[sum of number]
     """
     k = 0
     for i in range(len(number)):
@@ -89,7 +91,10 @@ def slots_of(first, number, width, head, block, slots):
 
 @njit(cache=True)
 def release(p, head, waiting, block, q):
-    """Free the blocks of partition p. Reads and writes head, waiting, block, q."""
+    """Free the blocks of partition p.
+
+    in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5]
+    """
     b = head[p]
     while b >= 0:
         after = block[b, NEXT]
@@ -105,8 +110,8 @@ def release(p, head, waiting, block, q):
 def shrink(most, head, block, q, source, target):
     """Move blocks so that all lie below `most` >= q[USED]. Returns how many were moved.
 
-    Reads and writes head, block, q; writes source and target, int32[], the old and new number of
-    each moved block.
+    in/out  head int32[partitions], block int32[blocks, 4], q int64[5]
+    out     source int32[k], target int32[k], the old and new number of each moved block
     """
     moved, high = 0, q[HIGH]
     q[FREE], q[HIGH] = -1, min(high, most)
@@ -134,8 +139,11 @@ def shrink(most, head, block, q, source, target):
 
 @njit(cache=True)
 def live_slots(width, block, q, out):
-    """Write to out, bool[high-water mark * width], whether a tuple is in each slot. Reads block,
-    q."""
+    """Whether a tuple is in each slot.
+
+    in      block int32[blocks, 4], q int64[5]
+    out     out bool[high-water mark * width]
+    """
     for b in range(q[HIGH]):
         for i in range(width):
             out[b * width + i] = i < block[b, COUNT]
@@ -143,7 +151,10 @@ def live_slots(width, block, q, out):
 
 @njit(cache=True)
 def next_waiting(waiting, first):
-    """The first partition from `first` on for which tuples wait, or -1. Reads waiting."""
+    """The first partition from `first` on for which tuples wait, or -1.
+
+    in      waiting int32[partitions]
+    """
     for p in range(first, len(waiting)):
         if waiting[p] > 0:
             return p
@@ -152,11 +163,12 @@ def next_waiting(waiting, first):
 
 @njit(cache=True)
 def group(keys, table, same, number):
-    """Group a visit's tuples by key.
+    """Group a visit's tuples by key: number is the key's tuples if the tuple is the first of its
+    key, its leader, else 0; same links a leader to the others; table has the leaders, by open
+    addressing.
 
-    Reads keys int64[n]; writes number int32[n], the key's tuples if the tuple is the first of its
-    key, its leader, else 0; same int32[n], which links a leader to the others; table int32[m > n],
-    the leaders, by open addressing.
+    in      keys int64[n]
+    out     table int32[m], m > n, same int32[n], number int32[n]
     """
     table[:] = -1
     for i in range(len(keys)):
@@ -173,10 +185,12 @@ def group(keys, table, same, number):
 
 @njit(cache=True)
 def find(codes, keys, table, number, met, found, counts):
-    """The leader of each code. Returns the sum of counts.
+    """The leader of each code, or -1, and its key's tuples; leaders that are found are met. Returns
+    the sum of counts.
 
-    Reads codes int64[m], keys int64[n], table, number; writes found int32[m], the leader or -1,
-    counts int32[m], its key's tuples, and True to met, bool[n], of the leaders.
+    in      codes int64[k], keys int64[n], table int32[m], number int32[n]
+    in/out  met bool[n]
+    out     found int32[k], counts int32[k]
     """
     total = 0
     for i in range(len(codes)):
@@ -198,7 +212,8 @@ def pairs(first, last, found, same, out_row, out_tuple):
     """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found
     them.
 
-    Reads found int32[m], same int32[n]; writes out_row, out_tuple, int64[pairs].
+    in      found int32[m], same int32[n]
+    out     out_row int64[pairs], out_tuple int64[pairs]
     """
     k = 0
     for i in range(first, last):

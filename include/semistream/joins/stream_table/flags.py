@@ -9,6 +9,10 @@ MATCHED = 1
 
 @njit(cache=True)
 def mark(flags, slots, bit):
-    """Set a bit of flags, uint8[], at slots, int64[n]."""
+    """Set a bit of the flags at slots.
+
+    in      slots int64[n]
+    in/out  flags uint8[capacity]
+    """
     for i in range(len(slots)):
         flags[slots[i]] |= bit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 
 NO_LIMIT = 2**62
+SAVED_ROWS = 65_536  # tuples that are copied for a state at a time
 
 
 class Found(NamedTuple):
@@ -74,10 +76,23 @@ class StreamTable(ABC):
         count = self.fits(buffer.sizes, most)
         return self.append(buffer, count) if count > 0 else 0
 
-    def saved(self, slots: np.ndarray) -> pa.Table:
-        """The tuples in these slots, int64[n], for a state."""
-        columns = self.get(slots)
-        return pa.Table.from_arrays(columns, [f"s{i}" for i in range(len(columns))])
+    def saved(self, slots: np.ndarray | Iterable[np.ndarray],
+              matched: Callable[[np.ndarray], np.ndarray] | None = None) -> pa.RecordBatchReader:
+        """The tuples in these slots, int64[n], or in portions of such, for a state: to be read
+        before the table changes, a portion at a time. matched: gives a further column, bool[n]."""
+        fields = [(f"s{i}", f.type) for i, f in enumerate(self.layout.schema)]
+        portions = np.split(slots, range(SAVED_ROWS, len(slots), SAVED_ROWS)) if isinstance(
+            slots, np.ndarray) else slots
+        schema = pa.schema([*fields, *([("matched", pa.bool_())] if matched else ())])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for slots in portions:
+                columns = self.get(slots)
+                if matched:
+                    columns = [*columns, pa.array(matched(slots))]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def admit_saved(self, batch: pa.RecordBatch, spec: JoinSpec, by_index: bool = True) -> None:
         """Let tuples of a saved state in again. by_index: with their spans of R. Raises ConfigError

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from semistream.streaming.sinks.sql import SqlSink
     from semistream.streaming.spool import Spool
 
-INSERT_ROWS = 200_000  # handed to the bulk writer at a time
+# unmatched tuples, and what is propagated, as tasks keep them
+UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
+                       ("tuple", pa.string())])
+PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
+INSERT_ROWS = 100_000  # handed to the bulk writer at a time
 
 
 class StoredRows(NamedTuple):
@@ -87,22 +91,31 @@ class Sink(Protocol):
 
 def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
     """Without what only a Delta table's commit needs."""
-    return {name: value for name, value in entry.items() if name not in ("data", "unmatched_file")}
+    own = ("data", "staged", "unmatched_file")
+    return {name: value for name, value in entry.items() if name not in own}
 
 
-def with_key(rows: pa.Table, load_id: int) -> pa.Table:
-    """Rows of a load with their primary key in the warehouse: load_id, load_row."""
-    numbers = pa.array(np.arange(rows.num_rows, dtype=np.int32))
+def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:
+    """Rows of a load with their primary key in the warehouse: load_id, load_row. first: the number
+    of the first one."""
+    numbers = pa.array(np.arange(first, first + rows.num_rows, dtype=np.int32))
     return rows.append_column("load_id", pa.repeat(pa.scalar(load_id, pa.int64()), rows.num_rows)) \
         .append_column("load_row", numbers)
 
 
-def rejected_rows(tuples: pa.Table, load_id: int, fact: str) -> pa.Table:
-    """Unmatched tuples of a load as rows of the table ``unmatched``."""
-    return with_key(tuples, load_id).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+def rejected_rows(tuples: pa.Table, load_id: int, fact: str, first: int = 0) -> pa.Table:
+    """Unmatched tuples of a load as rows of the table ``unmatched``, or what it has propagated as
+    rows of that table. first: the number of the first one."""
+    keyed = with_key(tuples, load_id, first)
+    return keyed.append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+
+
+def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """(number of the first row, rows): a part at a time of what lies on disk."""
+    for first in range(0, rows.num_rows, INSERT_ROWS):
+        yield first, rows.slice(first, INSERT_ROWS)
 
 
 def stored_checksum(rows: pa.Table, dialect: str) -> int:
-    """Of rows as the warehouse gives them back; a part at a time, as they lie on disk."""
-    parts = (rows.slice(start, INSERT_ROWS) for start in range(0, rows.num_rows, INSERT_ROWS))
-    return signed(sum(checksum(as_stored(part, dialect)) for part in parts))
+    """Of rows as the warehouse gives them back."""
+    return signed(sum(checksum(as_stored(part, dialect)) for _, part in parts(rows)))

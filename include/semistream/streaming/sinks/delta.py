@@ -21,15 +21,24 @@ import pyarrow.parquet as pq
 
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError
-from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum
+from semistream.source_files import open_parquet, parquet_batches
+from semistream.streaming.sinks.base import (
+    INSERT_ROWS,
+    StoredRows,
+    ledger_row,
+    rejected_rows,
+    stored_checksum,
+)
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.load_ids import app_loads, key_of
+from semistream.warehouse.schema import metadata, propagated, unmatched
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
+    from sqlalchemy import Table
 
     from semistream.streaming.spool import Spool
 
@@ -37,7 +46,7 @@ WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the 
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 READ_ROWS = 100_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
-GROUP_ROWS, GROUP_BYTES = 131_072, 32_000_000
+GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
 
 
 @lru_cache(maxsize=4)
@@ -90,17 +99,23 @@ class DeltaSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
-        rejected = spool.unmatched()
+        rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine.dialect.name)
-        if rejected.num_rows:
-            staging = Path(self.checkpoint) / "staging"
-            staging.mkdir(exist_ok=True)
-            with naming(staging / name):
-                pq.write_table(rejected, staging / name)
-                sync(staging / name)
-        return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
+        for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
+            if rows.num_rows:
+                staged[table.name] = f"{table.name}-{name}"
+                self._stage(staged[table.name], rows)
+        return entry | {"data": data, "staged": staged,
                         "facts_checksum": signed(spool.data.total),
                         "unmatched_checksum": unmatched_checksum}
+
+    def _stage(self, name: str, rows: pa.Table) -> None:
+        """Keep rows of the warehouse until the commit."""
+        staging = Path(self.checkpoint) / "staging"
+        staging.mkdir(exist_ok=True)
+        with naming(staging / name):
+            pq.write_table(rows, staging / name, row_group_size=INSERT_ROWS)
+            sync(staging / name)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema,
                 id_columns: tuple[str, ...]) -> DeltaSink:
@@ -163,11 +178,20 @@ class DeltaSink:
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
-        rejected = [rejected_rows(pq.read_table(staging / e["unmatched_file"],
-                                                columns=["reason", "stream_id", "tuple"]),
-                                  ledger.load_id(e), self.warehouse.fact) for e in entries
-                    if e["unmatched_file"]]
-        ledger.commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
+
+        def kept() -> Iterator[tuple[Table, pa.Table]]:
+            for e in entries:
+                for table, name in _staged(e).items():
+                    key, first = ledger.load_id(e), 0
+                    with open_parquet(staging / name) as file:
+                        columns = file.schema_arrow.names
+                        for part in parquet_batches(file, columns, INSERT_ROWS, GROUP_BYTES):
+                            rows_of = pa.Table.from_batches([part])
+                            yield metadata.tables[table], rejected_rows(rows_of, key,
+                                                                        self.warehouse.fact, first)
+                            first += part.num_rows
+
+        ledger.commit(commit, rows, kept)
 
     def clean_up(self) -> None:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
@@ -224,6 +248,13 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
+
+
+def _staged(entry: dict[str, Any]) -> dict[str, str]:
+    """The file of rows for each table of the warehouse. A former version had a promise of unmatched
+    tuples alone."""
+    former = entry.get("unmatched_file")
+    return entry.get("staged") or ({unmatched.name: former} if former else {})
 
 
 class DataFile:

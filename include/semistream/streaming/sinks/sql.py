@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Engine
 
 from semistream.streaming.sinks.base import (
-    INSERT_ROWS,
     StoredRows,
+    parts,
     rejected_rows,
     stored_checksum,
     with_key,
@@ -21,7 +21,7 @@ from semistream.streaming.sinks.base import (
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.schema import unmatched
+from semistream.warehouse.schema import propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SqlSink:
 
     url: str = field(repr=False)
     fact: str
-    master: str
+    master: str  # empty where two streams are joined
     retry: float
     index_ids: bool = False  # of the fact table, on the stream's id columns
     two_phase: ClassVar[bool] = False
@@ -73,15 +73,17 @@ class SqlSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
         key = ledger.load_id(entry)
-        joined = with_key(spool.joined(), key)
-        rejected = rejected_rows(spool.unmatched(), key, self.fact)
-        entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
-                         "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
+        joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
+        entry = entry | {"facts_checksum": stored_checksum(joined, dialect),
+                         "unmatched_checksum": stored_checksum(rejected, dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
 
         def insert(connection: Connection) -> None:
-            _insert(connection, table, joined)
-            _insert(connection, unmatched, rejected)
+            for first, part in parts(joined):
+                bulk_insert(connection, table, with_key(part, key, first))
+            for kept, rows in ((unmatched, rejected), (propagated, closed)):
+                for first, part in parts(rows):
+                    bulk_insert(connection, kept, rejected_rows(part, key, self.fact, first))
 
         return ledger.load(entry, insert)
 
@@ -101,8 +103,3 @@ class SqlSink:
 
     def stored(self, app: str) -> StoredRows | None:
         return None
-
-
-def _insert(connection: Connection, table: Table, rows: pa.Table) -> None:
-    for start in range(0, rows.num_rows, INSERT_ROWS):
-        bulk_insert(connection, table, rows.slice(start, INSERT_ROWS))

@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semistream.partitioning import Placement
-from semistream.sizing.plan import Plan
-from semistream.source_files import open_parquet
+from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.workers.exchange import Exchange
 
 # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 MOST_PARTITIONS = 16
-ROWS, BYTES = 262_144, 32_000_000  # decoded at a time, at most
+ROWS, BYTES = 262_144, 16_000_000  # decoded at a time, at most
 PIECES = 16  # for each task to decode for all, about: files, or some of their row groups each
 LEGACY = b"org.apache.spark.legacy"  # dates of another calendar, which only Spark understands
 Piece = tuple[str, range | None]  # file, row groups; None: all
@@ -48,21 +47,21 @@ def _same(found: pa.Schema, stream: pa.Schema) -> bool:
             and not any(name.startswith(LEGACY) for name in found.metadata or ()))
 
 
-def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partition: int,
+def read_partition(files: Sequence[str], placement: Placement, partition: int,
                    batch: object = None) -> Iterator[pa.RecordBatch]:
-    """The tuples of one partition, in the stream's schema.
+    """The tuples of one partition, in the placement's schema.
 
     batch: what the tasks of a micro-batch know it by, to exchange tuples: each then decodes its
     share of the files for all, and of the rest what nobody else on its machine has decoded. Raises
     pa.ArrowException or OSError for a file that has changed since ``can_read``.
     """
-    placement, count = plan.placement(stream), plan.partitions
+    count = placement.count
     pieces = _pieces(files, count)
     if batch is None or not 1 < count <= len(pieces):
         for piece in pieces:
             yield from _own(piece, placement, partition)
         return
-    exchange, left = Exchange(batch, partition, count, stream), list(range(len(pieces)))
+    exchange, left = Exchange(batch, partition, count, placement.stream), list(range(len(pieces)))
     exchange.poll()
     share = left[partition::count]
     while left:
@@ -132,14 +131,7 @@ def _decode(piece: Piece, stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBat
         of = tuples.metadata
         groups = range(of.num_row_groups) if groups is None else groups
         first = sum(of.row_group(n).num_rows for n in range(groups.start))
-        for rows in tuples.iter_batches(_rows(of), row_groups=list(groups), columns=stream.names,
-                                        use_threads=False):
+        for rows in parquet_batches(tuples, stream.names, ROWS, BYTES, groups):
             yield first, pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names],
                                                     schema=stream)
             first += rows.num_rows
-
-
-def _rows(of: pq.FileMetaData) -> int:
-    """Rows to decode at a time."""
-    size = sum(of.row_group(i).total_byte_size for i in range(of.num_row_groups))
-    return max(min(ROWS, BYTES * of.num_rows // max(size, 1)), 1)

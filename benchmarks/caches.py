@@ -1,0 +1,387 @@
+"""H_R beside what a cache of as many tuples could answer: the share of the stream that hits.
+
+Each operator joins a stream; the policies then see the same keys, with a capacity of the master
+tuples that the operator held in H_R, all of one size. Belady's optimum, which may also pass a tuple
+by, and the most frequent tuples of what is measured know the future; the others take a tuple in
+when it misses, where an operator has to wait for its disk phase. Streams: Zipf's law, the same with
+other keys frequent after a time, and the aircraft of a year's flights, in their order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numba import njit
+
+from benchmarks.data import MASTER_BYTES, OPAQUE, STREAM, Stream
+from benchmarks.harness import Bench, Sample, Unavailable, WrongAnswer, run_once
+from benchmarks.operators import Operator, OperatorPeer
+from semistream import workloads
+from semistream.config import Places
+from semistream.errors import SemistreamError
+from semistream.experiments.verdicts import half_width
+
+NONE = -1  # no key
+BEFORE = 10  # times the tuples that are measured, which the policies see before
+
+
+@dataclass(frozen=True)
+class Settings:
+    master: int = 200_000  # R_t, of Zipf's law
+    share: float = 5.0  # M, percent of R
+    skews: tuple[float, ...] = (0.75, 1.0)
+    drifts: tuple[int, ...] = (0, 500_000)  # tuples after which other keys are frequent; 0: never
+    flights: float = 30.0  # M, percent of R, of the flights; 0: without them
+    algorithms: tuple[str, ...] = ("elevatorjoin", "ssbj", "sscj")
+    batch: int = 16_384
+    seconds: float = 0.5
+    warm_up: float = 30.0
+
+
+SCALES = {"smallest": Settings(master=20_000, share=20.0, skews=(1.0,), drifts=(0,), flights=0.0,
+                               algorithms=("ssbj",), batch=4096, seconds=0.02, warm_up=1.0),
+          "small": Settings(), "full": Settings(master=20_000_000, share=1.0,
+                                                drifts=(0, 20_000_000), batch=65_536, seconds=3.0,
+                                                warm_up=600.0)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    streams: dict[str, Stream] = {
+        f"zipf {z:g} {f'drift {d:,}' if d else 'no drift'}": Stream(s.master, z, d)
+        for z in s.skews for d in s.drifts}
+    if s.flights:
+        try:
+            streams["flights"] = flights(bench.files.root)
+        except (SemistreamError, OSError) as e:
+            bench.add("caches", "flights", "-", {"note": f"cannot run: {e}"})
+    for name, stream in streams.items():
+        bench.files.snapshot(stream.master, OPAQUE)
+        share = s.flights if name == "flights" else s.share
+        for algorithm in s.algorithms:
+            _compare(bench, s, f"{name} M={share:g}%", share, algorithm, stream)
+
+
+def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
+             stream: Stream) -> None:
+    memory = int(share / 100 * stream.master * MASTER_BYTES)
+    make = Cached(Operator(bench.files, OPAQUE, algorithm, memory, stream, s.batch, s.seconds,
+                           s.warm_up))
+    shares: dict[str, list[float]] = {}
+    for _ in range(bench.runs):
+        try:
+            sample, result = run_once(make)
+        except Unavailable as e:
+            bench.add("caches", case, algorithm, {"note": f"cannot run: {e}"})
+            return
+        if result.answer != result.expected:
+            raise WrongAnswer(f"caches, {case}: {algorithm} {result.answer}, expected "
+                              f"{result.expected}")
+        begun, capacity = int(sample.extra["begun"]), int(sample.extra["H_R"])
+        shares.setdefault(algorithm, []).append(sample.extra["share"])
+        first = max(begun - max(BEFORE * sample.tuples, 10 * capacity), 0)
+        keys = keys_of(stream, first, begun + sample.tuples - first)
+        for policy, hits in POLICIES.items():
+            measured = hits(keys, stream.master, capacity)[begun - first:]
+            shares.setdefault(f"{algorithm}: {policy}", []).append(float(np.mean(measured)))
+    for who, found in shares.items():
+        wide = half_width(found)
+        told = f" ± {100 * wide:.2f}" if math.isfinite(wide) else ""
+        bench.add("caches", case, who, {
+            "share": float(np.mean(found)), "share_interval": wide if told else None,
+            "capacity": capacity, "runs": len(found), "settled": result.settled,
+            "note": f"{100 * np.mean(found):.2f}{told}% hit, of {capacity:,} tuples"})
+
+
+def keys_of(stream: Stream, first: int, rows: int) -> np.ndarray:
+    """int64[rows], from 0."""
+    step = 1_000_000
+    return np.concatenate([stream.batch(at, min(step, first + rows - at)).column(0).to_numpy() - 1
+                           for at in range(first, first + rows, step)])
+
+
+@dataclass(frozen=True)
+class Cached:
+    of: Operator
+
+    def __call__(self) -> CachedPeer:
+        return CachedPeer(self.of)
+
+
+class CachedPeer(OperatorPeer):
+    """Counts tuples that enter, not those that are finished: one that hits is both at once."""
+
+    def measure(self) -> Sample:
+        stats, before = self.join.stats, self.fed
+        hits = stats.cache_hits
+        sample = super().measure()
+        fed = self.fed - before
+        return Sample(fed, sample.seconds, extra={
+            "begun": before, "H_R": self.join.cached, "share": (stats.cache_hits - hits) / fed})
+
+
+@dataclass(frozen=True)
+class Trace(Stream):
+    """Keys 1..master in an order of their own, again and again."""
+
+    keys: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
+
+    def batch(self, first: int, rows: int) -> pa.RecordBatch:
+        ids = np.arange(first, first + rows, dtype=np.int64)
+        columns = [self.keys[ids % len(self.keys)], ids, (ids % 97).astype(np.int32)]
+        return pa.record_batch([pa.array(c) for c in columns], schema=STREAM)
+
+
+def flights(root: Path) -> Trace:
+    """The aircraft of the flights of 2013 from New York, in the order of the file."""
+    places = Places(home=root / "flights")
+    workloads.prepare(workloads.load_job("nycflights13", places), places)
+    tail = pq.read_table(places.data / "nycflights13" / "stream", columns=["tailnum"])["tailnum"]
+    aircraft, keys = np.unique(tail.drop_null().to_numpy(zero_copy_only=False).astype(str),
+                               return_inverse=True)
+    shuffled = np.random.default_rng(1).permutation(len(aircraft)) + 1  # neighbours are no friends
+    return Trace(len(aircraft), 1.0, 0, shuffled[keys].astype(np.int64))
+
+
+# ---- policies: keys int64[n] of 0..count-1 and a capacity in; bool[n] out, whether each one hits
+
+
+def most_frequent(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
+    """A static oracle: the most frequent keys of the second half of what it is given, for ever."""
+    often = np.bincount(keys[len(keys) // 2:], minlength=count)
+    kept = np.zeros(count, np.bool_)
+    kept[np.argsort(-often, kind="stable")[:capacity]] = True
+    return kept[keys]
+
+
+def belady(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
+    """L. A. Belady: A study of replacement algorithms for a virtual-storage computer (1966): drop
+    what is needed again last; here also the newcomer, if that is it."""
+    return _belady(keys, next_uses(keys, count), count, capacity)
+
+
+@njit(cache=True)
+def next_uses(keys, count):
+    """int64[n]: where each key comes next; n: never."""
+    n = len(keys)
+    coming, found = np.full(count, n, np.int64), np.empty(n, np.int64)
+    for i in range(n - 1, -1, -1):
+        found[i] = coming[keys[i]]
+        coming[keys[i]] = i
+    return found
+
+
+@njit(cache=True)
+def _belady(keys, following, count, capacity):
+    hits = np.zeros(len(keys), np.bool_)
+    due = np.full(count, NONE, np.int64)  # of cached keys, when they come next
+    heap = [(np.int64(0), np.int64(0))]
+    heap.pop()
+    cached = 0
+    for i in range(len(keys)):
+        key, then = keys[i], following[i]
+        if due[key] != NONE:
+            hits[i] = True
+        else:
+            if cached == capacity:
+                # an entry that its key has outlived is of the past, and never on top
+                if capacity == 0 or then >= -heap[0][0]:
+                    continue
+                due[heappop(heap)[1]] = NONE
+                cached -= 1
+            cached += 1
+        due[key] = then
+        heappush(heap, (-then, key))
+    return hits
+
+
+@njit(cache=True)
+def lru(keys, count, capacity):
+    """The least recently used key goes."""
+    hits = np.zeros(len(keys), np.bool_)
+    links = _links(count, 1)
+    size = 0
+    for i in range(len(keys)):
+        key = keys[i]
+        if links[0, key] != NONE:
+            hits[i] = True
+            _unlink(links, key)
+        elif size == capacity:
+            if capacity == 0:
+                continue
+            _unlink(links, links[0, count])
+        else:
+            size += 1
+        _push(links, key, count)
+    return hits
+
+
+@njit(cache=True)
+def sieve(keys, count, capacity):
+    """Y. Zhang et al.: SIEVE is Simpler than LRU (2024), Algorithm 1."""
+    hits = np.zeros(len(keys), np.bool_)
+    links, visited = _links(count, 1), np.zeros(count + 1, np.bool_)
+    hand, size = count, 0
+    for i in range(len(keys)):
+        key = keys[i]
+        if links[0, key] != NONE:
+            hits[i] = visited[key] = True
+            continue
+        if size == capacity:
+            if capacity == 0:
+                continue
+            at = hand if hand != count else links[0, count]
+            while visited[at]:
+                visited[at] = False
+                at = links[0, at] if links[0, at] != count else links[0, count]
+            hand = links[0, at]  # the next younger; `count`, the end: begin with the oldest
+            _unlink(links, at)
+        else:
+            size += 1
+        _push(links, key, count)
+    return hits
+
+
+@njit(cache=True)
+def s3_fifo(keys, count, capacity):
+    """J. Yang et al.: FIFO Queues are All You Need for Cache Eviction (2023), Algorithm 1: a tenth
+    for newcomers, a ghost queue as long as the main one."""
+    hits, small = np.zeros(len(keys), np.bool_), max(capacity // 10, 1)
+    links, where = _links(count, 2), np.zeros(count + 2, np.int8)  # 1: small, 2: main
+    often, left = np.zeros(count, np.int8), np.full(count, NONE, np.int64)
+    in_small, in_main, ghosts = 0, 0, 0  # ghosts: evicted from the small queue ever
+    for i in range(len(keys)):
+        key = keys[i]
+        if where[key]:
+            hits[i] = True
+            often[key] = min(often[key] + 1, 3)
+            continue
+        if capacity == 0:
+            continue
+        while in_small + in_main >= capacity:
+            if in_small >= small or not in_main:
+                at = links[0, count]
+                _unlink(links, at)
+                in_small -= 1
+                if often[at] > 1:
+                    _push(links, at, count + 1)
+                    where[at], often[at] = 2, 0
+                    in_main += 1
+                else:
+                    where[at], left[at] = 0, ghosts
+                    ghosts += 1
+            else:
+                at = links[0, count + 1]
+                _unlink(links, at)
+                if often[at] > 0:
+                    often[at] -= 1
+                    _push(links, at, count + 1)
+                else:
+                    where[at] = 0
+                    in_main -= 1
+        often[key] = 0
+        if left[key] != NONE and ghosts - left[key] <= capacity - small:
+            _push(links, key, count + 1)
+            where[key], left[key] = 2, NONE
+            in_main += 1
+        else:
+            _push(links, key, count)
+            where[key] = 1
+            in_small += 1
+    return hits
+
+
+@njit(cache=True)
+def w_tiny_lfu(keys, count, capacity):
+    """G. Einziger, R. Friedman, B. Manes: TinyLFU: A Highly Efficient Cache Admission Policy
+    (2017): a window of 1%, then a segmented LRU, 80% of it protected. Frequencies are exact, up to
+    15, and halved after ten times as many tuples as it holds: no sketch errs here."""
+    hits = np.zeros(len(keys), np.bool_)
+    window = max(capacity // 100, 1)
+    protected = 8 * (capacity - window) // 10
+    links, where = _links(count, 3), np.zeros(count + 3, np.int8)  # 1 + list
+    sizes, often, seen = np.zeros(3, np.int64), np.zeros(count, np.int8), 0
+    for i in range(len(keys)):
+        key = keys[i]
+        often[key] = min(often[key] + 1, 15)
+        seen += 1
+        if seen == 10 * capacity:
+            often //= 2
+            seen //= 2
+        if capacity == 0:
+            continue
+        if where[key]:
+            hits[i] = True
+            at = where[key] - 1
+            _unlink(links, key)
+            to = 2 if at == 1 and protected else at
+            sizes[at] -= 1
+            sizes[to] += 1
+            where[key] = 1 + to
+            _push(links, key, count + to)
+            if sizes[2] > protected:  # its oldest is on probation again
+                old = links[0, count + 2]
+                _unlink(links, old)
+                _push(links, old, count + 1)
+                where[old] = 2
+                sizes[2] -= 1
+                sizes[1] += 1
+            continue
+        _push(links, key, count)
+        where[key] = 1
+        sizes[0] += 1
+        if sizes[0] > window:
+            candidate = links[0, count]
+            _unlink(links, candidate)
+            sizes[0] -= 1
+            where[candidate] = 0
+            if sizes[1] + sizes[2] >= capacity - window:
+                if capacity == window:
+                    continue
+                victim = links[0, count + 1] if sizes[1] else links[0, count + 2]
+                if often[candidate] <= often[victim]:
+                    continue
+                _unlink(links, victim)
+                sizes[where[victim] - 1] -= 1
+                where[victim] = 0
+            _push(links, candidate, count + 1)
+            where[candidate] = 2
+            sizes[1] += 1
+    return hits
+
+
+@njit(cache=True)
+def _links(count, lists):
+    """int64[2, count + lists]: of each key, the next younger and the next older one of its list;
+    list j has its ends at count + j, whose younger is its oldest key. NONE: in no list."""
+    links = np.full((2, count + lists), NONE, np.int64)
+    for j in range(count, count + lists):
+        links[0, j] = links[1, j] = j
+    return links
+
+
+@njit(cache=True)
+def _push(links, key, end):
+    """As the youngest."""
+    before = links[1, end]
+    links[0, before] = links[1, end] = key
+    links[0, key], links[1, key] = end, before
+
+
+@njit(cache=True)
+def _unlink(links, key):
+    younger, older = links[0, key], links[1, key]
+    links[0, older], links[1, younger] = younger, older
+    links[0, key] = links[1, key] = NONE
+
+
+Policy = Callable[[np.ndarray, int, int], np.ndarray]
+POLICIES: dict[str, Policy] = {
+    "Belady's optimum": belady, "most frequent": most_frequent, "W-TinyLFU": w_tiny_lfu,
+    "S3-FIFO": s3_fifo, "SIEVE": sieve, "LRU": lru}

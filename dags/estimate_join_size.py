@@ -1,0 +1,38 @@
+"""How many rows a join of two inputs would have, estimated from sketches of their keys in a fixed
+memory, without joining.
+
+Inputs are files, directories, published snapshots, or tables of the warehouse. A DAG that is to
+join them can start this one first: it fails where the estimate is above ``max_output_rows``.
+"""
+
+from airflow.sdk import dag, task
+
+from semistream.pipeline import steps
+from semistream.pipeline.settings import JoinSizeSettings
+from semistream_operators import attempt, form, places
+
+PARAMS = form(
+    JoinSizeSettings,
+    {"Data": ("left", "right", "on"),
+     "Estimate": ("method", "memory", "seed", "max_output_rows"),
+     "Files": ("left_types", "right_types", "null_values", "delimiter")},
+    left={"default": ""}, right={"default": ""},
+    on={"default": {}, "description": 'Join columns as JSON, {"column of A": "column of B"}'},
+    memory={"type": "string", "default": "64KB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
+            "minLength": 1},
+    left_types={"description": 'Types of columns of A as JSON, {"column": "type"}, over those '
+                               'found in its file'},
+)
+
+
+@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS)
+def estimate_join_size() -> None:
+    @task
+    def estimate(params: dict) -> dict:
+        """The estimate, what it may be off by, how it was made, and what was read."""
+        return attempt(steps.estimate_join_size, params, places())
+
+    estimate()
+
+
+estimate_join_size()
