@@ -32,7 +32,8 @@ FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
 SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of experiments' points
 APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
 FORMER = "today's method, as its warm-up and its intervals are of the former one"
-FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py"],
+FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
+                   "include/semistream/warehouse/sqlite_rows.py"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "start")}}
 
 
