@@ -23,11 +23,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from semistream.config import PASSWORD, Places, Settings
 from semistream.errors import ConfigError
 from semistream.pipeline import drivers
+from semistream.streaming.settings import AppSettings
 from semistream.streaming.status import request_stop
 
-MASTER, FACTS = Asset("master_snapshot"), Asset("facts_loaded")
-VERIFIED = Asset("completeness_verified")
-TUNED = Asset("settings_recommended")
+MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset(
+    "facts_loaded"), Asset("completeness_verified")
+TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
 LATEST = 50  # recommendations that a load looks at
 
 
@@ -147,11 +148,8 @@ class SemiStreamLoadOperator(SparkAppOperator):
         self.checkpoint: Path | None = None
 
     def execute(self, context: Any) -> None:
-        from semistream.pipeline import steps
-
         self.use_connections()
-        settings = attempt(steps.load_settings, self.job, dict(context["params"]),
-                           recommendations(context))
+        settings = self.settings(context)
         self.checkpoint = checkpoint = settings.directory(places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
@@ -166,6 +164,13 @@ class SemiStreamLoadOperator(SparkAppOperator):
             self.log.info("Started the driver of %s, process %d; its output is %s/driver.log",
                           self.job, launched.pid, checkpoint)
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
+
+    def settings(self, context: Any) -> AppSettings:
+        """Of the form, and of what tuning sweeps recommend."""
+        from semistream.pipeline import steps
+
+        return attempt(steps.load_settings, self.job, dict(context["params"]),
+                       recommendations(context))
 
     def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
         record = drivers.last_launch(checkpoint)
@@ -201,6 +206,25 @@ class SemiStreamLoadOperator(SparkAppOperator):
     def on_kill(self) -> None:
         if self.checkpoint is not None:
             request_stop(self.checkpoint)
+
+
+class StreamStreamLoadOperator(SemiStreamLoadOperator):
+    """The same for a job of two streams. Tells which values no later row can have any more, as
+    events of ``punctuations_propagated``."""
+
+    def settings(self, context: Any) -> AppSettings:
+        from semistream.pipeline import steps
+
+        return attempt(steps.stream_stream_settings, self.job, dict(context["params"]))
+
+    def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
+        from semistream.pipeline import steps
+
+        summary = super().finish(context, event)
+        checkpoint = Path(event["checkpoint"])
+        context["outlet_events"][PROPAGATED].extra = {
+            "job": self.job, **steps.propagated(checkpoint.name, places(), checkpoint)}
+        return summary
 
 
 class SweepPointOperator(SparkAppOperator):

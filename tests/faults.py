@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loads import SmallLoad, until
+from stream_pairs import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
-APP = ROOT / "spark_apps" / "semi_stream_join.py"
+APPS = ROOT / "spark_apps"
 CONF = ("--driver-memory", "512m", "--conf", "spark.ui.enabled=false", "--conf",
         "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1",
         "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -45,8 +46,8 @@ def plan(seed: int, kills: Sequence[What]) -> list[Fault]:
 class App:
     """The streaming app as its own process, started again and again on one checkpoint."""
 
-    def __init__(self, load: SmallLoad, master: str = "local[2,4]", **settings: Any):
-        self.load, self.master = load, master
+    def __init__(self, load: SmallLoad | Pair, master: str = "local[2,4]", **settings: Any):
+        self.load, self.master, self.script = load, master, APPS / load.script
         self.settings = load.settings(**settings).model_copy(update={"job": str(load.yaml())})
         self.checkpoint = self.settings.directory(load.places)
         self.log = load.places.home / "app.log"
@@ -62,12 +63,13 @@ class App:
         if not local_directories:
             del environment["SPARK_LOCAL_DIRS"]
         if command == (sys.executable,):
-            arguments = " ".join(f"'{c}'" if " " in c else c for c in CONF)
-            environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {arguments} pyspark-shell"
+            conf = " ".join(f"'{c}'" if " " in c else c for c in CONF)
+            environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {conf} pyspark-shell"
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([*command, str(APP), *self.settings.to_arguments()],
-                                            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                            env=environment, start_new_session=True)
+            arguments = [*command, str(self.script), *self.settings.to_arguments()]
+            self.process = subprocess.Popen(arguments, stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, env=environment,
+                                            start_new_session=True)
         self._groups.append(self.process.pid)
 
     @property

@@ -36,6 +36,8 @@ class SmallLoad:
     """A stream of sales joined with parts on a string key. Some sales have no part, some no key;
     hot keys are hot."""
 
+    script = "semi_stream_join.py"
+
     def __init__(self, home: Path, warehouse_url: str, parts: int = 3000, seed: int = 1):
         self.places = Places(home=home, warehouse_url=warehouse_url)
         self.parts, self.random = parts, np.random.default_rng(seed)

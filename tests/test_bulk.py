@@ -1,15 +1,17 @@
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from sqlalchemy import func, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Column, MetaData, Table, func, literal_column, select
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from semistream.errors import ConfigError
-from semistream.warehouse import bulk, tables
+from semistream.warehouse import bulk, connect, tables
 from semistream.warehouse.checksum import as_stored, checksum, row_hashes, signed
+from semistream.warehouse.connect import HANDLE
 
 ROWS = [
     {"k": "a", "i": 1, "s": "tab\there", "f": 1.5, "b": True, "d": dt.date(2024, 2, 29),
@@ -30,16 +32,22 @@ SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int64()), ("s", pa.string()), (
                     ("w", pa.decimal128(30, 2)), ("y", pa.binary()), ("c", pa.time64("us"))])
 
 
+@pytest.fixture(autouse=True)
+def few_rows_as_many_are(monkeypatch):
+    monkeypatch.setattr(bulk, "FEW_ROWS", 0)
+
+
 @pytest.fixture
 def dimension(warehouse):
     return tables.ensure(warehouse, tables.dimension_table("m", SCHEMA, ["k"]))
 
 
-@pytest.mark.parametrize("files", [True, False])
-def test_every_type_comes_back_as_it_went_in(warehouse, dimension, files):
+@pytest.mark.parametrize("fast", [True, False])
+def test_every_type_comes_back_as_it_went_in(warehouse, dimension, fast):
     with warehouse.begin() as connection:
-        if not files:
+        if not fast:
             warehouse.__dict__["_semistream"] = {"local_infile": False}
+            connection.info[HANDLE] = None
         assert bulk.bulk_insert(connection, dimension,
                                 pa.Table.from_pylist(ROWS, SCHEMA)) == len(ROWS)
     query = select(*[dimension.c[n] for n in SCHEMA.names]).order_by(dimension.c.m_sk)
@@ -48,6 +56,113 @@ def test_every_type_comes_back_as_it_went_in(warehouse, dimension, files):
         assert [dict(r._mapping)["w"] for r in connection.execute(query)] == [r["w"] for r in ROWS]
         # an equality on a string is exact: 'a', 'A' and 'a ' are three keys
         assert connection.scalar(select(func.count()).where(dimension.c.k == "a")) == 1
+
+
+def test_sqlite_stores_what_executemany_would(tmp_path):
+    """Also of slices, several chunks, nulls only and types that the warehouse's schemas have not:
+    the same values in the same storage classes."""
+    words = ["", "a", None, "ü€😀", "nul \0 within", "x" * 1000, "12", "1.50"]
+    n = 1003  # no multiple of a statement's rows
+    rng = np.random.default_rng(1)
+    floats = rng.standard_normal(n) * 10.0 ** rng.integers(-300, 300, n)
+    floats[:4] = 0.0, -0.0, np.inf, np.nan
+    absent = rng.random(n) < 0.2
+    text = pa.array([words[i % len(words)] for i in range(n)])
+    integers = pa.array(rng.integers(-2**63, 2**63 - 1, n), mask=absent)
+    blobs = pa.array([None if w is None else w.encode() for w in text.to_pylist()])
+    rows = pa.table({
+        "text": text, "large": text.cast(pa.large_string()), "view": text.cast(pa.string_view()),
+        "word": text.dictionary_encode(), "blob": blobs,
+        "large_blob": blobs.cast(pa.large_binary()),
+        "fixed": pa.array([b"12345678"] * n, pa.binary(8)), "big": integers,
+        "small": pa.array(np.arange(n) % 200, pa.uint8()),
+        "bit": pa.array(absent, mask=np.roll(absent, 1)),
+        "double": pa.array(floats, mask=absent), "float": pa.array(rng.random(n, np.float32)),
+        "half": pa.array(rng.random(n).astype(np.float16)), "nothing": pa.nulls(n),
+        "no_text": pa.nulls(n, pa.string()),
+        "at": pa.array(rng.integers(0, 2**50, n), pa.timestamp("us", "UTC")),
+        "day": pa.array(rng.integers(0, 20000, n).astype(np.int32), pa.date32()),
+        "clock": pa.array(rng.integers(0, 86_400_000_000, n), pa.time64("us")),
+        "amount": pa.array([None if a else Decimal(int(v)).scaleb(-2) for a, v in zip(
+            absent, rng.integers(-10**14, 10**14, n), strict=True)], pa.decimal128(15, 2))})
+    rows = pa.concat_tables([rows.slice(0, 0), rows.slice(5, 300), rows.slice(300)])
+    engine = connect(f"sqlite:///{tmp_path / 'types.db'}")
+    kinds = {"text": "TEXT", "big": "BIGINT", "double": "DOUBLE", "amount": "NUMERIC(15, 2)",
+             "at": "DATETIME", "word": "VARCHAR(20)"}
+    found = []
+    with engine.begin() as connection:
+        assert connection.info[HANDLE], "SQLite's functions are not found"
+        for name in ("bound", "executed"):
+            columns = ", ".join(f"[{c}] {kinds.get(c, '')}" for c in rows.column_names)
+            connection.exec_driver_sql(f"CREATE TABLE {name} ({columns})")
+            assert bulk.bulk_insert(connection, Table(name, MetaData()), rows) == rows.num_rows
+            shown = ", ".join(f"quote([{c}]), typeof([{c}])" for c in rows.column_names)
+            found.append(connection.exec_driver_sql(f"SELECT {shown} FROM {name}").all())
+            connection.info[HANDLE] = None
+    engine.dispose()
+    assert found[0] == found[1] and len(found[0]) == rows.num_rows
+
+
+@pytest.mark.parametrize("text_bytes", [1, 700, 4_000_000])
+def test_sqlite_s_values_are_read_as_its_module_reads_them(tmp_path, monkeypatch, text_bytes):
+    """Whatever a column's storage classes are, however many texts a batch has room for."""
+    from semistream.warehouse import sqlite_rows
+
+    monkeypatch.setattr(sqlite_rows, "TEXT_BYTES", text_bytes)
+    engine = connect(f"sqlite:///{tmp_path / 'mixed.db'}")
+    values = {
+        "i": [1, None, -2**63, 2**63 - 1], "d": [1, 2.5, None, -3.75], "n": [None] * 4,
+        "big": [2**53, 0.5, 1, -2**53], "wide": [2**53 + 1, 0.5, 1, -2**63], "s": ["", "ü€😀", "x" * 900, None],
+        "b": [b"", b"\x00\xff", None, b"y" * 900], "all": [1, "1", b"1", None],
+        "f": [0.5, -0.0, 1e300, None], "day": ["2024-02-29", None, "1970-01-01", "2100-12-31"],
+        "bit": [1, 0, None, 1]}
+    kinds = {"i": pa.int64(), "d": pa.decimal128(12, 2), "n": pa.string(), "big": pa.float64(),
+             "wide": pa.string(), "s": pa.string(), "b": pa.binary(), "all": pa.string(), "f": pa.float64(),
+             "day": pa.date32(), "bit": pa.bool_()}
+    table = Table("t", MetaData(), *(Column(name) for name in values))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE t ([{'], ['.join(values)}])")
+        connection.exec_driver_sql(f"INSERT INTO t VALUES ({', '.join('?' * len(values))})",
+                                   list(zip(*values.values(), strict=True)) * 26)
+
+        def read(names):
+            schema = pa.schema([(name, kinds[name]) for name in names])
+            query = select(*(table.c[name] for name in names))
+            return pa.Table.from_batches(bulk.fetch(connection, query, schema, 10), schema)
+
+        fit = [name for name in values if name not in ("all", "wide")]
+        found, handle = read(fit), connection.info[HANDLE]
+        for name in ("all", "wide"):
+            parts = [c.to_pylist() if isinstance(c, pa.Array) else c
+                     for c, in sqlite_rows.read(handle, f"SELECT [{name}] FROM t", 10)]
+            assert [v for part in parts for v in part] == values[name] * 26
+        with pytest.raises((TypeError, pa.ArrowInvalid)) as failed:
+            read(["all"])
+        connection.info[HANDLE] = None
+        assert found.equals(read(fit)) and found.num_rows == 104
+        with pytest.raises(failed.type):
+            read(["all"])
+        connection.info[HANDLE] = handle
+        with pytest.raises(OperationalError, match="no such column: none"):
+            read_none = select(literal_column("none")).select_from(table)
+            list(bulk.fetch(connection, read_none, pa.schema([("none", pa.int64())])))
+    engine.dispose()
+
+
+def test_each_thread_s_rows_go_to_its_own_file(tmp_path):
+    """Handles are told when connections open; here many do at a time."""
+    def load(number: int) -> list[tuple[int, int]]:
+        engine = connect(f"sqlite:///{tmp_path / str(number)}.db")
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE t (n)")
+            bulk.bulk_insert(connection, Table("t", MetaData()), pa.table({"n": [number] * 5000}))
+        with engine.connect() as connection:
+            found = connection.exec_driver_sql("SELECT count(*), sum(n) FROM t").one()
+        engine.dispose()
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(load, range(32))) == [(5000, 5000 * n) for n in range(32)]
 
 
 def test_the_checksum_is_of_what_the_database_gives_back(warehouse):

@@ -3,10 +3,12 @@ is the oracle's join."""
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 import faults
 from loads import SmallLoad, delta_facts, same
+from stream_pairs import Pair
 
 
 def crashed(load, kills, seed, database=None, files=8, master="local[2,4]", **settings):
@@ -58,6 +60,23 @@ def mariadb_to_kill(tmp_path_factory, mariadb):
     server.stop()
 
 
+def test_two_streams(tmp_path):
+    """Their state is restored by other processes, with what their promises have come to."""
+    pair = Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", "full")
+    pair.change(left={"unique": True}, right={"clustered": True})
+    for first in range(0, 1200, 200):
+        pair.put("left", pair.tuples("left", 200, np.arange(first, first + 200)))
+        lines = np.repeat(np.arange(first, first + 200), 2)
+        pair.put("right", pair.tuples("right", 400, lines))
+    app = faults.App(pair, end=True)
+    try:
+        history = faults.run_through(app, faults.plan(4, ["driver"] * 2 + ["worker"] * 2), 4, None)
+    finally:
+        app.close()
+    assert Counter(history)["driver"] == 2, history
+    pair.check()
+
+
 POINTS = [  # where the driver dies, in the order in which a batch passes them
     ("semistream.streaming.progress.Progress.write", "before"),
           ("semistream.streaming.progress.Progress.write", "after"),
@@ -103,6 +122,30 @@ def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkey
     same(facts, Counter([(*row[:4], row[5]) for row in joined.elements()]))
     same(load.unmatched(), unmatched)
     load.check_ledger()
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_driver_dies_at_every_step_with_two_streams(spark, tmp_path, monkeypatch, sink):
+    pair = Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", "full")
+    target = "sql" if sink == "sql" else str(tmp_path / "delta")
+    points = POINTS if sink == "sql" else POINTS + OF_DELTA
+    for name, when in points:
+        pair.add(60, 60)
+        with monkeypatch.context() as patch:
+            crash_at(patch, name, when, 1)
+            with pytest.raises(OSError, match="crash"):
+                pair.run(spark, sink=target)
+    pair.run(spark, sink=target)
+    for name, when in points[:4]:  # at the end of both streams
+        with monkeypatch.context() as patch:
+            crash_at(patch, name, when, 1)
+            with pytest.raises(OSError, match="crash"):
+                pair.run(spark, sink=target, end=True)
+    pair.run(spark, sink=target, end=True)
+    joined, unmatched = pair.expected()
+    same(pair.facts() if sink == "sql" else pair.delta_facts(target), joined)
+    same(pair.unmatched(), unmatched)
+    pair.check_ledger()
 
 
 def crash_at(patch, name, when, nth):

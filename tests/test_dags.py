@@ -10,11 +10,13 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 
 ROOT = Path(__file__).parents[1]
-DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness", "tuning_sweep")
+DAGS = ("provision_master_data", "semi_stream_load", "stream_stream_load", "verify_completeness",
+        "tuning_sweep")
 pytestmark = pytest.mark.usefixtures("airflow_environment")
 
 
@@ -152,6 +154,16 @@ def test_load_form_has_every_setting_but_checkpoint_and_reason(dags):
             - {"checkpoint", "reason"})
 
 
+def test_form_of_two_streams_has_every_setting_but_checkpoint_and_reason(dags):
+    from semistream.pipeline import steps
+    from semistream.streaming.settings import StreamStreamSettings
+
+    params = dags["stream_stream_load"].params
+    assert set(params) == set(StreamStreamSettings.model_fields) - {"checkpoint", "reason"}
+    assert steps.stream_stream_settings("orders", params.dump()) == StreamStreamSettings.load(
+        {"job": "orders"})
+
+
 @pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"),
                                         ("memory", ""), ("join_type", "outer"),
                                         ("partitions", -1), ("partitions", 1.5), ("stop_after", -1),
@@ -173,10 +185,12 @@ def test_form_defaults_are_those_of_the_settings(dags):
 
 def test_assets_link_them(dags):
     assert [a.name for a in dags["semi_stream_load"].schedule] == ["master_snapshot"]
-    assert [a.name for a in dags["provision_master_data"].get_task("announce").outlets] == [
-        "master_snapshot"]
-    assert ([a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]]
-            == ["facts_loaded"])
+    assert [a.name for a in dags["provision_master_data"].get_task("announce")
+            .outlets] == ["master_snapshot"]
+    assert [a.name for a in dags["semi_stream_load"].get_task("load")
+            .partial_kwargs["outlets"]] == ["facts_loaded"]
+    assert {a.name for a in dags["stream_stream_load"].get_task("load").outlets} == {
+        "facts_loaded", "punctuations_propagated"}
     verify = dags["verify_completeness"].schedule
     assert [a.name for a in verify.asset_condition.objects] == ["facts_loaded"]
     assert verify.timetable.expression == "0 5 * * *"
@@ -239,6 +253,37 @@ def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_jo
     with engine.connect() as connection:
         assert connection.execute(
             text("SELECT success FROM quality_runs ORDER BY id")).scalars().all() == [1, 0]
+
+
+def test_two_streams_end_to_end(airflow, airflow_environment, tmp_path):
+    """By `make load`; what is closed is told to those who wait for it."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    from semistream.streaming.status import read_status
+    from stream_pairs import Pair
+
+    pair = Pair(tmp_path / "pair", airflow_environment["WAREHOUSE_URL"])
+    pair.change(left={"unique": True}, right={"clustered": True})
+    for first in (0, 100):
+        pair.put("left", pair.tuples("left", 100, np.arange(first, first + 100)))
+        pair.put("right", pair.tuples("right", 200, np.repeat(np.arange(first, first + 100), 2)))
+    job = str(pair.yaml())
+    made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job],
+                          capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert re.search(r"rows read .* 600 │\n", made.stdout) and re.search(
+        r"complete .* yes │\n", made.stdout), made.stdout
+    assert pair.facts() == pair.expected()[0]
+    checkpoint = Path(airflow_environment["SEMISTREAM_HOME"]) / "checkpoints" / "orders"
+    assert read_status(checkpoint).sides["right"] == 0
+    run(airflow, "stream_stream_load", job=job, end=True)
+    with create_session() as session:
+        events = session.query(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id) \
+            .filter(AssetModel.name == "punctuations_propagated").all()
+    told = events[-1].extra
+    assert told["app"] == "orders" and {"side": "left", "pattern": {"order_no": "o7"}} in [
+        *told["values"], *events[0].extra["values"]]
 
 
 def test_wrong_setting_fails_at_once_and_says_what_to_do(airflow, small_job, capfd):

@@ -1,7 +1,10 @@
 """A Delta table as the sink: in exactly once, its commits beside Spark, compacted meanwhile."""
 
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -10,8 +13,38 @@ from semistream.config import Places
 from semistream.errors import ConfigError
 from semistream.streaming import app
 from semistream.streaming.progress import Progress
-from semistream.streaming.sinks.delta import DeltaSink
+from semistream.streaming.sinks.delta import WAREHOUSE, DeltaSink
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.warehouse import create_all
+from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.ledger import Ledger
+
+
+def test_a_table_that_another_warehouse_loads_is_refused(tmp_path):
+    """Their loads would have the same load_ids. One that nobody has claimed is the first's."""
+    stream, added = pa.schema([("id", pa.int64())]), pa.schema([("name", pa.string())])
+    former = pa.schema([*stream, *added, ("load_id", pa.int64())])
+    for place, first, second in (("new", "a", "b"), ("unclaimed", "b", "a")):
+        uri = str(tmp_path / place)
+        if place == "unclaimed":
+            DeltaTable.create(uri, former)
+        sinks = {}
+        for name in "ab":
+            warehouse = SqlSink(f"sqlite:///{tmp_path / name}.db", "fact", "m", 60.0)
+            create_all(warehouse.engine)
+            sinks[name] = DeltaSink(uri, str(tmp_path), warehouse)
+        for _ in range(2):
+            sinks[first].prepare(stream, added, ("id",))
+            with pytest.raises(ConfigError, match="that no other warehouse loads"):
+                sinks[second].prepare(stream, added, ("id",))
+        assert DeltaTable(uri).metadata().configuration[WAREHOUSE] == \
+            warehouse_identity(sinks[first].warehouse.engine, 60.0)
+
+
+def test_a_warehouse_has_one_identity_whoever_asks(warehouse):
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: warehouse_identity(warehouse, 60.0), range(16)))
+    assert len(found) == 1 and uuid.UUID(found.pop())
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])

@@ -59,7 +59,8 @@ def ids(batches):
 
 
 def without(files, plan):
-    return [ids(parquet.read_partition(files, plan, STREAM, p)) for p in range(plan.partitions)]
+    return [ids(parquet.read_partition(files, plan.placement(STREAM), p))
+            for p in range(plan.partitions)]
 
 
 @pytest.fixture
@@ -96,7 +97,8 @@ def read_all(files, plan, batch, partitions=None):
     found, partitions = {}, partitions or range(plan.partitions)
 
     def read(partition):
-        found[partition] = list(parquet.read_partition(files, plan, STREAM, partition, batch))
+        placement = plan.placement(STREAM)
+        found[partition] = list(parquet.read_partition(files, placement, partition, batch))
 
     threads = [threading.Thread(target=read, args=(p,)) for p in partitions]
     for thread in threads:
@@ -155,7 +157,8 @@ def test_fewer_pieces_than_tasks_and_one_task_exchange_nothing(master, files, de
     monkeypatch.setattr(parquet, "Exchange", None)
     for count in (1, 13):
         plan = plan_of(master, count)
-        found = [ids(parquet.read_partition(files, plan, STREAM, p, "few")) for p in range(count)]
+        found = [ids(parquet.read_partition(files, plan.placement(STREAM), p, "few"))
+                 for p in range(count)]
         assert sorted(i for of in found for i in of) == list(range(ROWS + ROWS // 2))
 
 
@@ -176,7 +179,7 @@ def test_who_comes_first_does_not_wait_and_who_comes_later_gets_it(master, files
     expected = [sorted(of) for of in without(files, plan)]
     for partition in (0, 1):
         decoded.clear()
-        assert sorted(ids(parquet.read_partition(files, plan, STREAM, partition,
+        assert sorted(ids(parquet.read_partition(files, plan.placement(STREAM), partition,
                                                  "in turn"))) == expected[partition]
         assert decoded.total() == (0 if partition else 12)
 
@@ -193,7 +196,7 @@ def task(files, plan, partition, batch, told, may_end):
         return look(self)
 
     Exchange.poll, parquet.ROWS = looks, 1000
-    told.put(ids(parquet.read_partition(files, plan, STREAM, partition, batch)))
+    told.put(ids(parquet.read_partition(files, plan.placement(STREAM), partition, batch)))
     threading.Event().wait()
 
 
@@ -206,7 +209,7 @@ def test_processes_exchange_and_do_without_who_dies(master, files, decoded, dies
                            daemon=True)
     worker.start()
     assert told.get(timeout=60) == "decoded"
-    mine = parquet.read_partition(files, plan, STREAM, 0, f"processes {dies}")
+    mine = parquet.read_partition(files, plan.placement(STREAM), 0, f"processes {dies}")
     taken = [next(mine)]
     if dies:
         os.kill(worker.pid, signal.SIGKILL)
@@ -228,7 +231,7 @@ def test_a_worker_that_died_before_gives_nothing(master, files, decoded):
     worker.kill()
     worker.join()
     decoded.clear()
-    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0,
+    assert sorted(ids(parquet.read_partition(files, plan.placement(STREAM), 0,
                                              "dead"))) == sorted(expected[0])
     assert decoded.total() == 12
 
@@ -240,7 +243,7 @@ def test_a_full_disk_is_no_failure(master, files, decoded):
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
-        found = [sorted(ids(parquet.read_partition(files, plan, STREAM, p, "full")))
+        found = [sorted(ids(parquet.read_partition(files, plan.placement(STREAM), p, "full")))
                  for p in (0, 1)]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -253,10 +256,10 @@ def test_another_attempt_at_a_task_gives_nothing_and_gets_its_share(master, file
     plan = plan_of(master, 2)
     expected = without(files, plan)
     for _ in range(2):
-        assert sorted(ids(parquet.read_partition(files, plan, STREAM, 0,
+        assert sorted(ids(parquet.read_partition(files, plan.placement(STREAM), 0,
                                                  "again"))) == sorted(expected[0])
     assert len([e for e in Exchange._open if e.key == "again"]) == 1
-    assert sorted(ids(parquet.read_partition(files, plan, STREAM, 1,
+    assert sorted(ids(parquet.read_partition(files, plan.placement(STREAM), 1,
                                              "again"))) == sorted(expected[1])
 
 
@@ -277,7 +280,7 @@ def test_of_the_batch_before_nothing_stays(master, files, tmp_path, monkeypatch)
 
     for _ in range(3):
         for p in (0, 1):
-            ids(parquet.read_partition(files, plan, STREAM, p, "one"))
+            ids(parquet.read_partition(files, plan.placement(STREAM), p, "one"))
     opened, mapped = in_use()
     assert len(opened) == 2 and not mapped and not list((tmp_path / "scratch").iterdir())
     Exchange("another", 0, 2, STREAM).close()

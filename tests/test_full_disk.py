@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from sqlalchemy import MetaData, Table
 
 from semistream.errors import StateError
 from semistream.files.sink import OutputFile
@@ -18,6 +19,7 @@ from semistream.streaming.sinks.delta import DataFile
 from semistream.streaming.spool import Spool
 from semistream.streaming.status import StatusFile, read_status
 from semistream.warehouse import connect
+from semistream.warehouse.bulk import bulk_insert
 
 ROWS = pa.record_batch({"id": range(100_000), "text": [str(i * i) for i in range(100_000)]})
 
@@ -74,7 +76,7 @@ def delta(place: Path) -> None:
 
 
 def spool(place: Path) -> None:
-    with Spool(ROWS.schema, ROWS.schema, ()) as spooled:
+    with Spool(ROWS.schema, (ROWS.schema,), ((),)) as spooled:
         spooled._append("joined", ROWS)
 
 
@@ -92,11 +94,16 @@ def test_a_file_that_cannot_grow_is_named_and_nothing_stays(
 
 def test_the_warehouse_s_file_is_named(tmp_path):
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
-    with pytest.raises(OSError, match="No space left on device: "
-                                      f"'{tmp_path}/warehouse.db'"), engine.begin() as connection:
+    full = f"No space left on device: '{tmp_path}/warehouse.db'"
+    with pytest.raises(OSError, match=full), engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 10")
         connection.exec_driver_sql("CREATE TABLE t AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL "
                                    "SELECT i + 1 FROM n WHERE i < 100000) SELECT i FROM n")
+    with pytest.raises(OSError, match=full), engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (id, text)")
+        bulk_insert(connection, Table("t", MetaData()), ROWS)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM t").scalar() == 0
     engine.dispose()
 
 

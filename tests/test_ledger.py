@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
 from semistream.sizing.plan import Plan
-from semistream.streaming import task
+from semistream.streaming import joining, task
 from semistream.streaming.sinks import delta as delta_sink
 from semistream.streaming.sinks import sql as sql_sink
 from semistream.streaming.sinks.delta import DataFile, DeltaSink
@@ -62,7 +62,7 @@ class Tasks:
 
     def work(self, batch, drain=0):
         return task.Work("sales", batch, drain, self.plan, self.states, str(self.checkpoint),
-                         STREAM, ("id",), self.sink)
+                         (STREAM,), (("id",),), self.sink)
 
     def chunks(self, rows):
         """A micro-batch by partition."""
@@ -76,8 +76,8 @@ class Tasks:
         self.batch += not drain
         chunks = [None, None] if drain else self.chunks(rows)
         work = self.work(self.batch, int(drain))
-        entries = [work.join_partition(p, iter([c] if c is not None else []))
-                   for p, c in enumerate(chunks)]
+        entries = [work.join_partition(p, iter([(0, c)] if c is not None else [])) for p,
+                   c in enumerate(chunks)]
         self.committed(entries)
         return entries
 
@@ -110,8 +110,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     if not pid:
         try:
             task.use_memory_files()
-            entries = [tasks.work(0).join_partition(p, iter([c]))
-                       for p, c in reversed(list(enumerate(chunks)))]
+            entries = [tasks.work(0).join_partition(p, iter([(0, c)])) for p,
+                       c in reversed(list(enumerate(chunks)))]
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
         finally:
@@ -125,8 +125,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
         tasks.committed(entries)
         tasks.batch = 0
         with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
-            patch.setattr(task.JoinState, "read", lambda path: pytest.fail("the state was read"))
-            tasks.work(1).join_partition(0, iter([chunks[0].slice(0, 0)]))
+            patch.setattr(joining.JoinState, "read", lambda path: pytest.fail("the state was read"))
+            tasks.work(1).join_partition(0, iter([(0, chunks[0].slice(0, 0))]))
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -148,8 +148,8 @@ def test_a_batch_without_tuples_keeps_the_state(tasks):
 def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
     tasks.run(500)
     chunks = tasks.chunks(600)
-    first = [tasks.work(1).join_partition(p, iter([c])) for p, c in enumerate(chunks)]
-    again = [tasks.work(1).join_partition(p, iter([c])) for p, c in enumerate(chunks)]
+    first = [tasks.work(1).join_partition(p, iter([(0, c)])) for p, c in enumerate(chunks)]
+    again = [tasks.work(1).join_partition(p, iter([(0, c)])) for p, c in enumerate(chunks)]
     assert [e["state_file"] for e in again] == [e["state_file"] for e in first]
     tasks.committed(again)
     tasks.batch = 1
@@ -171,8 +171,10 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
 
     monkeypatch.setattr(SqlSink, "write", together)
     entries = []
-    threads = [threading.Thread(target=lambda: entries.append(
-        tasks.work(1).join_partition(0, iter([chunk])))) for _ in range(2)]
+    threads = [
+        threading.Thread(
+            target=lambda: entries.append(tasks.work(1).join_partition(0, iter([(0, chunk)]))))
+        for _ in range(2)]
     for t in threads:
         t.start()
     for t in threads:
@@ -181,7 +183,7 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     files = [f.name for f in (tasks.checkpoint / "state").iterdir()
              if f.name.startswith("000000001")]
     assert files == [entries[0]["state_file"]]
-    tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([other]))])
+    tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([(0, other)]))])
     tasks.batch = 1
     tasks.run()
     tasks.check()

@@ -11,6 +11,7 @@ from semistream.joins import REGISTRY
 from semistream.joins.arena import Region
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.sizing import open_join
+from semistream.streaming.joining import WithMaster
 from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
@@ -34,14 +35,17 @@ def chunks(first, count):
             [np.arange(3_000 * i, 3_000 * (i + 1)), keys, [f"n{k}" for k in keys]], schema=STREAM)
 
 
+def operator(root, name):
+    return WithMaster(open_join(name, memory=400_000, stream=STREAM,
+                                master=open_snapshot(root, partition_tuples=256), on=ON))
+
+
 def work(root, name, queue, first, key_before, key_after):
     """What a worker does in one micro-batch."""
     operators.use_memory_files()
     cache = operators.OperatorCache()
-    join = (cache.take(key_before) if key_before
-            else open_join(name, memory=400_000, stream=STREAM,
-                           master=open_snapshot(root, partition_tuples=256), on=ON))
-    queue.put([o.joined for c in chunks(first, 4) for o in join.process(c)] if join else None)
+    join = cache.take(key_before) if key_before else operator(root, name)
+    queue.put([o.joined for c in chunks(first, 4) for o in join.process(0, c)] if join else None)
     if key_after:
         cache.put(key_after, join)
         del join
@@ -81,19 +85,19 @@ def test_nothing_is_copied_and_who_dies_gives_nothing(root):
     queue.get(timeout=60)
     assert queue.get(timeout=60) == "cached"
     join = operators.fetch(key)
-    assert all(Region.of(a) is not None for a in (join.h_r.ekey, join.h_s.key, join.h_s.store.heap))
+    own = join.join
+    assert all(Region.of(a) is not None for a in (own.h_r.ekey, own.h_s.key, own.h_s.store.heap))
     worker.kill()
     worker.join()
     assert sum(o.joined.num_rows for o in join.drain()) > 0
-    assert join.stats.waiting == 0
-    assert join.stats.matched + join.stats.unmatched == join.stats.rows_read
+    done = own.stats
+    assert done.waiting == 0 and done.matched + done.unmatched == done.rows_read
     assert operators.fetch(key) is None
 
 
 def test_one_is_taken_here_or_there_but_once(root):
     cache, key = operators.OperatorCache(), ("checkpoint", 2, "s")
-    join = open_join("meshjoin", memory=400_000, stream=STREAM,
-                     master=open_snapshot(root, partition_tuples=256), on=ON)
+    join = operator(root, "meshjoin")
     cache.put(key, join)
     assert cache.take(("checkpoint", 2, "another")) is None
     assert cache.take(key) is join and cache.take(key) is None and operators.fetch(key) is None

@@ -12,6 +12,7 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -32,7 +33,9 @@ from semistream.warehouse.schema import (
     tuning_runs,
     unmatched,
 )
+from semistream.warehouse.tables import ensure, fact_table
 from semistream.warehouse.totals import read_totals
+from test_migration import make_former
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
@@ -163,6 +166,22 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
     assert open_failure in summary.final_summary("sales", page.places)["complete"]
     until(lambda: open_failure in page.get().text, what="the failure on the page")
+    page.engine.dispose()
+
+
+def test_a_warehouse_that_the_next_load_will_migrate_is_shown_as_it_is(make_page, warehouse_url):
+    page = make_page(warehouse_url)
+    page.fill()
+    stream = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
+    ensure(page.engine, fact_table("fact_sales", stream, "m", pa.schema([])))
+    shown = page.get().text
+    page.engine.dispose()
+    make_former(warehouse_url)
+    page = make_page(warehouse_url)
+    former = page.get().text
+    assert 'id="error"' not in former and "8,003" in former
+    table = re.compile(r"<table.*?</table>", re.DOTALL)
+    assert table.findall(former) == table.findall(shown)
     page.engine.dispose()
 
 

@@ -63,7 +63,7 @@ def test_tasks_decode_row_groups_for_each_other(spark, sqlite_load):
     checkpoint = sqlite_load.settings().directory(sqlite_load.places)
     progress = Progress.read(checkpoint)
     files = tuple(SourceLog(checkpoint / "query", "parquet").files(progress.batch))
-    batch = str(checkpoint), progress.batch, files, progress.plan
+    batch = str(checkpoint), progress.batch, 0, files, progress.plan
     given = [{piece for piece, _ in ask((batch, partition), 1 - partition, 0)[1]}
              for partition in (0, 1)]
     assert given[0] >= {0, 2} and given[1] >= {1, 3} and given[0] | given[1] == {0, 1, 2, 3}
@@ -126,7 +126,8 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(sqlite_load, tmp_path, monkeypa
     texts = [f"{i:1000}" for i in range(1000)]
     rows = pa.table({"sku": keys, "text": texts}, stream)
     pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
-    pieces = [list(parquet.read_partition([str(tmp_path / "wide.parquet")], plan, stream, p))
+    files, placement = [str(tmp_path / "wide.parquet")], plan.placement(stream)
+    pieces = [list(parquet.read_partition(files, placement, p))
               for p in (0, 1)]
     assert max(piece.nbytes for of in pieces for piece in of) < 100_000
     assert min(map(len, pieces)) >= 10

@@ -738,7 +738,7 @@ def test_text_sources(name, tmp_path):
     pieces = list(_part({"format": kind, "files": [str(file)]}, spec, None).read(("id",)))
     assert sum(n for n, _ in pieces) == rows
     schema = pa.schema([("batch", pa.int64()), ("id", pa.int64()), ("stream_id", pa.string())])
-    found = pa.concat_tables(_with_stream_id(7, b, schema) for _, b in pieces)
+    found = pa.concat_tables(_with_stream_id(7, b, 1, schema) for _, b in pieces)
     assert found.to_pydict() == {"batch": [7] * len(ids), "id": ids,
                                  "stream_id": [str(i) for i in ids]}
 

@@ -1,11 +1,12 @@
 """What the README and the pages in docs/ say is so."""
 
 import re
+from itertools import chain
 from pathlib import Path
 
-from semistream.config import Job
+from semistream.config import Job, StreamStreamJob
 from semistream.joins.registry import REGISTRY
-from semistream.streaming.settings import LoadSettings
+from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -27,7 +28,8 @@ def yes(value):
 
 
 def test_every_setting_of_a_load_is_explained():
-    for name, field in LoadSettings.model_fields.items():
+    for name, field in chain(LoadSettings.model_fields.items(),
+                             StreamStreamSettings.model_fields.items()):
         assert f"| `{name}` |" in ALL and field.description in ALL, name
 
 
@@ -47,6 +49,13 @@ def test_the_job_of_the_readme_is_one(tmp_path):
     job = Job.from_yaml(tmp_path / "sales.yaml")
     assert job.on == {"product": "sku"} and job.columns == ("name", "category")
     assert job.stream.id == ("sale_id",)
+
+
+def test_the_job_of_two_streams_is_one(tmp_path):
+    page = (ROOT / "docs/two-streams.md").read_text()
+    (tmp_path / "orders.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.S)[1])
+    job = StreamStreamJob.from_yaml(tmp_path / "orders.yaml")
+    assert job.left.unique and job.right.clustered and job.on == {"order_id": "order_id"}
 
 
 def test_every_make_target_named_exists():

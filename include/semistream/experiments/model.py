@@ -152,7 +152,7 @@ def having(rows: Iterable[Row], **where: Any) -> list[Row]:
 @dataclass(frozen=True)
 class Plot:
     """y over x, a line a series; y: measured; dashed, what the models say. A second x makes it a
-    surface's contours."""
+    surface's contours. Where a row has lists, they are its line."""
 
     title: str
     x: str
@@ -218,4 +218,8 @@ TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk p
           "w_n": "w_N, stream tuples per iteration through H_R",
           "w_s": "w_S, stream tuples per iteration through H_S",
           "estimate_error": "mean error, |J - estimate| / min(J, estimate)",
-          "update_ns": "ns a key"}
+          "update_ns": "ns a key",
+          "time": "time of the stream, s", "held": "tuples in the state",
+          "held_a": "tuples of A in the state", "held_b": "tuples of B in the state",
+          "results": "result tuples", "propagated": "punctuations propagated",
+          "rate_now": "output rate, tuples/s"}

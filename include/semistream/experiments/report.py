@@ -106,9 +106,16 @@ def draw(plot: Plot, rows: Sequence[Row]) -> str:
 
 def _lines(plot: Plot, rows: Sequence[Row]) -> str:
     figure, axes = figure_of(7, 3.8)
+    over_time = isinstance(rows[0][plot.x], list)
     for colour, series in zip(_colours(rows), dict.fromkeys(r["series"] for r in rows),
                               strict=False):
-        mine = sorted((r for r in rows if r["series"] == series), key=lambda r: r[plot.x])
+        mine = [r for r in rows if r["series"] == series]
+        if over_time:
+            for r in mine:
+                values = [math.nan if y is None else y for y in r[plot.y]]
+                axes.plot(r[plot.x], values, color=colour, lw=1.4, label=series)
+            continue
+        mine.sort(key=lambda r: r[plot.x])
         at = [r[plot.x] for r in mine]
         axes.errorbar(at, [r[plot.y] for r in mine],
                       [r.get(f"{plot.y}_interval") or 0.0 for r in mine], color=colour, marker="o",

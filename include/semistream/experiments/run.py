@@ -57,7 +57,7 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
 
 
 PACKAGES = ("semistream", "numpy", "numba", "pyarrow")
-PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "sketch")
+PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "pjoin", "sketch")
 
 
 def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str,
@@ -213,7 +213,7 @@ def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows({k: json.dumps(v) if isinstance(v, dict) else v for k, v in r.items()}
+        writer.writerows({k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in r.items()}
                          for r in rows)
     return values
 

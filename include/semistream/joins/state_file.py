@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
+import uuid
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
-from semistream.durable import replacing
+from semistream.durable import naming, replacing, sync
 from semistream.errors import StateError
 
 MAGIC = b"semistream join state 2\n"  # of 24 bytes, so that what follows is aligned
@@ -24,12 +27,14 @@ class JoinState:
     stands; or, if not whole, what of it has changed since the snapshot before.
 
     tables: Arrow tables by name; values: JSON-able settings and counters, among them ``identity``
-    (what the operator was opened with), which ``restore`` compares.
+    (what the operator was opened with), which ``restore`` compares. linked: files that never
+    change, by the names that they have beside the state; they are linked there, not written again.
     """
 
     tables: dict[str, pa.Table]
     values: dict[str, Any]
     whole: bool = True
+    linked: dict[str, Path] = field(default_factory=dict)
 
     def write(self, path: str | Path, before: str = "") -> None:
         """One file, written beside, flushed to disk and renamed into place.
@@ -38,7 +43,9 @@ class JoinState:
         Raises StateError when that is damaged.
         """
         path, parts = Path(path), []
-        adds_to = [] if self.whole else self.files(path.with_name(before))
+        adds_to = [] if self.whole else self._parts(path.with_name(before))
+        for name, immutable in self.linked.items():
+            link(immutable, path.with_name(name))
         with replacing(path) as file:
             file.write(MAGIC)
             for name, table in self.tables.items():
@@ -46,21 +53,28 @@ class JoinState:
                 with pa.ipc.new_stream(part, table.schema) as writer:
                     writer.write_table(table, WRITTEN_ROWS)
                 parts.append([name, part.size, part.check])
-            foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to}).encode()
+            foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to,
+                               "linked": {name: of.stat().st_size
+                                          for name, of in self.linked.items()}}).encode()
             file.write(foot + len(foot).to_bytes(8, "little")
                        + zlib.crc32(foot).to_bytes(4, "little"))
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
-        """Names of the files that a state consists of: a whole one, and what has changed since,
-        oldest first. Raises StateError when this one is missing or damaged."""
+        """Names of the files that a state consists of. Raises StateError when this one is missing
+        or damaged."""
+        return [*cls._parts(path), *_foot(path)[0].get("linked", {})]
+
+    @classmethod
+    def _parts(cls, path: str | Path) -> list[str]:
+        """A whole state, and what has changed since, oldest first."""
         return [*_foot(path)[0]["adds_to"], Path(path).name]
 
     @classmethod
     def read(cls, path: str | Path) -> list[JoinState]:
         """The whole state and what has changed since, oldest first. Raises StateError when a file
         is missing or damaged."""
-        return [cls._read(Path(path).with_name(name)) for name in cls.files(path)]
+        return [cls._read(Path(path).with_name(name)) for name in cls._parts(path)]
 
     @classmethod
     def _read(cls, path: Path) -> JoinState:
@@ -72,7 +86,28 @@ class JoinState:
                 raise StateError(f"the join state {path} is damaged at {name!r}")
             tables[name] = pa.ipc.open_stream(part).read_all()
             at += length
-        return cls(tables, foot["values"], not foot["adds_to"])
+        linked = foot.get("linked", {})
+        for name, size in linked.items():
+            file = path.with_name(name)
+            if not file.exists() or file.stat().st_size != size:
+                raise StateError(f"the join state {path} lacks its file {file}, of {size:,} bytes")
+        return cls(tables, foot["values"], not foot["adds_to"],
+                   {name: path.with_name(name) for name in linked})
+
+
+def link(file: Path, to: Path) -> None:
+    """Another name for a file that never changes; a copy where the file system has none. It is on
+    disk then, whole. Nothing is done where the name is there."""
+    if to.exists():
+        return
+    beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
+    try:
+        os.link(file, beside)
+    except OSError:
+        with naming(to):
+            shutil.copyfile(file, beside)
+    sync(beside)
+    os.replace(beside, to)
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:

@@ -9,22 +9,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from semistream.config import Places, Settings
+from semistream.durable import write_json
 from semistream.errors import ConfigError
 from semistream.published import pin, read_manifest
-from semistream.streaming.settings import LoadSettings
+from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse, removal
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits
+from semistream.warehouse.schema import propagated as warehouse_propagated
+
+VALUES_TOLD = 10_000  # by an asset event
 
 
 def prepare(job: str, places: Places) -> None:
     """Make the data files of a shipped job, where they are missing; a user's own are there."""
     from semistream import workloads
 
-    workloads.prepare(workloads.load_job(job, places), places)
+    workloads.prepare(workloads.load_any_job(job, places), places)
 
 
 def provision(job: str, places: Places) -> dict[str, Any]:
@@ -62,6 +68,11 @@ def load_settings(job: str, values: Mapping[str, Any],
     from semistream.tuning.sweep import advised
 
     return advised(settings, recommended)
+
+
+def stream_stream_settings(job: str, values: Mapping[str, Any]) -> StreamStreamSettings:
+    """The settings of a load of two streams from a filled-in form. Raises ConfigError."""
+    return StreamStreamSettings.load({**_given(StreamStreamSettings, values), "job": job})
 
 
 def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,6 +113,28 @@ def sweep_publish(run: str, places: Places) -> dict[str, Any]:
 def run_summary(checkpoint: Path) -> dict[str, Any]:
     """What the last run on a checkpoint said of itself at its end."""
     return json.loads((checkpoint / "summary.json").read_text())
+
+
+def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
+    """Which values no later row of an app of two streams has: those that were not told before.
+
+    values: the first ones, {side, pattern} each; count: of all; loads: the load_ids of the first
+    and the last load that may have some, for the others are in the table propagated.
+    """
+    mark, p = checkpoint / "announced.json", warehouse_propagated.c
+    told = json.loads(mark.read_text()) if mark.exists() else 0
+    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        own = app_loads(app_number(connection, app) or 0)
+        first, last = max(own[0], told + 1), own[1]
+        mine = p.load_id.between(first, last)
+        count, newest = connection.execute(select(func.count(), func.max(p.load_id))
+                                           .where(mine)).one()
+        values = [{"side": side, "pattern": json.loads(pattern)} for side, pattern in
+                  connection.execute(select(p.side, p.pattern).where(mine).order_by(
+                      p.load_id, p.load_row).limit(VALUES_TOLD))]
+    if newest is not None:
+        write_json(mark, newest)
+    return {"app": app, "count": count, "values": values, "loads": [first, newest or told]}
 
 
 def verify(app: str, places: Places, *, since_last: bool, sample: int) -> dict[str, Any]:

@@ -99,11 +99,11 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
         "batch_arithmetic", "In every batch: waiting before + read = matched + unmatched + waiting",
         "Each stream tuple is matched, unmatched or still waiting in the join's memory; none may "
         "vanish and none may be counted twice. The difference is what is not accounted for.",
-        select(*_load(load_batches), b.waiting_before, b.rows_read, b.matched, b.unmatched,
+        select(*load_of(load_batches), b.waiting_before, b.rows_read, b.matched, b.unmatched,
                b.waiting, left_over.label("difference"))
         .where(scope.holds(load_batches), left_over != 0))
     previous = func.lag(b.waiting).over(partition_by=b.partition, order_by=(b.batch, b.drain))
-    before = select(*_load(load_batches), b.waiting_before,
+    before = select(*load_of(load_batches), b.waiting_before,
                     func.coalesce(previous, 0).label("waiting_after_previous_batch")) \
         .where(scope.until(load_batches)).subquery("carried")
     yield Check(
@@ -114,7 +114,7 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
                              before.c.waiting_before != before.c.waiting_after_previous_batch))
     yield Check("drained", "Nothing waits after a drain",
                 "A drain (at a stop, and when all available input has been read) finishes every "
-                "waiting tuple.", select(*_load(load_batches), b.waiting)
+                "waiting tuple.", select(*load_of(load_batches), b.waiting)
                 .where(scope.holds(load_batches), b.drain == 1, b.waiting != 0))
     yield total_arithmetic(scope)
 
@@ -176,7 +176,7 @@ def same_rows(scope: Scope, checksums: sa.Table) -> Check:
 
     def differing(name: str, table: str) -> Select:
         now = func.coalesce(c[name], 0)
-        return select(*_load(load_batches), literal(table, sa.String(255)).label("table"),
+        return select(*load_of(load_batches), literal(table, sa.String(255)).label("table"),
                       b[name].label("checksum_in_ledger"),
                       now.label("checksum_of_rows")).select_from(both).where(
                           scope.holds(load_batches), b[name] != now)
@@ -195,8 +195,11 @@ def table_files(damaged: sa.Table) -> Check:
                  "Restore it, or load what the table lost under another app name.", select(damaged))
 
 
-def source_files(files: sa.Table) -> Check:
-    return Check("source_files", "Every file of the source is in a batch, and as it was loaded",
+def source_files(files: sa.Table, side: str = "") -> Check:
+    """side: of two streams."""
+    return Check(f"{side}_source_files" if side else "source_files",
+                 f"Every file of the {f'{side} ' if side else ''}source is in a batch, and as it "
+                 "was loaded",
                  "The ledger names each file with its size and time. A file listed here was "
                  "there when the source was read and is in no batch, or it was written after its "
                  "batch was loaded: complete files are to be renamed into the stream's directory.",
@@ -207,7 +210,7 @@ def _reasons_add_up(scope: Scope, rejected: sa.Table) -> Select:
     b, r = load_batches.c, rejected.c
     by_reason = select(func.coalesce(func.sum(r.rows_in_ledger), 0)).where(r.load_id == b.load_id) \
         .correlate(load_batches).scalar_subquery()
-    return select(*_load(load_batches), literal("(all)"), b.unmatched,
+    return select(*load_of(load_batches), literal("(all)"), b.unmatched,
                   by_reason).where(scope.holds(load_batches), b.unmatched != by_reason)
 
 
@@ -288,7 +291,7 @@ def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
     return Check("none_invented", "Every loaded row comes from the source",
                  f"A row of {scope.fact_name} whose {_listed(scope.ids)} the source does not have "
                  "was changed, or put there by another.",
-                 select(*(f.c[i] for i in scope.ids), *_load(f))
+                 select(*(f.c[i] for i in scope.ids), *load_of(f))
                  .select_from(f.outerjoin(source_ids, and_(*(s[i] == f.c[i] for i in scope.ids))))
                  .where(scope.holds(f), *_identified(scope, f), s.batch.is_(None)))
 
@@ -333,7 +336,7 @@ def surrogate_keys(scope: Scope) -> Check:
                  f"{scope.surrogate} of each fact names a row of {d.name}"
                  + (f", and that row has the fact's own {_listed(scope.on)}." if pairs else ".")
                  + (" A tuple without one (left join) has no master data." if scope.left else ""),
-                 select(*_ids(scope, f), *_load(f), fk, *(f.c[s] for s, _ in pairs), *shown)
+                 select(*_ids(scope, f), *load_of(f), fk, *(f.c[s] for s, _ in pairs), *shown)
                  .select_from(f.outerjoin(d, fk == pk))
                  .where(scope.holds(f), or_(absent, and_(pk.is_not(None), other))))
 
@@ -350,7 +353,7 @@ def enriched_columns(scope: Scope) -> Check:
     return Check("enriched_columns", "Enriched columns are what the master data says",
                  f"Compared for every fact that was loaded with the master data that {d.name} has: "
                  f"{_listed(scope.added)}.",
-                 select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *shown)
+                 select(*_ids(scope, f), *load_of(f), f.c[scope.surrogate], *shown)
                  .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
                  .where(scope.holds(f), scope.is_current(f), or_(*differ)))
 
@@ -374,7 +377,7 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
         return case((absent, missing),
                     *((a.is_distinct_from(b), show(a, b)) for a, b in pairs)).label(what)
 
-    differ = select(*_ids(scope, f), *_load(f), f.c[scope.surrogate], *(f.c[a] for a in scope.on),
+    differ = select(*_ids(scope, f), *load_of(f), f.c[scope.surrogate], *(f.c[a] for a in scope.on),
                     s.c.version.label("master_version"),
                     *map(first_that_differs, ("column", "loaded", "joined_again"))) \
         .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row)) \
@@ -394,7 +397,7 @@ def _matches_lost(scope: Scope, sample: Sample) -> Select:
                              g.c[scope.surrogate] == m.c[scope.surrogate])
     rows = s.join(f, drawn_facts(scope, sample)).join(
         m, and_(m.c.version == s.c.version, *(f.c[a] == m.c[b] for a, b in scope.on.items())))
-    return select(*_ids(scope, f), *_load(f), m.c[scope.surrogate], *(f.c[a] for a in scope.on),
+    return select(*_ids(scope, f), *load_of(f), m.c[scope.surrogate], *(f.c[a] for a in scope.on),
                   s.c.version, literal("(match not loaded)"), null(), null()) \
         .select_from(rows).where(~sa.exists(joined.correlate(s, m))).distinct()
 
@@ -406,7 +409,7 @@ def sample_unmatched(scope: Scope, sample: Sample) -> Check:
                  f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, "
                  f"drawn at random (seed {sample.seed}). One listed here does have master data.",
                  select(s.c.stream_id,
-                        *_load(s), *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
+                        *load_of(s), *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
                         s.c.version.label("master_version"), m.c[scope.surrogate])
                  .select_from(s.join(m, and_(m.c.version == s.c.version,
                                              *(s.c[f"key_{i}"] == m.c[k]
@@ -426,15 +429,15 @@ def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[
     not have; by load, and further columns."""
     same = and_(*(counted.c[k] == ledger.c[k] for k in ("load_id", *further)))
     found = func.coalesce(counted.c.rows_in_table, 0)
-    return (select(*_load(ledger), *(ledger.c[k] for k in further), ledger.c.rows_in_ledger,
+    return (select(*load_of(ledger), *(ledger.c[k] for k in further), ledger.c.rows_in_ledger,
                    found.label("rows_in_table"))
             .select_from(ledger.outerjoin(counted, same)).where(found != ledger.c.rows_in_ledger),
-            select(*_load(counted), *(counted.c[k] for k in further), literal(0),
+            select(*load_of(counted), *(counted.c[k] for k in further), literal(0),
                    counted.c.rows_in_table)
             .select_from(counted.outerjoin(ledger, same)).where(ledger.c.load_id.is_(None)))
 
 
-def _load(table: FromClause) -> list[ColumnElement]:
+def load_of(table: FromClause) -> list[ColumnElement]:
     """What a row's load_id says, for people."""
     parts = {"batch": batch_of, "drain": drain_of, "partition": partition_of}
     return [table.c[name] if name in table.c else part(table.c.load_id).label(name)

@@ -23,9 +23,10 @@ from semistream.warehouse.types import LongString
 AT_ONCE = 10_000  # rows of the ledger
 
 
-def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec) -> sa.Table | None:
+def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec,
+                       side: str = "") -> sa.Table | None:
     """Files of the source that are not as they should be: batch, file, finding. None where there
-    are no files, or, with a note, where they cannot be looked at."""
+    are no files, or, with a note, where they cannot be looked at. side: of two streams."""
     if stream.format not in FILE_FORMATS or not stream.path:
         return None
     c, path = load_commits.c, os.path.abspath(stream.path)
@@ -44,8 +45,8 @@ def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec) -> sa
         staging.notes.append("It is not known yet which files the source had when it was read "
                              "last, so that none can be missed: the ledger notes that when all "
                              "that was there has been loaded.")
-    table = staging.table("files", Column("batch", BigInteger), Column("file", LongString()),
-                          Column("finding", LongString()))
+    table = staging.table(f"files_{side}", Column("batch", BigInteger),
+                          Column("file", LongString()), Column("finding", LongString()))
     staging.insert(table, findings)
     return table
 

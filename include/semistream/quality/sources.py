@@ -11,26 +11,28 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Text, select
 
-from semistream.config import StreamSpec
-from semistream.quality.scope import Scope
+from semistream.config import SIDES, StreamSpec
 from semistream.quality.staging import Sources, Staging
 from semistream.source_files import open_parquet
 from semistream.streaming.sources.base import CannotRecount, Part
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
+from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.schema import load_files
 from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
 ROWS = 100_000
+Columns = Mapping[str, sa.types.TypeEngine]  # of a source, as the warehouse has them
 SIGNED = re.compile(r'("(?:[^"\\]|\\.)*")|([+-]INF|\+Infinity)\b')  # a string, or such a number
 # Ids of a text column are as they are written. A number that is a text is one to the warehouse's
 # column of numbers.
@@ -38,50 +40,58 @@ AS_SPARK = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 FIELD = 1 << 28  # bytes: an unclosed quote makes one field of the rest of its file
 
 
-def stage_sources(staging: Staging, scope: Scope, stream: StreamSpec,
-                  commits: list[sa.Row]) -> Sources | None:
-    """The rows and ids of each batch's source. None, and a note, where they cannot be had."""
+def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
+                  ids: int, side: int | None = None) -> Sources | None:
+    """The rows of each batch's source, and of each row these columns, of which the first ``ids``
+    are its id. side: of two streams. None, and a note, where they cannot be had."""
     try:
-        parts = [(c.batch, _part(_source(staging.engine, c), stream, staging.engine))
+        parts = [(c.batch, _part(_source(staging.engine, c, side), stream, staging.engine))
                  for c in commits if c.drain == 0]
-        return _stage(staging, scope, parts)
+        return _stage(staging, columns, ids, parts, "" if side is None else f"_{SIDES[side]}")
     except CannotRecount as e:
         staging.notes.append(f"The source was not counted again: {e}. Rows read are checked "
                              "against the ledger only, and stream ids for duplicates only.")
         return None
 
 
-def _stage(staging: Staging, scope: Scope, parts: list[tuple[int, Part]]) -> Sources:
-    counts = staging.table("sources", Column("batch", BigInteger), Column("source", Text),
+def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, Part]],
+           side: str) -> Sources:
+    counts = staging.table(f"sources{side}", Column("batch", BigInteger), Column("source", Text),
                            Column("rows_in_source", BigInteger))
-    ids = staging.table("ids", Column("batch", BigInteger),
-                        *(Column(i, scope.fact.c[i].type) for i in scope.ids),
-                        Column("stream_id", KeyString())) if scope.ids else None
+    names = tuple(columns)
+    tuples = staging.table(f"ids{side}", Column("batch", BigInteger),
+                           *(Column(name, kind) for name, kind in columns.items()),
+                           Column("stream_id", KeyString())) if ids else None
     counted = []
     for batch, part in parts:
         rows = 0
-        for n, found in part.read(scope.ids):
+        for n, found in part.read(names):
             rows += n
-            if ids is not None and len(found):
+            if tuples is not None and len(found):
                 with staging.engine.begin() as connection:
-                    bulk_insert(connection, ids, _with_stream_id(batch, found, arrow_schema(ids)))
+                    bulk_insert(connection, tuples,
+                                _with_stream_id(batch, found, ids, arrow_schema(tuples)))
         counted.append((batch, part.label, rows))
     staging.insert(counts, counted)
-    if ids is not None:
-        staging.index(ids, *scope.ids)
-        staging.index(ids, "stream_id")
-    return Sources(counts, ids)
+    if tuples is not None:
+        staging.index(tuples, *names[:ids])
+        staging.index(tuples, "stream_id")
+    return Sources(counts, tuples)
 
 
-def _source(engine: sa.Engine, commit: sa.Row) -> dict[str, Any]:
-    """``source_offsets`` with the paths of the batch's files."""
-    offsets: dict[str, Any] = json.loads(commit.source_offsets)
+def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, Any]:
+    """``source_offsets`` of a stream, with the paths of the batch's files."""
+    parts = parts_of(json.loads(commit.source_offsets))
+    offsets: dict[str, Any] = parts[side or 0]
     if not isinstance(count := offsets.get("files"), int):
         return offsets
+    first = parts[0].get("files", 0) if side else 0
     f = load_files.c
     with engine.connect() as connection:
-        paths = list(connection.scalars(
-            select(f.path).where(f.app == commit.app, f.batch == commit.batch).order_by(f.number)))
+        paths = list(
+            connection.scalars(select(f.path).where(f.app == commit.app, f.batch == commit.batch,
+                                                    f.number >= first, f.number < first + count)
+                               .order_by(f.number)))
     if len(paths) < count:
         raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, "
                             f"and their names forgotten")
@@ -96,8 +106,11 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         files = [_local(f) for f in offsets["files"]]
         names = [f.name for f in files]
         label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return Part(label, lambda ids: (piece for f in files
-                                        for piece in _readable_file(f, kind, stream, options, ids)))
+        return Part(
+            label, lambda ids: (piece for f in files
+                                for piece in _readable_file(f, kind, stream, options, ids)))
+    if stream.mark is not None:
+        raise CannotRecount("rows that are punctuations are not told apart in this source")
     # imports Spark, which files do without
     from semistream.streaming.sources.registry import find_source
 
@@ -105,11 +118,18 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         offsets, engine)
 
 
-def _with_stream_id(batch: int, found: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    found = _readable(found.drop_null(), schema)
-    columns = [*map(shorten, found.columns), stream_ids(found, found.schema.names)]
-    return pa.table([pa.repeat(pa.scalar(batch, pa.int64()), len(found)), *columns],
-                    names=schema.names)
+def _with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema) -> pa.Table:
+    """Of rows that have an id. A column that the source does not give again is null."""
+    names = found.schema.names[:ids]
+    for name in names:
+        found = found.filter(found.column(name).is_valid())
+    found = _readable(found, schema)
+    rows = pa.table([*map(shorten, found.columns), stream_ids(found, names),
+                     pa.repeat(pa.scalar(batch, pa.int64()), len(found))],
+                    names=[*found.schema.names, "stream_id", "batch"])
+    given = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)
+             for f in schema]
+    return pa.table(given, names=schema.names)
 
 
 def _readable(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -152,19 +172,31 @@ def _readable_file(file: Path, *arguments: Any) -> Iterator[tuple[int, pa.Record
 
 def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str, str],
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none."""
+    """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none.
+    ids: of Parquet files any columns; text files give the stream's id."""
+    if stream.mark is not None and kind != "parquet":
+        raise CannotRecount(f"rows that are punctuations are not told apart in {kind} files")
     if kind == "parquet":
         parquet = open_parquet(file)
         if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
             raise CannotRecount(f"{file} has no column {lacking[0]}")
-        for batch in parquet.iter_batches(ROWS, columns=list(ids)):
+        marks = [] if stream.mark is None else [stream.mark]
+        for batch in parquet.iter_batches(ROWS, columns=[*ids, *marks]):
+            if marks:
+                batch = batch.filter(_is_tuple(batch.column(marks[0]))).select(list(ids))
             yield len(batch), batch
     elif kind == "csv":
-        yield from _pieces(_csv_rows(file, stream, options), ids)
+        yield from _pieces(_csv_rows(file, stream, options), stream.id)
     elif kind == "json":
-        yield from _pieces(_json_rows(file, stream), ids)
+        yield from _pieces(_json_rows(file, stream), stream.id)
     else:
         raise CannotRecount(f"no way is known to read {kind} again")
+
+
+def _is_tuple(marks: pa.Array) -> pa.Array:
+    """Whether a row is a tuple and no punctuation; see ``stream_joins.sources.PunctuationRows``."""
+    marked = marks if pa.types.is_boolean(marks.type) else pc.not_equal(marks, "")
+    return pc.invert(pc.fill_null(marked, False))
 
 
 def _pieces(rows: Iterator[tuple[Any, ...] | None],

@@ -98,7 +98,8 @@ class Staging:
         return count
 
     def index(self, table: sa.Table, *columns: str) -> None:
-        Index(f"ix_{table.name}_{columns[0]}"[:64],
+        # a name of its own in the whole of an SQLite database
+        Index(f"ix_{table.name}_{len(table.indexes)}"[:64],
               *(table.c[c] for c in columns)).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:
@@ -141,6 +142,15 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
         return f
     names = [*ids, "load_id", scope.surrogate]
     table = staging.table("by_id", *(Column(n, f.c[n].type) for n in names))
+    copy_facts(staging, scope, table)
+    staging.index(table, *ids)
+    return table
+
+
+def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
+    """The table's columns of those loads in which tuples of the source that is counted again can
+    be."""
+    f, names = scope.fact, [c.name for c in table.columns]
     after = last_load(scope.number, scope.source_first or START)
     with staging.engine.connect() as connection:
         b = load_batches.c
@@ -158,8 +168,6 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
             some = select(*(f.c[n] for n in names)).where(f.c.load_id > after, f.c.load_id <= end)
             connection.execute(table.insert().from_select(names, some))
         after = end
-    staging.index(table, *ids)
-    return table
 
 
 def stage_sample(staging: Staging, scope: Scope, size: int, seed: int,

@@ -10,7 +10,6 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import Column
 
-from semistream.config import Job
 from semistream.quality.checksums import Sums, sum_up
 from semistream.quality.staging import Staging
 from semistream.streaming.sinks.base import StoredRows
@@ -20,12 +19,13 @@ from semistream.warehouse.tables import ROW_KEY
 from semistream.warehouse.types import LongString, sql_type, stored_schema
 
 
-def stage(staging: Staging, stored: StoredRows, job: Job) -> tuple[sa.Table, Sums, sa.Table]:
+def stage(staging: Staging, stored: StoredRows,
+          ids: tuple[str, ...]) -> tuple[sa.Table, Sums, sa.Table]:
     """What a sink outside the warehouse has of an app, its rows' checksums by load, and the damaged
     ones of its files: file, finding."""
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
     facts = staging.table("facts",
-                          *(Column(f.name, sql_type(f, f.name in job.stream.id)) for f in kept),
+                          *(Column(f.name, sql_type(f, f.name in ids)) for f in kept),
                           *row_key())
     rows: Counter[int] = Counter()
     sums: Sums = Counter()
@@ -43,8 +43,8 @@ def stage(staging: Staging, stored: StoredRows, job: Job) -> tuple[sa.Table, Sum
     damaged = staging.table("files_of_sink", Column("file", LongString()),
                             Column("finding", LongString()))
     staging.insert(damaged, findings)
-    if job.stream.id:
-        staging.index(facts, *job.stream.id)
+    if ids:
+        staging.index(facts, *ids)
     return facts, sums, damaged
 
 

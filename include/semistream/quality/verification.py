@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy import and_, func, select
 
 from semistream import warehouse
-from semistream.config import Job, Places
+from semistream.config import AnyJob, Job, Places, StreamStreamJob, job_of
 from semistream.errors import SemistreamError
 from semistream.published import read_manifest
-from semistream.quality import stored_rows
+from semistream.quality import stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
 from semistream.quality.checksums import Sums, stage_checksums
@@ -97,9 +97,10 @@ class VerificationFailed(SemistreamError):
         super().__init__(result.describe())
 
 
-def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = False,
-           reports_dir: Path | None = None, reports_kept: int | None = None, sample: int = SAMPLE,
-           seed: int | None = None, snapshots: Path | None = None) -> VerificationResult:
+def verify(url: str, app: str, *, job: AnyJob | None = None, since_last: bool = False,
+           reports_dir: Path | None = None,
+           reports_kept: int | None = None, sample: int = SAMPLE, seed: int | None = None,
+           snapshots: Path | None = None) -> VerificationResult:
     """Check everything that `app` has committed.
 
     since_last: only what comes behind that which is proven already, by verifications that no
@@ -124,13 +125,13 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
             return VerificationResult(True, app, commits[-1].fact_table,
                                       index=reports / "index.html", proof=str(proof))
         while True:
-            changes = _changes(engine, job.master.name)
+            master = job.master.name if isinstance(job, Job) else ""
+            changes = _changes(engine, master)
             with Staging(engine) as staging:
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
-                                        snapshots / job.master.name,
-                                        changes, reports_kept or places.reports_kept)
-            if (result.success or result.report is None
-                    or _changes(engine, job.master.name) == changes):
+                                        snapshots / master, changes,
+                                        reports_kept or places.reports_kept)
+            if result.success or result.report is None or _changes(engine, master) == changes:
                 break
             # the master data were changed meanwhile, and what was found may be no more than that
             discard(result.report, reports)
@@ -139,13 +140,13 @@ def verify(url: str, app: str, *, job: Job | None = None, since_last: bool = Fal
             return replace(result, proof=str(read_proof(connection, app)))
 
 
-def _job(commit: sa.Row, app: str, places: Places) -> Job:
+def _job(commit: sa.Row, app: str, places: Places) -> AnyJob:
     """The job that was loaded, as the ledger has it; else the shipped one of the app's name."""
     if commit.job:
-        return Job.load(json.loads(commit.job))
+        return job_of(json.loads(commit.job))
     from semistream import workloads
 
-    return workloads.load_job(app, places)
+    return workloads.load_any_job(app, places)
 
 
 def _changes(engine: sa.Engine, master: str) -> int | None:
@@ -165,8 +166,9 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
     return manifest["version"] if None in (changes, known) or changes == known else UNPUBLISHED
 
 
-def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: Position | None,
-            sampling: tuple[int, int], reports: Path, snapshots: Path, changes: int | None,
+def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], first: Position | None,
+            sampling: tuple[int, int],
+            reports: Path, snapshots: Path, changes: int | None,
             kept: int) -> tuple[VerificationResult, Scope]:
     engine, app, sink = staging.engine, commits[-1].app, commits[-1].sink
     name = commits[-1].fact_table
@@ -176,16 +178,30 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
     if stored is None:
         fact = existing_table(engine, name)
     else:
-        fact, sums, damaged = stored_rows.stage(staging, stored, job)
+        ids = job.fact_ids(stored.schema.names)
+        fact, sums, damaged = stored_rows.stage(staging, stored, ids)
     with engine.connect() as connection:
-        scope = make_scope(connection, app, job, commits, first, fact, _version(snapshots, changes))
-    scope = replace(scope, by_id=stage_by_id(staging, scope))
+        scope = two_streams.scope_of(connection, app, job, commits, first, fact) \
+            if isinstance(job, StreamStreamJob) else make_scope(
+                connection, app, job, commits, first, fact, _version(snapshots, changes))
     rejected = stage_rejected(staging, scope)
-    sources = stage_sources(staging, scope, job.stream,
-                            [c for c in commits if _later(c, scope.source_first)])
-    files = stage_source_files(staging, scope, job.stream)
     checksums = stage_checksums(staging, scope, sums)
-    sample = stage_sample(staging, scope, *sampling, snapshots)
+    if isinstance(job, StreamStreamJob):
+        checks = list(two_streams.all_checks(staging, scope, job, commits, rejected, checksums,
+                                             damaged, sampling[0]))
+    else:
+        scope = replace(scope, by_id=stage_by_id(staging, scope))
+        columns = {name: scope.fact.c[name].type for name in scope.ids}
+        sources = stage_sources(staging, job.stream,
+                                [c for c in commits if _later(c, scope.source_first)], columns,
+                                len(columns))
+        files = stage_source_files(staging, scope, job.stream)
+        sample = stage_sample(staging, scope, *sampling, snapshots)
+        checks = list(all_checks(scope, rejected, checksums, damaged, files, sources, sample))
+        if not scope.comparable:
+            staging.notes.append("All of these were loaded with an older version of the master "
+                                 f"data than {scope.dimension.name} has ({scope.version}): "
+                                 "enriched columns are compared in the sample only.")
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
         old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
@@ -194,16 +210,11 @@ def _verify(staging: Staging, url: str, job: Job, commits: list[sa.Row], first: 
         staging.notes.append(f"{without:,} of the ledger's rows are of a version that kept no "
                              f"checksums: what they loaded is "
                              "counted and joined again, but not compared value by value.")
-    if not scope.comparable:
-        staging.notes.append(f"All of these were loaded with an older version of the master data "
-                             f"than {scope.dimension.name} has ({scope.version}): enriched columns "
-                             f"are compared in the sample only.")
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS,
                "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
                "notes": staging.notes}
-    checks = list(all_checks(scope, rejected, checksums, damaged, files, sources, sample))
     success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports,
                                             kept)
     results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows",

@@ -53,6 +53,11 @@ class Plan:
                       "owners": tuple(values.get("owners", ())),
                       "chosen": tuple(values.get("chosen", ()))})
 
+    @property
+    def version(self) -> str:
+        """Of the master data."""
+        return Path(self.snapshot).name
+
     def relation(self, partition: int) -> SnapshotRelation:
         """The buckets of R that a partition's operator needs."""
         owners = self._owners(Manifest.read(Path(self.snapshot)))

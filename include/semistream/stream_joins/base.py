@@ -1,16 +1,18 @@
-"""The contract of a stream-stream join, and its components: edges, memory join, state relocation, disk join."""
+"""The contract that XJoin and PJoin meet, and what they share: edges, memory join, state
+relocation, disk join."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import StateError
+from semistream.errors import ConfigError, StateError
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
 from semistream.joins.statistics import timed
@@ -21,20 +23,36 @@ from semistream.stream_joins.kernels import MATCHED
 from semistream.stream_joins.spec import JOIN_TYPES, SIDES, StreamJoinSpec, equal_keys
 from semistream.stream_joins.state import Leftover, State
 
-NO_PARTNER, NULL_KEY = "no_partner", "null_key"  # why a tuple is unmatched
+# why a tuple is unmatched
+NO_PARTNER, NULL_KEY, AGAINST_PUNCTUATION = "no_partner", "null_key", "against_punctuation"
 PIECE = 16_384  # tuples that are joined at a time
+
+
+class Propagated(NamedTuple):
+    """Punctuations of one stream that hold for the output: no later output row has these values in
+    the side's join columns.
+
+    constants: a row each, columns named as the side's join columns, in canonical types; patterns:
+    others, in plain form.
+    """
+
+    side: int
+    constants: pa.RecordBatch
+    patterns: list[dict[str, Any]]
 
 
 class StreamJoinOutput(NamedTuple):
     """What one step finished.
 
-    joined: as ``output_schema``; in an outer join with the outer rows. unmatched: tuples that will never have a partner, of the
-    side, with ``reason`` (``unmatched_schemas``).
+    joined: as ``output_schema``; in an outer join with the outer rows. unmatched: tuples that will
+    never have a partner, of the side, with ``reason`` (``unmatched_schemas``); those of a reason
+    other than `against_punctuation` are outer rows too.
     """
 
     joined: pa.RecordBatch | None = None
     side: int = 0
     unmatched: pa.RecordBatch | None = None
+    propagated: Propagated | None = None
 
 
 @dataclass
@@ -45,15 +63,24 @@ class SideStatistics:
     matched: int = 0  # tuples that had a partner and have left
     unmatched: dict[str, int] = field(default_factory=dict)  # by reason
     held: int = 0  # in memory and on disk now
-    on_disk: int = 0  # of these
+    held_peak: int = 0
+    on_disk: int = 0  # now
+    buffered: int = 0  # in the purge buffer now
+    dropped: int = 0  # on the fly
+    purged: int = 0
+    punctuations: int = 0  # taken in
+    propagated: int = 0
+    forgotten: int = 0  # punctuations, for want of memory
 
 
 @dataclass
 class StreamJoinStatistics:
     """Totals since the operator was opened or restored."""
 
-    sides: tuple[SideStatistics, SideStatistics] = field(default_factory=lambda: (SideStatistics(), SideStatistics()))
+    sides: tuple[SideStatistics, SideStatistics] = field(
+        default_factory=lambda: (SideStatistics(), SideStatistics()))
     output_rows: int = 0
+    purges: int = 0  # runs of the component
     relocations: int = 0
     relocated: int = 0  # tuples
     disk_joins: int = 0
@@ -69,25 +96,44 @@ class StreamJoinStatistics:
 
 
 class StreamStreamJoin(ABC):
-    """A single-threaded exact equijoin of two streams in at most M bytes; what does not fit waits on local disk.
+    """A single-threaded exact equijoin of two streams in at most M bytes; what does not fit waits
+    on local disk.
 
-    No pair is joined twice: a pair is found by the memory join if both tuples were in memory at a time, and else by the first
-    disk join that has both (`kernels.leftover_pairs`).
+    No pair is joined twice: a pair is found by the memory join if both tuples were in memory at a
+    time, and else by the first disk join that has both (`kernels.leftover_pairs`). clock: gives
+    seconds, for the time propagation threshold.
 
     An algorithm gives ``_take``, which is its loop, and the components that the registry names.
     """
 
-    def __init__(self, spec: StreamJoinSpec, monitor: Monitor, registry: Registry):
-        self.spec, self.monitor, self.registry = spec, monitor, registry
+    def __init__(self, spec: StreamJoinSpec, monitor: Monitor, registry: Registry,
+                 clock: Callable[[], float] = time.monotonic):
+        self.spec, self.monitor, self.registry, self.clock = spec, monitor, registry, clock
         self.state, self.stats = State(spec), StreamJoinStatistics()
         self.output_schema = spec.output_schema
-        self.unmatched_schemas = tuple(s.append(pa.field("reason", pa.string())) for s in spec.schemas)
+        self.unmatched_schemas = tuple(s.append(pa.field("reason", pa.string()))
+                                       for s in spec.schemas)
         self._outer = JOIN_TYPES[spec.join_type]
         self._account()
 
     def process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
-        """Take in tuples of a side; give what that finished, in batches of bounded size. Consume it to the end."""
+        """Take in tuples of a side; give what that finished, in batches of bounded size. Consume it
+        to the end."""
         return timed(self._process(side, chunk), self._account)
+
+    def punctuate(self, side: int, punctuations: pa.RecordBatch
+                  | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
+        """No later tuple of this side matches any of these: constants, a row each, or plain forms
+        (``punctuations``).
+
+        Raises ConfigError for one that overlaps another of the side and is not equal to it, or is
+        none; nothing has changed then.
+        """
+        return timed(self._punctuate(side, punctuations), self._account)
+
+    def request_propagation(self) -> Iterator[StreamJoinOutput]:
+        """Pull: propagate whatever can be propagated now."""
+        return timed(self._raise(Event.PROPAGATE_REQUEST), self._account)
 
     def idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
         """Both streams have had nothing for so long."""
@@ -99,23 +145,47 @@ class StreamStreamJoin(ABC):
 
     def snapshot(self) -> JoinState:
         """The state between two calls."""
-        tables, values = self.state.tables()
-        return JoinState(tables, {"state": values, "identity": self.spec.identity()})
+        tables, values, linked = self.state.saved()
+        more, told = self._state()
+        return JoinState(tables | more,
+                         {"state": values, "identity": self.spec.identity()} | told, linked=linked)
 
     def restore(self, state: JoinState) -> None:
-        """Go on from the snapshot of an operator opened alike, in a new one. Raises StateError when it does not fit."""
+        """Go on from the snapshot of an operator opened alike, in a new one. Raises StateError when
+        it does not fit."""
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
-        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here" for k, v in mine.items() if theirs.get(k) != v]
+        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here"
+                 for k, v in mine.items() if theirs.get(k) != v]
         if wrong:
-            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with the former settings.")
-        self.state.restore(state.tables, state.values["state"])
+            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
+                             "the former settings.")
+        self._restore(state)
+        self.state.restore(state.tables, state.values["state"], state.linked)
         self._account()
 
     # What an algorithm gives
 
     @abstractmethod
-    def _take(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+    def _take(self, side: int, batch: pa.RecordBatch,
+              codes: np.ndarray) -> Iterator[StreamJoinOutput]:
         """Take in tuples in stored types whose keys are not null."""
+
+    def _punctuate(self, side: int, punctuations: pa.RecordBatch
+                   | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
+        raise ConfigError("algorithm", "must be pjoin where a stream has punctuations",
+                          self.spec.algorithm, "Choose pjoin.")
+        yield
+
+    def _left(self, side: int, pids: np.ndarray) -> None:  # noqa: B027 - without an index: nothing
+        """Tuples that match these punctuations of their own stream (int32[n]; -1: none) have left
+        the state."""
+
+    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """What a snapshot has besides the state of tuples."""
+        return {}, {}
+
+    def _restore(self, state: JoinState) -> None:  # noqa: B027 - nothing to take up
+        """Take up what ``_state`` gave."""
 
     # Edges
 
@@ -128,10 +198,16 @@ class StreamStreamJoin(ABC):
             batch, codes = batch.filter(pa.array(valid)), codes[valid]
         for first in range(0, batch.num_rows, PIECE):
             yield from self._take(side, batch.slice(first, PIECE), codes[first:first + PIECE])
+        yield from self._check_time()
 
     def _idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
         self.monitor.idle = seconds
         yield from self._raise(Event.STREAM_EMPTY)
+        yield from self._check_time()
+
+    def _check_time(self) -> Iterator[StreamJoinOutput]:
+        if self.monitor.propagation_is_due(self.clock):
+            yield from self._raise(Event.PROPAGATE_TIME_EXPIRE)
 
     def _raise(self, event: Event) -> Iterator[StreamJoinOutput]:
         """Run the components that the registry has for the event, in its order."""
@@ -143,39 +219,52 @@ class StreamStreamJoin(ABC):
         s.seconds += seconds
         state.account()
         s.memory, s.memory_peak = dict(state.arena.components), state.arena.peak
-        s.relocations, s.relocated, s.disk_joins = state.relocations, state.relocated, state.disk_joins
-        s.bytes_written, s.bytes_read = (sum(getattr(d, n) for d in state.disk) for n in ("written", "read"))
+        s.relocations, s.relocated = state.relocations, state.relocated
+        s.disk_joins = state.disk_joins
+        s.bytes_written, s.bytes_read = (sum(getattr(d, n) for d in state.disk)
+                                         for n in ("written", "read"))
         for side, one in enumerate(s.sides):
             one.held, one.on_disk = state.held(side), state.disk[side].total
+            one.buffered = state.memory[side].buffered
+            one.held_peak = max(one.held_peak, one.held)
 
     # Memory join
 
-    def memory_join(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
-        """Probe the opposite memory portion with new tuples, and put them into their own. Raises the event
-        StateFull where M is reached."""
+    def memory_join(self, side: int, batch: pa.RecordBatch, codes: np.ndarray,
+                    keep: np.ndarray) -> Iterator[StreamJoinOutput]:
+        """Probe the opposite memory portion with new tuples, and put those to keep (bool[n]) into
+        their own. Raises the event StateFull where M is reached.
+
+        The others leave behind this: they are dropped on the fly, or wait in the purge buffer for
+        the disk portion.
+        """
         sizes = variable_bytes(batch)
         first = 0
         while first < len(codes):
             count = self.state.fitting(side, sizes[first:])
             if not count:
-                yield from self._raise(Event.STATE_FULL)
-                if not self.state.fitting(side, sizes[first:first + 1]):
-                    self.state.relocate()
+                if not self.state.compact():
+                    yield from self._raise(Event.STATE_FULL)
+                    if not self.state.fitting(side, sizes[first:first + 1]):
+                        yield from self.state_relocation()
                 continue
             last = min(first + count, len(codes))
             part = batch.slice(first, last - first)
-            yield from self._join_piece(side, part, codes[first:last])
+            yield from self._join_piece(side, part, codes[first:last], keep[first:last])
             self.state.account()
             first = last
 
-    def _join_piece(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+    def _join_piece(self, side: int, batch: pa.RecordBatch, codes: np.ndarray,
+                    keep: np.ndarray) -> Iterator[StreamJoinOutput]:
         state, n = self.state, len(codes)
         own, other = state.memory[side], state.memory[1 - side]
         state.directory.grow(n)
         found, ats, slot = np.empty(n, np.int32), state.tick(n) + np.arange(n), own.end
-        state.directory.used += kernels.join_and_insert(codes, np.ones(n, np.uint8), side, state.directory.t64,
-                                                        state.directory.t32, own.code, own.same, slot, found)
-        own.store_rows(batch, np.arange(n), ats)
+        state.directory.used += kernels.join_and_insert(
+            codes, keep.view(np.uint8), side, state.directory.t64, state.directory.t32, own.code,
+            own.same, slot, found)
+        kept = np.flatnonzero(keep)
+        own.store_rows(batch, kept, ats[kept])
         matched = np.zeros(n, np.uint8)
         for rows, slots in other.pairs(found):
             mine = [c.take(pa.array(rows)) for c in batch.columns]
@@ -187,7 +276,29 @@ class StreamStreamJoin(ABC):
             matched[rows] = MATCHED
             other.match(slots)
             yield self._joined(pair)
-        own.flags[slot:own.end] |= matched
+        own.flags[slot:own.end] |= matched[kept]
+        if len(kept) < n:
+            yield from self._drop(side, batch, codes, ats, matched, np.flatnonzero(~keep))
+
+    def _drop(self, side: int, batch: pa.RecordBatch, codes: np.ndarray, ats: np.ndarray,
+              matched: np.ndarray, rows: np.ndarray) -> Iterator[StreamJoinOutput]:
+        """On-the-fly drop of these rows; those that may have partners on disk go to the purge
+        buffer."""
+        wait = self.state.waits(side, codes[rows], ats[rows])
+        if wait.any():
+            held = rows[wait]
+            columns = [c.take(pa.array(held)) for c in batch.columns]
+            log = self.state.memory[side]
+            slots = log.append(columns, codes[held], ats[held], np.zeros(len(held), bool))
+            log.flags[slots] |= matched[held]
+            rows = rows[~wait]
+        one = self.stats.sides[side]
+        lone = rows[matched[rows] == 0]
+        one.dropped += len(rows)
+        one.matched += len(rows) - len(lone)
+        if len(lone):
+            yield from self._unmatched(side,
+                                       [c.take(pa.array(lone)) for c in batch.columns], NO_PARTNER)
 
     # State relocation
 
@@ -198,7 +309,8 @@ class StreamStreamJoin(ABC):
     # Disk join
 
     def disk_join(self) -> Iterator[StreamJoinOutput]:
-        """Join one disk portion, the largest that reaches the activation threshold and has new partners in memory, with these."""
+        """Join one disk portion, the largest that reaches the activation threshold and has new
+        partners in memory, with these."""
         best, most = None, max(self.monitor.activation_threshold, 1) - 1
         for side, disk in enumerate(self.state.disk):
             other = self.state.memory[1 - side]
@@ -206,7 +318,8 @@ class StreamStreamJoin(ABC):
                 continue
             newest = int(other.ats[other.end - 1])
             for bucket in map(int, np.flatnonzero(disk.tuples > most)):
-                probed = max((at for _, at in disk.history[bucket]), default=int(self.state.done[bucket]))
+                probed = max((at for _, at in disk.history[bucket]),
+                             default=int(self.state.done[bucket]))
                 if disk.tuples[bucket] > most and max(newest, disk.runs[bucket][-1].dts) > probed:
                     best, most = (side, bucket), int(disk.tuples[bucket])
         if best:
@@ -214,7 +327,8 @@ class StreamStreamJoin(ABC):
                 yield from self._leftover(left)
 
     def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
-        """The disk join of everything in a hash bucket, at the end of the streams."""
+        """The disk join of everything in a hash bucket, which propagation and the end of the
+        streams need."""
         for left in self.state.finish(bucket):
             yield from self._leftover(left)
         self.state.settle(bucket)
@@ -233,7 +347,8 @@ class StreamStreamJoin(ABC):
             yield from self.finish_bucket(int(bucket))
         for side, disk in enumerate(self.state.disk):
             for bucket in np.flatnonzero(disk.tuples):
-                yield from self._leave_disk(side, int(bucket), lambda block: np.arange(len(block.code)))
+                yield from self._leave_disk(side, int(bucket),
+                                            lambda block: np.arange(len(block.code)))
                 disk.rewrite(int(bucket), 0)
         for side, log in enumerate(self.state.memory):
             yield from self._leave(side, log.slots())
@@ -244,17 +359,21 @@ class StreamStreamJoin(ABC):
     def _leave(self, side: int, slots: np.ndarray) -> Iterator[StreamJoinOutput]:
         """Tuples of the memory portion leave; those without a partner are said."""
         log = self.state.memory[side]
+        self._left(side, log.pid[slots])
         lone = slots[log.flags[slots] & MATCHED == 0]
         self.stats.sides[side].matched += len(slots) - len(lone)
         for first in range(0, len(lone), OUTPUT_ROWS):
-            yield from self._unmatched(side, log.columns(lone[first:first + OUTPUT_ROWS]), NO_PARTNER)
+            yield from self._unmatched(side,
+                                       log.columns(lone[first:first + OUTPUT_ROWS]), NO_PARTNER)
         log.remove(slots)
 
-    def _leave_disk(self, side: int, bucket: int, which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
+    def _leave_disk(self, side: int, bucket: int,
+                    which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
         """Tuples of a bucket's disk portion, of each block those that `which` tells, leave."""
         disk = self.state.disk[side]
         for block in disk.blocks(bucket):
             rows = which(block)
+            self._left(side, block.pid[rows])
             lone = rows[block.flags[rows] & MATCHED == 0]
             self.stats.sides[side].matched += len(rows) - len(lone)
             block.remove(rows)
@@ -264,10 +383,16 @@ class StreamStreamJoin(ABC):
 
     def _equal(self, pair: tuple[list[pa.Array], list[pa.Array]]
                ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
-        """Of pairs with equal codes those with equal keys, and which they were (None: all)."""
-        if self.spec.keys.exact:
+        """Of pairs with equal codes those with equal keys, and times within the distance; and which
+        they were (None: all)."""
+        if self.spec.keys.exact and not self.spec.within:
             return pair, None
-        same = equal_keys(self.spec.key_values(0, pair[0]), self.spec.key_values(1, pair[1]))
+        same = np.ones(len(pair[0][0]), bool)
+        if not self.spec.keys.exact:
+            same = equal_keys(self.spec.key_values(0, pair[0]), self.spec.key_values(1, pair[1]))
+        if self.spec.within:
+            same &= (np.abs(self.spec.times(0, pair[0]) - self.spec.times(1, pair[1]))
+                     <= self.spec.within.distance)
         if same.all():
             return pair, None
         keep = pa.array(same)
@@ -278,13 +403,15 @@ class StreamStreamJoin(ABC):
         self.stats.output_rows += joined.num_rows
         return StreamJoinOutput(joined)
 
-    def _unmatched(self, side: int, columns: Sequence[pa.Array], reason: str) -> Iterator[StreamJoinOutput]:
+    def _unmatched(self, side: int, columns: Sequence[pa.Array],
+                   reason: str) -> Iterator[StreamJoinOutput]:
         count = len(columns[0])
         told = self.stats.sides[side].unmatched
         told[reason] = told.get(reason, 0) + count
-        rejected = pa.RecordBatch.from_arrays([*columns, pa.repeat(reason, count)], schema=self.unmatched_schemas[side])
+        rejected = pa.RecordBatch.from_arrays([*columns, pa.repeat(reason, count)],
+                                              schema=self.unmatched_schemas[side])
         joined = None
-        if self._outer[side]:
+        if self._outer[side] and reason != AGAINST_PUNCTUATION:
             nulls = [pa.nulls(count, f.type) for f in self.spec.schemas[1 - side]]
             both = [*columns, *nulls] if side == 0 else [*nulls, *columns]
             joined = pa.RecordBatch.from_arrays(both, schema=self.output_schema)

@@ -1,7 +1,9 @@
-"""The disk-resident portion of a stream's join state: per hash bucket the runs that state relocation wrote."""
+"""The disk-resident portion of a stream's join state: per hash bucket the runs that state
+relocation wrote."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,17 +11,21 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.durable import naming
+from semistream.joins.state_file import link
 from semistream.stream_joins.kernels import DEAD, MATCHED, NEVER
 from semistream.stream_joins.memory import TupleLog
 
-MARKS = np.dtype([("pid", "<i4"), ("flags", "u1")])  # what changes of a tuple on disk, in a file of its own
+# what changes of a tuple on disk, in a file of its own
+MARKS = np.dtype([("pid", "<i4"), ("flags", "u1")])
 CODE, ATS = "__code", "__ats"
 
 
 class Block:
-    """Tuples of one hash bucket that a disk join holds against others. dts: when they left memory."""
+    """Tuples of one hash bucket that a disk join holds against others. dts: when they left
+    memory."""
 
-    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: int, pid: np.ndarray, flags: np.ndarray):
+    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: int, pid: np.ndarray,
+                 flags: np.ndarray):
         self.code, self.ats, self.dts, self.pid, self.flags = code, ats, dts, pid, flags
         self.newest = int(ats.max()) if len(ats) else -1
 
@@ -68,28 +74,29 @@ class RunBlock(Block):
 
 
 class Run:
-    """Tuples that left memory together: an Arrow file, read by mapping, and a file of marks."""
+    """Tuples that left memory together: an Arrow stream, read by mapping, and a file of marks."""
 
     def __init__(self, path: Path, rows: int, dts: int, live: int):
         self.path, self.rows, self.dts, self.live = path, rows, dts, live
 
-    def blocks(self) -> Iterator[RunBlock]:
+    def blocks(self, most: int) -> Iterator[RunBlock]:
+        """most: tuples of a block."""
         marks, first = self.marks(), 0
         with pa.memory_map(str(self.path)) as file:
-            reader = pa.ipc.open_file(file)
-            for i in range(reader.num_record_batches):
-                batch = reader.get_batch(i)
-                yield RunBlock(batch, marks[first:first + batch.num_rows], self.dts)
-                first += batch.num_rows
+            for batch in pa.ipc.open_stream(file):
+                for at in range(0, batch.num_rows, most):
+                    part = batch.slice(at, most)
+                    yield RunBlock(part, marks[first:first + part.num_rows], self.dts)
+                    first += part.num_rows
 
     def marks(self) -> np.ndarray:
         return np.memmap(self.path.with_suffix(".marks"), MARKS, "r+", shape=(self.rows,))
 
-    def table(self) -> pa.Table:
-        """All of it, mapped, with the marks as they are."""
-        with pa.memory_map(str(self.path)) as file:
-            table, marks = pa.ipc.open_file(file).read_all(), self.marks()
-        return table.append_column("__pid", pa.array(marks["pid"])).append_column("__flags", pa.array(marks["flags"]))
+    def marks_table(self) -> pa.Table:
+        """The marks as they are."""
+        marks = self.marks()
+        return pa.table({"pid": np.ascontiguousarray(marks["pid"]),
+                         "flags": np.ascontiguousarray(marks["flags"])})
 
     def delete(self) -> None:
         self.path.unlink()
@@ -103,9 +110,9 @@ class DiskPortion:
         self.directory, self.block_rows, self.schema = directory, block_rows, schema.append(
             pa.field(CODE, pa.int64())).append(pa.field(ATS, pa.int64()))
         self.runs: list[list[Run]] = [[] for _ in range(buckets)]
-        self.history: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]  # (last departure, time) of each probe
+        # (last departure, time) of each probe
+        self.history: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]
         self.tuples = np.zeros(buckets, np.int64)  # live ones
-        self._number = 0
         self.written = self.read = 0  # bytes
 
     @property
@@ -114,13 +121,13 @@ class DiskPortion:
 
     def write(self, bucket: int, blocks: Iterator[tuple[Block, np.ndarray]], dts: int) -> None:
         """A run of the rows of these blocks, which are at most `block_rows` each."""
-        path = self.directory / f"{self._number}.arrow"
-        self._number += 1
+        path = self.directory / f"run-{uuid.uuid4().hex}.arrow"
         marks, rows = [], 0
         with naming(path), open(path, "wb") as file:
-            with pa.ipc.new_file(file, self.schema) as writer:
+            with pa.ipc.new_stream(file, self.schema) as writer:
                 for block, which in blocks:
-                    columns = [*block.columns(which), pa.array(block.code[which]), pa.array(block.ats[which])]
+                    columns = [*block.columns(which), pa.array(block.code[which]),
+                               pa.array(block.ats[which])]
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
                     mark = np.zeros(len(which), MARKS)
                     mark["pid"], mark["flags"] = block.pid[which], block.flags[which]
@@ -133,10 +140,23 @@ class DiskPortion:
         self.runs[bucket].append(Run(path, rows, dts, live))
         self.tuples[bucket] += live
 
+    def take_up(self, bucket: int, file: Path, marks: pa.Table, dts: int) -> None:
+        """A run of a saved state, whose file this is."""
+        path = self.directory / file.name
+        link(file, path)
+        mark = np.zeros(marks.num_rows, MARKS)
+        for name in ("pid", "flags"):
+            mark[name] = marks.column(name).to_numpy()
+        with naming(path):
+            mark.tofile(path.with_suffix(".marks"))
+        live = int(np.count_nonzero(mark["flags"] & DEAD == 0))
+        self.runs[bucket].append(Run(path, len(mark), dts, live))
+        self.tuples[bucket] += live
+
     def blocks(self, bucket: int) -> Iterator[RunBlock]:
         for run in self.runs[bucket]:
             self.read += run.path.stat().st_size
-            for block in run.blocks():
+            for block in run.blocks(self.block_rows):
                 if len(block.code):
                     yield block
 
@@ -145,7 +165,8 @@ class DiskPortion:
         old = self.runs[bucket]
         self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
         if live:
-            self.write(bucket, ((b, np.arange(len(b.code))) for run in old for b in run.blocks() if len(b.code)), dts)
+            self.write(bucket, ((b, np.arange(len(b.code))) for run in old
+                                for b in run.blocks(self.block_rows) if len(b.code)), dts)
         for run in old:
             run.delete()
 

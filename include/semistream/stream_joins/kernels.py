@@ -1,12 +1,15 @@
 """Numba kernels of the stream-stream joins: arrays in, arrays out; no configuration, no Arrow.
 
-**Directory**: an open-addressing table of key codes with linear probing, one memory seen as ``t64`` (int64[size, 2]) and ``t32``
-(int32[size, 4]). Of position p, ``t64[p, 0]`` is the code and ``t32[p, 2 + side]`` the list of the side's tuples with that code:
-0 none, -1 none any more, else its newest slot + 1. ``t64[p, 1] == 0``: the position was never used. A new tuple finds its
-partners and its own list with one look-up. Positions rise with the hash, so that a table is copied into another size in order.
+**Directory**: an open-addressing table of key codes with linear probing, one memory seen as ``t64``
+(int64[size, 2]) and ``t32`` (int32[size, 4]). Of position p, ``t64[p, 0]`` is the code and ``t32[p,
+2 + side]`` the list of the side's tuples with that code: 0 none, -1 none any more, else its newest
+slot + 1. ``t64[p, 1] == 0``: the position was never used. A new tuple finds its partners and its
+own list with one look-up. Positions rise with the hash, so that a table is copied into another size
+in order.
 
-**Log**: per slot ``code`` (int64), ``ats`` (int64, arrival time), ``same`` (int32, the next older slot of the same list, or -1),
-``pid`` (int32, the punctuation that the tuple matches, or -1) and ``flags`` (uint8).
+**Log**: per slot ``code`` (int64), ``ats`` (int64, arrival time), ``same`` (int32, the next older
+slot of the same list, or -1), ``pid`` (int32, the punctuation that the tuple matches, or -1) and
+``flags`` (uint8).
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-MATCHED, DEAD, BUFFERED = 1, 2, 4  # flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list
+# flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list
+MATCHED, DEAD, BUFFERED = 1, 2, 4
 NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -53,7 +57,8 @@ def buckets(codes, count, out):
 
 @njit(cache=True)
 def bucket_slots(code, flags, end, count, wanted, out):
-    """Live slots below `end` whose hash bucket b has wanted[b] (uint8[count]), ascending, to out (int64). Returns how many."""
+    """Live slots below `end` whose hash bucket b has wanted[b] (uint8[count]), ascending, to out
+    (int64). Returns how many."""
     n = 0
     for s in range(end):
         if not flags[s] & DEAD and wanted[_scaled(code[s], count)]:
@@ -73,8 +78,9 @@ def bucket_counts(code, flags, end, out):
 
 @njit(cache=True)
 def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
-    """The memory join's look-ups: found[i] = newest slot of the opposite side with codes[i], or -1; tuples to keep (uint8[n])
-    are put in their own side's lists, in slots from `slot` on. Returns the number of positions newly used.
+    """The memory join's look-ups: found[i] = newest slot of the opposite side with codes[i], or -1;
+    tuples to keep (uint8[n]) are put in their own side's lists, in slots from `slot` on. Returns
+    the number of positions newly used.
 
     t32, code, same: written.
     """
@@ -113,8 +119,9 @@ def find(codes, side, t64, t32, found):
 
 @njit(cache=True)
 def pairs(found, same, i, slot, out_row, out_slot):
-    """(row, slot) pairs from row i on, or within its list from `slot` on (-1: from its start), as far as the output (int64)
-    reaches. Returns (pairs, row, slot) to go on from; row len(found): all are given."""
+    """(row, slot) pairs from row i on, or within its list from `slot` on (-1: from its start), as
+    far as the output (int64) reaches. Returns (pairs, row, slot) to go on from; row len(found): all
+    are given."""
     k, most = 0, len(out_row)
     while i < len(found):
         s = found[i] if slot < 0 else slot
@@ -160,7 +167,8 @@ def directory_live(t64, t32):
 
 @njit(cache=True)
 def directory_copy(t64, t32, u64):
-    """Copy the positions that have a tuple into the zeroed table u64 (written). Both are passed through in order."""
+    """Copy the positions that have a tuple into the zeroed table u64 (written). Both are passed
+    through in order."""
     for p in range(len(t64)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
             q = _position(t64[p, 0], u64)
@@ -178,8 +186,8 @@ def directory_move(t32, side, moved):
 
 @njit(cache=True)
 def compact(end, flags, same, moved, kept):
-    """moved[slot] (int32, written) = new slot of each slot that is not dead; kept[new] (int32, written) = old one, ascending;
-    `same` follows. Returns how many are left."""
+    """moved[slot] (int32, written) = new slot of each slot that is not dead; kept[new] (int32,
+    written) = old one, ascending; `same` follows. Returns how many are left."""
     n = 0
     for s in range(end):
         if not flags[s] & DEAD:
@@ -209,7 +217,8 @@ def add_at(counts, index, by):
 
 @njit(cache=True)
 def chain(codes, heads, following):
-    """A hash table over a block: heads (int32[m]) and following (int32[n]), both written; -1 ends a chain."""
+    """A hash table over a block: heads (int32[m]) and following (int32[n]), both written; -1 ends a
+    chain."""
     heads[:] = -1
     for i in range(len(codes)):
         b = _scaled(codes[i], len(heads))
@@ -219,8 +228,8 @@ def chain(codes, heads, following):
 
 @njit(inline="always")
 def _probed(history, dts, other_ats, other_dts):
-    """Whether a disk portion's probe, of its tuples that departed until history[k, 0], met the other tuple in memory at
-    history[k, 1]."""
+    """Whether a disk portion's probe, of its tuples that departed until history[k, 0], met the
+    other tuple in memory at history[k, 1]."""
     for k in range(len(history)):
         if dts <= history[k, 0] and other_ats < history[k, 1] and history[k, 1] < other_dts:
             return True
@@ -228,15 +237,19 @@ def _probed(history, dts, other_ats, other_dts):
 
 
 @njit(cache=True)
-def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_ats, y_dts, y_history, done, i, j, out_x, out_y):
-    """Pairs of block x, which (heads, following) index, and block y that have not been joined yet, from row i of y on, or within
-    its chain from j on. Returns (pairs, i, j) to go on from; i == len(y_code): all are given.
+def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_ats, y_dts,
+                   y_history, done, i, j, out_x, out_y):
+    """Pairs of block x, which (heads, following) index, and block y that have not been joined yet,
+    from row i of y on, or within its chain from j on. Returns (pairs, i, j) to go on from; i ==
+    len(y_code): all are given.
 
-    x_dts, y_dts: departure time of the whole block, NEVER if in memory; histories: int64[k, 2], the probes of the disk portion;
-    done: all tuples that arrived before have been joined with each other.
+    x_dts, y_dts: departure time of the whole block, NEVER if in memory; histories: int64[k, 2], the
+    probes of the disk portion; done: all tuples that arrived before have been joined with each
+    other.
 
-    A pair was joined if both were in memory at a time (the memory join), if both arrived before `done` (a disk join of the whole
-    bucket), or if a probe of one's disk portion met the other one in memory.
+    A pair was joined if both were in memory at a time (the memory join), if both arrived before
+    `done` (a disk join of the whole bucket), or if a probe of one's disk portion met the other one
+    in memory.
     """
     k, most = 0, len(out_x)
     while i < len(y_code):
@@ -246,7 +259,8 @@ def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_
             if x_code[j] == y_code[i]:
                 a, b = x_ats[j], y_ats[i]
                 met = (a < y_dts and b < x_dts) or (a < done and b < done)
-                if not met and not _probed(x_history, x_dts, b, y_dts) and not _probed(y_history, y_dts, a, x_dts):
+                if (not met and not _probed(x_history, x_dts, b, y_dts)
+                        and not _probed(y_history, y_dts, a, x_dts)):
                     out_x[k] = j
                     out_y[k] = i
                     k += 1
@@ -259,15 +273,48 @@ def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_
 
 
 @njit(cache=True)
-def in_intervals(codes, low, high, out):
-    """out[i] (bool, written) |= codes[i] lies in one of the disjoint closed intervals low[k]..high[k], ascending."""
+def find_intervals(codes, low, high, pid, out):
+    """out[i] (int32, written where there is one) = pid[k] of the interval low[k]..high[k] that
+    codes[i] lies in.
+
+    codes: int64[n], read; low, high: int64[m], disjoint closed intervals, ascending, read; pid:
+    int32[m], read.
+    """
     for i in range(len(codes)):
-        a, b = 0, len(low)
-        while a < b:
-            m = (a + b) // 2
-            if low[m] <= codes[i]:
-                a = m + 1
-            else:
-                b = m
-        if a and codes[i] <= high[a - 1]:
-            out[i] = True
+        k, n = 0, len(low)
+        while n > 1:  # without a branch to mispredict
+            half = n // 2
+            k = k + half if low[k + half] <= codes[i] else k
+            n -= half
+        if n and low[k] <= codes[i] <= high[k]:
+            out[i] = pid[k]
+
+
+@njit(cache=True)
+def subtract(low, high, other_low, other_high, out_low, out_high):
+    """Cut the other intervals out of low..high. An interval with an open end stays whole. Returns
+    how many are left.
+
+    low, high: int64[n]; other_low, other_high: int64[m]; all read, closed, disjoint among
+    themselves, ascending. out_low, out_high: int64[n + m], written.
+    """
+    n, j = 0, 0
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    for i in range(len(low)):
+        a, b = low[i], high[i]
+        while j < len(other_low) and other_high[j] < a:
+            j += 1
+        whole, k = a == least or b == most, j
+        while not whole and k < len(other_low) and other_low[k] <= b:
+            if other_low[k] > a:
+                out_low[n], out_high[n] = a, other_low[k] - 1
+                n += 1
+            if other_high[k] >= b:
+                whole, a, b = True, 1, 0  # nothing is left
+                break
+            a = other_high[k] + 1
+            k += 1
+        if a <= b:
+            out_low[n], out_high[n] = a, b
+            n += 1
+    return n

@@ -1,4 +1,5 @@
-"""The memory-resident portion of the join state: a directory of key codes, and per stream a log of tuples."""
+"""The memory-resident portion of the join state: a directory of key codes, and per stream a log of
+tuples."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import as_stored
-from semistream.joins.tuple_store import TupleStore
+from semistream.joins.tuple_store import TupleStore, VariableLane
 from semistream.stream_joins import kernels
 from semistream.stream_joins.kernels import BUFFERED, DEAD, MATCHED
 
@@ -19,13 +20,15 @@ LOAD = 0.7  # of its positions, that may be used
 
 
 class Directory:
-    """Key code -> the newest tuple of each side; tuples of one code are linked from there. See ``kernels``."""
+    """Key code -> the newest tuple of each side; tuples of one code are linked from there. See
+    ``kernels``."""
 
     POSITION = 16  # bytes
 
     def __init__(self, most: int):
         """most: positions that it may ever have."""
-        self._most, self.used = max(most, LEAST), 0  # used: positions, with those whose tuples are gone
+        # used: positions, with those whose tuples are gone
+        self._most, self.used = max(most, LEAST), 0
         self.t64, self._other = (mapped(self._most, np.int64, 2) for _ in range(2))
         self._tables = [self.t64, self._other]
         self._resize(LEAST)
@@ -59,7 +62,8 @@ class Directory:
 
 
 class TupleLog:
-    """Tuples in slots in the order of their arrival; those that have left are garbage until `compact`."""
+    """Tuples in slots in the order of their arrival; those that have left are garbage until
+    `compact`."""
 
     OVERHEAD = 8 + 8 + 4 + 4 + 1 + 4 + 4  # code, ats, same, pid, flags; the two maps of `compact`
 
@@ -69,7 +73,8 @@ class TupleLog:
         slots = budget // self.slot_bytes + 1
         self.store = TupleStore(schema, slots, budget)
         self.code, self.ats = mapped(slots, np.int64), mapped(slots, np.int64)
-        self.same, self.pid, self.flags = mapped(slots, np.int32), mapped(slots, np.int32), mapped(slots, np.uint8)
+        self.same, self.pid = mapped(slots, np.int32), mapped(slots, np.int32)
+        self.flags = mapped(slots, np.uint8)
         self._moved, self._kept = mapped(slots, np.int32), mapped(slots, np.int32)
         self.end = self.heap_at = self.dead = self.buffered = 0
 
@@ -114,12 +119,19 @@ class TupleLog:
         return np.flatnonzero(self.flags[:self.end] & without == 0)
 
     def of_buckets(self, wanted: np.ndarray) -> np.ndarray:
-        """Live slots of the hash buckets with wanted[bucket] (uint8[b]), with those of the purge buffer."""
+        """Live slots of the hash buckets with wanted[bucket] (uint8[b]), with those of the purge
+        buffer."""
         out = np.empty(self.live, np.int64)
         return out[:kernels.bucket_slots(self.code, self.flags, self.end, len(wanted), wanted, out)]
 
     def columns(self, slots: np.ndarray) -> list[pa.Array]:
         return self.store.get(slots)
+
+    def column(self, name: str, slots: np.ndarray) -> pa.Array:
+        """Of a column that has no nulls in the log, as join columns are."""
+        lane = self.store.lanes[self.schema.get_field_index(name)]
+        return (lane.get(slots, None, self.store.heap) if isinstance(lane, VariableLane)
+                else lane.get(slots, None))
 
     def match(self, slots: np.ndarray) -> None:
         kernels.mark(self.flags, slots, MATCHED)
@@ -139,7 +151,10 @@ class TupleLog:
         self._unlink(slots)
 
     def _unlink(self, slots: np.ndarray) -> None:
-        kernels.unlink(slots, self.side, self.directory.t64, self.directory.t32, self.code, self.same, self.flags)
+        # a list is passed through as a whole
+        once = slots[np.unique(self.code[slots], return_index=True)[1]]
+        kernels.unlink(once, self.side, self.directory.t64, self.directory.t32, self.code,
+                       self.same, self.flags)
 
     def compact(self) -> np.ndarray:
         """Slide what lives to the front. Gives the old slots, ascending."""
@@ -160,13 +175,17 @@ class TupleLog:
         self.end, self.dead = left, 0
         return kept
 
-    def append(self, columns: Sequence[pa.Array], codes: np.ndarray, ats: np.ndarray, linked: np.ndarray) -> np.ndarray:
-        """Add tuples; those not linked go to the purge buffer. The directory has grown already. Gives their slots."""
-        batch = as_stored(pa.RecordBatch.from_arrays(list(columns), schema=self.schema), self.schema)
+    def append(self, columns: Sequence[pa.Array], codes: np.ndarray, ats: np.ndarray,
+               linked: np.ndarray) -> np.ndarray:
+        """Add tuples; those not linked go to the purge buffer. The directory has grown already.
+        Gives their slots."""
+        batch = as_stored(pa.RecordBatch.from_arrays(list(columns), schema=self.schema),
+                          self.schema)
         first = self.end
         found = np.empty(len(codes), np.int32)
-        self.directory.used += kernels.join_and_insert(codes, np.ones(len(codes), np.uint8), self.side, self.directory.t64,
-                                                       self.directory.t32, self.code, self.same, first, found)
+        self.directory.used += kernels.join_and_insert(
+            codes, np.ones(len(codes), np.uint8), self.side, self.directory.t64, self.directory.t32,
+            self.code, self.same, first, found)
         self.store_rows(batch, np.arange(len(codes)), ats)
         slots = np.arange(first, self.end)
         if not linked.all():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,39 @@ from semistream.keys import JoinKeys, canonical, resolve_keys
 
 LEFT, RIGHT = 0, 1  # the streams A and B of the paper
 SIDES = ("left", "right")
-JOIN_TYPES = {"inner": (False, False), "left": (True, False), "right": (False, True), "full": (True, True)}  # whose outer rows
+# whose outer rows
+JOIN_TYPES = {"inner": (False, False), "left": (True, False), "right": (False, True),
+              "full": (True, True)}
+
+
+class Within(NamedTuple):
+    """An added join condition: the times of the left and of the right tuple differ by at most the
+    distance.
+
+    This is what lets a watermark purge. A watermark promises that no later tuple of its stream has
+    an older time; with an equijoin on other columns alone, that tuple may still meet one of any
+    age. With the condition, as in Spark's time-range join, a tuple that is older than the other
+    stream's watermark by the distance or more has met all its partners.
+    """
+
+    left: str
+    right: str
+    distance: timedelta | int  # int: of integer columns
+
+
+@dataclass(frozen=True)
+class Band:
+    """``Within``, resolved. kind: timestamp[us], or int64; distance: in microseconds, or in the
+    columns' own unit."""
+
+    columns: tuple[str, str]
+    kind: pa.DataType
+    distance: int
+
+    def times(self, column: pa.Array) -> np.ndarray:
+        """int64[n]."""
+        return pc.fill_null(pc.cast(pc.cast(column, self.kind, safe=False),
+                                    pa.int64()), 0).to_numpy()
 
 
 @dataclass(frozen=True)
@@ -28,44 +61,94 @@ class StreamJoinSpec:
     schemas: tuple[pa.Schema, pa.Schema]  # in stored types
     keys: JoinKeys  # ``stream`` are the left stream's join columns, ``master`` the right one's
     join_type: str
+    within: Band | None = None
 
     def key_columns(self, side: int) -> tuple[str, ...]:
         return self.keys.master if side else self.keys.stream
 
     def codes(self, side: int, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """(codes int64[n], valid bool[n])."""
-        return self.keys.master_codes(batch) if side else self.keys.stream_codes(batch)
+        """(codes int64[n], valid bool[n]); a tuple without a time has no partner either."""
+        codes, valid = self.keys.master_codes(batch) if side else self.keys.stream_codes(batch)
+        if self.within and (times := batch.column(self.within.columns[side])).null_count:
+            valid = valid & times.is_valid().to_numpy(zero_copy_only=False)
+        return codes, valid
+
+    def times(self, side: int, columns: Sequence[pa.Array]) -> np.ndarray:
+        """int64[n] of a side's columns, where there is ``within``."""
+        assert self.within
+        return self.within.times(
+            columns[self.schemas[side].get_field_index(self.within.columns[side])])
 
     def key_values(self, side: int, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """The join columns, in their canonical types, of a side's columns."""
         schema = self.schemas[side]
-        return [canonical(columns[schema.get_field_index(c)], k)
-                for c, k in zip(self.key_columns(side), self.keys.types, strict=True)]
+        return self.canonical([columns[schema.get_field_index(c)] for c in self.key_columns(side)])
+
+    def canonical(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """Join columns in their canonical types."""
+        return [canonical(c, k) for c, k in zip(columns, self.keys.types, strict=True)]
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Columns of the left stream, then of the right one; those whose names the left one has are called ``right_…``."""
+        """Columns of the left stream, then of the right one; those whose names the left one has are
+        called ``right_…``."""
         left, right = self.schemas
-        return pa.schema([*left, *(f.with_name(f"right_{f.name}") if f.name in left.names else f for f in right)])
+        return pa.schema([*left, *(f.with_name(f"right_{f.name}") if f.name in left.names else f
+                                   for f in right)])
 
     def identity(self) -> dict[str, Any]:
         """What a saved state must agree in with the operator that takes it up."""
-        return {"algorithm": self.algorithm, "left": str(self.schemas[0]), "right": str(self.schemas[1]),
-                "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)], "join_type": self.join_type}
+        return {"algorithm": self.algorithm, "left": str(self.schemas[0]),
+                "right": str(self.schemas[1]),
+                "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
+                "join_type": self.join_type,
+                "within": [*self.within.columns, self.within.distance] if self.within else None}
 
 
-def stream_join_spec(algorithm: str, memory: int, left: pa.Schema, right: pa.Schema, on: Sequence[tuple[str, str]],
-                     join_type: str = "inner") -> StreamJoinSpec:
+def stream_join_spec(algorithm: str, memory: int, left: pa.Schema, right: pa.Schema,
+                     on: Sequence[tuple[str, str]], join_type: str = "inner",
+                     within: Within | None = None) -> StreamJoinSpec:
     """on: (left column, right column) pairs. Raises ConfigError for whatever cannot work."""
     if join_type not in JOIN_TYPES:
-        raise ConfigError("join_type", f"must be one of {', '.join(JOIN_TYPES)}", join_type, "Choose one.")
+        raise ConfigError("join_type", f"must be one of {', '.join(JOIN_TYPES)}", join_type,
+                          "Choose one.")
     keys = resolve_keys(left, right, list(on), sides=SIDES)
-    spec = StreamJoinSpec(algorithm, int(memory), (stored_schema(left), stored_schema(right)), keys, join_type)
+    schemas = stored_schema(left), stored_schema(right)
+    spec = StreamJoinSpec(algorithm, int(memory), schemas, keys, join_type,
+                          within and _band(within, schemas))
     names = spec.output_schema.names
     doubled = [n for i, n in enumerate(names) if n in names[:i]]
     if doubled:
-        raise ConfigError("columns", "must have names that differ", doubled[0], "Rename the column.")
+        raise ConfigError("columns", "must have names that differ", doubled[0],
+                          "Rename the column.")
     return spec
+
+
+def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
+    kinds: list[pa.DataType] = []
+    for side, name, schema in zip(SIDES, within[:2], schemas, strict=True):
+        if name not in schema.names:
+            raise ConfigError("within", f"must name a column of the {side}", name,
+                              f"It has: {', '.join(schema.names)}.")
+        kind = schema.field(name).type
+        if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+            kinds.append(pa.int64())
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            kinds.append(pa.timestamp("us",
+                                      "UTC" if pa.types.is_timestamp(kind) and kind.tz else None))
+        else:
+            raise ConfigError("within", "must name timestamps, dates or integers",
+                              f"{name}: {kind}", "Cast the column.")
+    distance = (within.distance // timedelta(microseconds=1)
+                if isinstance(within.distance, timedelta) else within.distance)
+    if (kinds[0] != kinds[1] or isinstance(within.distance, timedelta)
+            == pa.types.is_integer(kinds[0]) or distance < 0):
+        raise ConfigError(
+            "within",
+            "must have two columns of one type, and a distance of it that is not negative",
+            f"{within.left}: {kinds[0]}, {within.right}: {kinds[1]}, {within.distance}",
+            "Give seconds with timestamps and dates, and a number with integers.")
+    return Band(within[:2], kinds[0], distance)
 
 
 def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray:

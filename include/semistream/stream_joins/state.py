@@ -1,60 +1,79 @@
-"""The join state of both streams: memory and disk portions under one budget, state relocation, and the joins left over by it."""
+"""The join state of both streams: memory and disk portions under one budget, state relocation, and
+the joins left over by it."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import NotEnoughMemory, StateError
+from semistream.errors import NotEnoughMemory
 from semistream.joins.arena import Arena, mapped
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import variable_bytes
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
 from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock
+from semistream.stream_joins.kernels import NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import SIDES, StreamJoinSpec
 
 BUCKETS = 64
-DISK_SHARE, FREED_SHARE = 16, 8  # parts of M: a disk join's index; what a relocation frees
+# parts of M: a disk join's index; what a relocation frees; garbage let lie
+DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 8, 16
+LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
 INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
 
 
+@lru_cache(maxsize=1)
+def _scratch(_process: int) -> Path:
+    return scratch_directory()
+
+
 class Leftover(NamedTuple):
-    """Pairs that a disk join found, by rows of two blocks: of the left stream, then of the right one."""
+    """Pairs that a disk join found, by rows of two blocks: of the left stream, then of the right
+    one."""
 
     blocks: tuple[Block, Block]
     rows: tuple[np.ndarray, np.ndarray]
 
 
 class State:
-    """``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS), departures (DTS) and probes.
+    """``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS), departures (DTS) and
+    probes.
 
     Each tuple, relocation and disk join has a time of its own, so that two times are never equal.
     """
 
     def __init__(self, spec: StreamJoinSpec):
         self.spec, self.arena, self.clock = spec, Arena(spec.memory), 0
-        self.block_rows = int(np.clip(spec.memory // DISK_SHARE // INDEX_ROW, LEAST_BLOCK, MOST_BLOCK))
-        self._heads, self._following = mapped(2 * self.block_rows, np.int32), mapped(self.block_rows, np.int32)
+        self.block_rows = int(np.clip(spec.memory // DISK_SHARE // INDEX_ROW,
+                                      LEAST_BLOCK, MOST_BLOCK))
+        self._heads, self._following = mapped(2 * self.block_rows,
+                                              np.int32), mapped(self.block_rows, np.int32)
         self.directory = Directory(spec.memory // Directory.POSITION)
-        self.memory = [TupleLog(s, self.directory, side, spec.memory) for side, s in enumerate(spec.schemas)]
-        self._scratch: Path | None = None
+        self.memory = [TupleLog(s, self.directory, side, spec.memory)
+                       for side, s in enumerate(spec.schemas)]
         self.disk = [DiskPortion(Path(), s, BUCKETS, self.block_rows) for s in spec.schemas]
-        self.done = np.zeros(BUCKETS, np.int64)  # per bucket: all that arrived before has been joined
+        # per bucket: all that arrived before has been joined
+        self.done = np.zeros(BUCKETS, np.int64)
         self.relocations = self.relocated = self.disk_joins = 0
+        self.punctuation_bytes = 0
         self.account()
 
     def account(self) -> None:
         """Tell the arena. Raises ConfigError when M is exceeded."""
         a = self.arena
-        a.components = {"disk join": INDEX_ROW * self.block_rows, "directory": self.directory.bytes}
+        a.components = {"disk join": INDEX_ROW * self.block_rows, "directory": self.directory.bytes,
+                        "punctuations": self.punctuation_bytes}
         for side in (0, 1):
             a.components[SIDES[side]] = self.memory[side].bytes
         if a.used > a.budget:
@@ -73,28 +92,54 @@ class State:
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
         """How many of the coming tuples, with these heap bytes each, can be stored now."""
-        free = self.arena.budget - self._used() - self.directory.growth(len(sizes))
-        log = self.memory[side]
-        return int(np.searchsorted(np.cumsum(sizes + log.slot_bytes), free, side="right"))
+        slot, count = self.memory[side].slot_bytes, len(sizes)
+        while count:  # fewer tuples take less to make place for
+            free = self.free - self.directory.growth(count)
+            if fits := int(np.searchsorted(np.cumsum(sizes[:count] + slot), free, side="right")):
+                return fits
+            count //= 2
+        return 0
 
     def _used(self) -> int:
-        return INDEX_ROW * self.block_rows + self.directory.bytes + sum(m.bytes for m in self.memory)
+        return (INDEX_ROW * self.block_rows + self.directory.bytes + self.punctuation_bytes
+                + sum(m.bytes for m in self.memory))
+
+    @property
+    def free(self) -> int:
+        return self.arena.budget - self._used()
+
+    # Garbage of tuples that have left
+
+    def compact(self, share: int = GARBAGE_SHARE) -> bool:
+        """Give it back where it is more than a part of M. False if it is not."""
+        found = [m for m in self.memory if m.dead and m.garbage * share >= self.spec.memory]
+        for log in found:
+            log.compact()
+        return bool(found)
+
+    def tidy(self) -> None:
+        """Give it back where it is most of a log, so that a small state stays a small one."""
+        for log in self.memory:
+            if log.dead > max(log.live, LEAST_GARBAGE):
+                log.compact()
 
     # State relocation
 
     def relocate(self) -> None:
-        """Move the largest hash buckets, of either stream, to disk, until an eighth of M is free. Raises NotEnoughMemory when
-        there is nothing to move."""
+        """Move the largest hash buckets, of either stream, to disk: an eighth of M. Raises
+        NotEnoughMemory when there is nothing to move."""
         counts = [np.empty(BUCKETS, np.int64) for _ in self.memory]
         for log, count in zip(self.memory, counts, strict=True):
             kernels.bucket_counts(log.code, log.flags, log.end, count)
-        sizes = np.concatenate([c * (m.bytes / max(m.end, 1)) for c, m in zip(counts, self.memory, strict=True)])
+        sizes = np.concatenate([c * (m.bytes / max(m.end, 1))
+                                for c, m in zip(counts, self.memory, strict=True)])
         order = np.argsort(-sizes, kind="stable")
         goal = self.spec.memory / FREED_SHARE
         chosen = order[:int(np.searchsorted(np.cumsum(sizes[order]), goal)) + 1]
         chosen = chosen[sizes[chosen] > 0]
         if not len(chosen):
-            raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory, f"a tuple of {self.spec.algorithm}")
+            raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory,
+                                  f"a tuple of {self.spec.algorithm}")
         dts = self.tick()
         for side, log in enumerate(self.memory):
             wanted = np.zeros(BUCKETS, np.uint8)
@@ -117,17 +162,22 @@ class State:
         log.remove(slots)
 
     def _on_disk(self, side: int) -> DiskPortion:
-        if self._scratch is None:
-            self._scratch = scratch_directory()
         disk = self.disk[side]
         if disk.directory == Path():
-            disk.directory = Path(tempfile.mkdtemp(dir=self._scratch))
+            disk.directory = Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
         return disk
+
+    def remove(self) -> None:
+        """Delete what is on disk; the state cannot be used any more."""
+        for disk in self.disk:
+            if disk.directory != Path():
+                shutil.rmtree(disk.directory, ignore_errors=True)
 
     # Disk join
 
     def probe(self, side: int, bucket: int) -> Iterator[Leftover]:
-        """Join the bucket's disk portion of one stream with the memory portion of the other, and note it in the history."""
+        """Join the bucket's disk portion of one stream with the memory portion of the other, and
+        note it in the history."""
         disk, other = self.disk[side], self._in_memory(1 - side, bucket)
         last = disk.runs[bucket][-1].dts
         for x in disk.blocks(bucket):
@@ -137,7 +187,8 @@ class State:
         self.disk_joins += 1
 
     def finish(self, bucket: int) -> Iterator[Leftover]:
-        """Join all of the bucket that has not been joined yet: disk with disk, and each with the other's memory."""
+        """Join all of the bucket that has not been joined yet: disk with disk, and each with the
+        other's memory."""
         known = int(self.done[bucket])
         memory = [self._in_memory(side, bucket) for side in (0, 1)]
         for x in self.disk[0].blocks(bucket):
@@ -151,6 +202,22 @@ class State:
         for disk in self.disk:
             disk.history[bucket].clear()
         self.disk_joins += 1
+
+    def waits(self, side: int, codes: np.ndarray, ats: np.ndarray) -> np.ndarray:
+        """Which tuples of the memory portion may still meet tuples of the other stream's disk
+        portion, bool[n]: those that came after some of these had left, and after the last disk join
+        with all of them."""
+        disk = self.disk[1 - side]
+        if not disk.total:
+            return np.zeros(len(codes), bool)
+        left, met = np.full(BUCKETS, NEVER, np.int64), self.done.copy()
+        for bucket in np.flatnonzero(disk.tuples):
+            left[bucket] = min(r.dts for r in disk.runs[bucket])
+            met[bucket] = max([met[bucket], *(at for last, at in disk.history[bucket]
+                                              if last >= disk.runs[bucket][-1].dts)])
+        of = np.empty(len(codes), np.int32)
+        kernels.buckets(codes, BUCKETS, of)
+        return (ats > left[of]) & (ats >= met[of])
 
     def settle(self, bucket: int) -> None:
         """Behind `finish`: give back the disk space of tuples that have left."""
@@ -176,61 +243,75 @@ class State:
         at, j, done = 0, -1, int(self.done[bucket])
         while at < len(y.code):
             rows = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
-            count, at, j = kernels.leftover_pairs(heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats, y.dts,
-                                                  histories[1], done, at, j, *rows)
+            count, at, j = kernels.leftover_pairs(
+                heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats, y.dts,
+                histories[1], done, at, j, *rows)
             if count:
                 found = (rows[0][:count], rows[1][:count])
                 yield Leftover((x, y), found) if side == 0 else Leftover((y, x), found[::-1])
 
     # Snapshots
 
-    def tables(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, pa.Table], dict[str, Any], dict[str, Path]]:
+        """What ``JoinState`` has of it: tables, values, and the files of runs on disk, which never
+        change but for their marks."""
         tables: dict[str, pa.Table] = {}
+        linked: dict[str, Path] = {}
         runs_told: list[list[Any]] = []
         for side, log in enumerate(self.memory):
             slots = log.slots()
-            columns = [*log.columns(slots), *(pa.array(a[slots]) for a in (log.code, log.ats, log.pid, log.flags))]
+            columns = [*log.columns(slots),
+                       *(pa.array(a[slots]) for a in (log.code, log.ats, log.pid, log.flags))]
             names = [*self.spec.schemas[side].names, CODE, ATS, "__pid", "__flags"]
             tables[SIDES[side]] = pa.Table.from_arrays(columns, names)
             disk = self.disk[side]
             for bucket, runs in enumerate(disk.runs):
                 for run in runs:
-                    name = f"{SIDES[side]} {len(runs_told)}"
-                    tables[name] = run.table()
-                    runs_told.append([name, side, bucket, run.dts])
+                    tables[run.path.name] = run.marks_table()
+                    linked[run.path.name] = run.path
+                    runs_told.append([run.path.name, side, bucket, run.dts])
         return tables, {"clock": self.clock, "done": self.done.tolist(), "disk": runs_told,
-                        "history": [disk.history for disk in self.disk]}
+                        "history": [disk.history for disk in self.disk]}, linked
 
-    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
-        """Raises StateError when M does not hold what was in memory."""
-        for name, side, bucket, dts in values["disk"]:
-            disk = self._on_disk(side)
-            batches = [b for whole in tables[name].to_batches() for b in _pieces(whole, self.block_rows)]
-            disk.write(bucket, ((_Saved(b, dts), np.arange(b.num_rows)) for b in batches), dts)
-        for side, log in enumerate(self.memory):
-            for whole in tables[SIDES[side]].to_batches():
-                for batch in _pieces(whole, OUTPUT_ROWS):
-                    saved = _Saved(batch, 0)
-                    rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
-                    sizes = variable_bytes(rows)
-                    if self.fitting(side, sizes) < batch.num_rows:
-                        raise StateError(f"the saved state does not fit into M = {self.spec.memory:,} bytes. Give as much "
-                                         "memory as before.")
-                    self.directory.grow(batch.num_rows)
-                    slots = log.append(rows.columns, saved.code, saved.ats, saved.flags & kernels.BUFFERED == 0)
-                    log.pid[slots] = saved.pid
-                    log.flags[slots] = saved.flags
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any],
+                linked: dict[str, Path]) -> None:
+        """What was in memory and does not fit there now, as M is smaller, goes to disk."""
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
+        for name, side, bucket, dts in values["disk"]:
+            self._on_disk(side).take_up(bucket, linked[name], tables[name], dts)
         for disk, history in zip(self.disk, values["history"], strict=True):
             disk.history = [[(a, b) for a, b in one] for one in history]
+        for side in (0, 1):
+            for whole in tables[SIDES[side]].to_batches():
+                for batch in _pieces(whole, self.block_rows):
+                    self._take_up(side, batch)
         self.account()
+
+    def _take_up(self, side: int, batch: pa.RecordBatch) -> None:
+        log = self.memory[side]
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
+        sizes, first = variable_bytes(rows), 0
+        while first < batch.num_rows:
+            count = self.fitting(side, sizes[first:])
+            if not count:
+                self.relocate()
+                continue
+            part = batch.slice(first, count)
+            saved = _Saved(part, 0)
+            self.directory.grow(count)
+            slots = log.append(part.columns[:-4], saved.code, saved.ats,
+                               saved.flags & kernels.BUFFERED == 0)
+            log.pid[slots] = saved.pid
+            log.flags[slots] = saved.flags
+            first += count
 
 
 class _Saved(Block):
     """Rows of a snapshot's table."""
 
     def __init__(self, batch: pa.RecordBatch, dts: int):
-        code, ats, pid, flags = (batch.column(c).to_numpy() for c in (CODE, ATS, "__pid", "__flags"))
+        code, ats, pid, flags = (batch.column(c).to_numpy()
+                                 for c in (CODE, ATS, "__pid", "__flags"))
         super().__init__(code, ats, dts, pid, flags)
         self._batch = batch
 

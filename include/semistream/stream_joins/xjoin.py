@@ -1,4 +1,5 @@
-"""XJoin (Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator, 2000), as PJoin's paper restates it."""
+"""XJoin (Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator, 2000), as PJoin's
+paper restates it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from semistream.stream_joins.spec import StreamJoinSpec
 class XJoin(StreamStreamJoin):
     """A symmetric hash join with memory overflow.
 
-    1. Memory with memory: each tuple, as it arrives (`memory_join`). When M is full the largest hash buckets go to disk
+    1. Memory with memory: each tuple, as it arrives (`memory_join`). When M is full the largest
+       hash buckets go to disk
        (`state_relocation`).
     2. Memory with disk: while both streams are silent (`disk_join`).
     3. Disk with disk, and what is left: at the end (`drain`).
@@ -24,8 +26,9 @@ class XJoin(StreamStreamJoin):
     def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None):
         super().__init__(spec, monitor or Monitor(), registry())
 
-    def _take(self, side: int, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[StreamJoinOutput]:
-        yield from self.memory_join(side, batch, codes)
+    def _take(self, side: int, batch: pa.RecordBatch,
+              codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+        yield from self.memory_join(side, batch, codes, np.ones(len(codes), bool))
 
 
 def registry() -> Registry:

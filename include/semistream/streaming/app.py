@@ -1,4 +1,5 @@
-"""The streaming app: reads micro-batches, joins and loads each exactly once, drains, stops.
+"""The streaming app: reads micro-batches of a stream, or of two, joins and loads each exactly once,
+drains, stops.
 
 A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose
 key lies in the buckets of R that operator p owns; ``mapInArrow`` joins and loads it and returns one
@@ -6,7 +7,8 @@ summary row. Rows cross into Python once, never back. Parquet files the tasks re
 (``workers.parquet``): their job has partitions and no rows.
 
 ``Load`` is the query's life. What makes a batch count is ``commit``, which plan it is joined with
-``planning``, and what the run has done ``summary``.
+``planning`` (of two streams ``stream_stream_planning``), what a task runs ``joining``, and what the
+run has done ``summary``.
 """
 
 from __future__ import annotations
@@ -21,33 +23,43 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.config import Job, Places
+from semistream.config import AnyJob, Job, Places, StreamStreamJob
 from semistream.durable import write_json
-from semistream.errors import ConfigError
-from semistream.joins.registry import find_algorithm
-from semistream.published import current_version
 from semistream.sizing import known_costs
-from semistream.sizing.plan import Plan
+from semistream.source_files import RAW
 from semistream.streaming.commit import Commits
-from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, has_tuples, run_tasks
+from semistream.streaming.micro_batch import (
+    POLL,
+    MicroBatch,
+    Stopped,
+    Stream,
+    has_tuples,
+    one_frame,
+    run_tasks,
+)
 from semistream.streaming.planning import Planner
 from semistream.streaming.progress import Progress
 from semistream.streaming.session import DrainFirst
-from semistream.streaming.settings import AVAILABLE_NOW, LoadSettings
+from semistream.streaming.settings import (
+    AVAILABLE_NOW,
+    AppSettings,
+    LoadSettings,
+    StreamStreamSettings,
+)
 from semistream.streaming.sinks.registry import open_warehouse
 from semistream.streaming.sources.files import schema_before_session
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.registry import read_stream
+from semistream.streaming.sources.registry import read_streams
 from semistream.streaming.sources.schema import stream_schema
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
+from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
-from semistream.streaming.task import Work, get_ready
-from semistream.warehouse.ledger import retrying
+from semistream.streaming.task import AnyPlan, Work, get_ready
+from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
 SAMPLE = 100_000  # stream tuples that auto looks at
@@ -70,13 +82,15 @@ class Load:
     """One app on one checkpoint. Only one at a time may exist for it
     (``status.checkpoint_lock``)."""
 
-    def __init__(self, settings: LoadSettings, job: Job, places: Places, status: StatusFile):
-        self.settings, self.job, self.status = settings, settings.with_source(job), status
+    def __init__(self, settings: AppSettings, job: AnyJob, places: Places, status: StatusFile):
+        """settings: ``LoadSettings`` for a job of one stream, ``StreamStreamSettings`` for one of
+        two."""
+        self.settings, self.status = settings, status
         self.app, self.checkpoint = settings.name(), settings.directory(places)
-        warehouse = open_warehouse(places.warehouse_url, job, settings.retry)
+        self.planner = make_planner(settings, job, self.app, places)
+        self.job = self.planner.job
+        warehouse = open_warehouse(places.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
-        self.planner = Planner(settings, self.job, self.app, places.snapshots / job.master.name,
-                               known_costs(places.home))
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
         self._border = threading.Lock()  # held while a batch or a drain is worked on
@@ -88,15 +102,11 @@ class Load:
 
     def check(self) -> None:
         """What can be known to fail without Spark. Raises ConfigError."""
-        if not self.settings.auto:
-            find_algorithm(self.settings.algorithm)
-        self.job.stream.all_options()
-        schema = schema_before_session(self.job.stream)
-        if current_version(self.planner.snapshots) is None:
-            raise ConfigError("snapshot", "must have been published", str(self.planner.snapshots),
-                              "Run `semistream snapshot`, or the DAG provision_master_data, first.")
-        if schema is not None:
-            self.planner.without_sample(schema, max(self.settings.partitions, 1))
+        for spec in self.job.streams:
+            spec.all_options()
+        known = [schema_before_session(spec) for spec in self.job.streams]
+        schemas = tuple(schema for schema in known if schema is not None)
+        self.planner.check(schemas if len(schemas) == len(known) else None)
 
     # ---- the query's life
 
@@ -115,26 +125,29 @@ class Load:
         self.spark = spark.newSession()
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
-        self.partitions = self.settings.partitions or min(spark.sparkContext.defaultParallelism,
-                                                          self.planner.bucket_count)
+        self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._takes_signals:
             self._drain_first = DrainFirst(spark.sparkContext, self._signalled.set)
         self._starting = threading.Thread(target=_start_workers,
                                           args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
-        stream = read_stream(self.spark, self.job.stream, self.settings.max_files,
-                             self.settings.max_rows)
-        self.stream = stream_schema(stream)
-        self.log = SourceLog(self.checkpoint / "query", self.job.stream.format)
+        frames = read_streams(self.spark, self.job.streams, self.settings.max_files,
+                              self.settings.max_rows)
+        self.streams = tuple(
+            Stream(spec, stream_schema(df), RAW in df.columns,
+                   SourceLog(self.checkpoint / "query", spec.format, number))
+            for number, (spec, df) in enumerate(zip(self.job.streams, frames, strict=True)))
+        self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
-        self.status.update(state="running", master_version=self._master_version,
-                           waiting=self.commits.waiting)
+        self.status.update(state="running", master_version=self.planner.plan.version,
+                           waiting=self.commits.waiting, sides=self.commits.waiting_by_side)
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
-        self._consume(stream)
+        self._consume(frames[0] if len(frames) == 1 else one_frame(frames))
         self.status.update(state="draining")
         with self._border:
-            self._drain()
+            if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
+                self._drain()
             self.commits.settle()
         if (self.settings.trigger == AVAILABLE_NOW and not self._stopping
                 and self.commits.last is not None):
@@ -149,17 +162,16 @@ class Load:
         when Spark gives it again."""
         progress = self.commits.take_up()
         self._open(progress.plan if progress
-                   else self.planner.without_sample(self.stream, self.partitions))
+                   else self.planner.without_sample(self.schemas, self.partitions))
         self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)
         if progress is not None and progress.drain and self.commits.pending is not None:
             self._finish(None)
 
-    def _open(self, plan: Plan) -> None:
-        """Check the plan against stream, master and sink, and take it up. Raises ConfigError."""
-        joined = list(self.planner.open(plan, self.stream))
-        n, sink = len(self.stream), self.commits.sink
-        self.commits.sink = retrying(
-            lambda: sink.prepare(pa.schema(joined[:n]), pa.schema(joined[n:]), self.job.stream.id),
+    def _open(self, plan: AnyPlan) -> None:
+        """Check the plan against streams, master and sink, and take it up. Raises ConfigError."""
+        stream, added = self.planner.open(plan, self.schemas)
+        sink, ids = self.commits.sink, self.job.fact_ids([*stream.names, *added.names])
+        self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids),
                                      self.settings.retry)
 
     def _consume(self, stream: DataFrame) -> None:
@@ -194,7 +206,7 @@ class Load:
             if self._stopping:
                 raise Stopped
             try:
-                self._batch(MicroBatch(df, batch, self.job.stream, self.stream, self.log))
+                self._batch(MicroBatch(df, batch, self.streams))
             except Stopped:
                 self._stopping = True
                 raise
@@ -215,6 +227,7 @@ class Load:
             commits.check_same_source(batch.number, batch.offsets, batch.paths)
         else:
             commits.check_follows(batch.number)
+            self.planner.check_open(commits.last)
             source = self._source(batch, self.partitions)
             self._change_plan(batch, source["own"])
             commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
@@ -245,9 +258,9 @@ class Load:
         self._drain()
         self._open(plan)
         self.commits.start_anew()
-        log.info("master version %s, %s with %d partitions", self._master_version, plan.algorithm,
+        log.info("master version %s, %s with %d partitions", plan.version, plan.algorithm,
                  plan.partitions)
-        self.status.update(master_version=self._master_version)
+        self.status.update(master_version=plan.version)
 
     def _drain(self) -> None:
         """Finish what waits. The border is held."""
@@ -258,28 +271,29 @@ class Load:
             Progress(self.commits.last[0], 1, self.planner.plan, self.commits.states))
         self._finish(None)
 
-    def _finish(self, df: DataFrame | None) -> None:
-        """Join, load and commit what was begun; a drain (df None) has no input."""
+    def _finish(self, frames: list[DataFrame] | None) -> None:
+        """Join, load and commit what was begun; a drain (frames None) has no input."""
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
-                    self.stream, self.job.stream.id, self.commits.sink, at.files, at.sources)
-        entries = self._join(work, df)
+                    self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
+                    at.files, at.sources)
+        entries = self._join(work, frames)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)
 
-    def _join(self, work: Work, df: DataFrame | None) -> list[dict[str, Any]]:
-        return run_tasks(self.spark, work, df, self.planner.partition)
+    def _join(self, work: Work, frames: list[DataFrame] | None) -> list[dict[str, Any]]:
+        return run_tasks(self.spark, work, frames, self.planner.partition)
 
     def _committed(self, entries: list[dict[str, Any]]) -> None:
         self.totals.add(entries)
         self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
-                           **self.totals.status())
+                           sides=self.commits.waiting_by_side, **self.totals.status())
 
     def _listed(self, at: Progress) -> float | None:
         """The time before which all files came that batches up to this one have; None where it is
         not known, as when Spark is to give further batches of what it has listed."""
-        more = (at.drain or self.settings.trigger == AVAILABLE_NOW
-                or len(at.sources) == self.settings.max_files)
+        more = at.drain or self.settings.trigger == AVAILABLE_NOW or any(
+            part.get("files") == self.settings.max_files for part in parts_of(at.source))
         return None if more or not at.sources else self._called
 
     # ---- stop
@@ -303,9 +317,9 @@ class Load:
     def _drain_due(self) -> bool:
         if not self.commits.waiting or self.commits.pending is not None:
             return False
-        now, s = time.monotonic(), self.settings
-        return (0 < s.drain_after < now - self.commits.committed_at
-                or 0 < s.drain_every < now - self.commits.waiting_since)
+        now = time.monotonic()
+        return self.planner.drain_due(now - self.commits.committed_at,
+                                      now - self.commits.waiting_since)
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -323,16 +337,23 @@ class Load:
                 self._drain_first.end()
             signal.signal(signal.SIGTERM, former)
 
-    @property
-    def _master_version(self) -> str:
-        return Path(self.planner.plan.snapshot).name
-
     def _summary(self) -> dict[str, Any]:
         summary = {"app": self.app, "job": self.job.name, **self.totals.summary(self.planner.plan),
-                   "waiting": self.commits.waiting, "memory_budget": int(self.settings.memory),
+                   "waiting": self.commits.waiting, "sides": self.commits.waiting_by_side,
+                   "memory_budget": int(self.planner.settings.memory),
                    "seconds": time.monotonic() - self.started}
         write_json(self.checkpoint / "summary.json", summary)
         return summary
+
+
+def make_planner(settings: AppSettings, job: AnyJob, app: str,
+                 places: Places) -> Planner | StreamStreamPlanner:
+    """What the settings and the job ask for: a stream and master data, or two streams."""
+    if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):
+        return StreamStreamPlanner(settings, job)
+    assert isinstance(settings, LoadSettings) and isinstance(job, Job)
+    return Planner(settings, settings.with_source(job), app, places.snapshots / job.master.name,
+                   known_costs(places.home))
 
 
 def _start_workers(context: SparkContext, count: int) -> None:

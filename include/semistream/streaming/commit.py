@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from semistream.config import Job
+from semistream.config import SIDES, AnyJob
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
@@ -33,7 +33,7 @@ from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.task import without_tuples
 from semistream.warehouse import create_all, migrate
-from semistream.warehouse.ledger import retrying
+from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
 INTENT = "intent.json"
@@ -48,7 +48,7 @@ class Commits:
     no tuple came that waits.
     """
 
-    def __init__(self, app: str, job: Job, checkpoint: Path, sink: str, warehouse: SqlSink):
+    def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: SqlSink):
         """sink: the setting, see ``sinks.registry``."""
         self.app, self.job, self.checkpoint, self.warehouse = app, job, checkpoint, warehouse
         self.sink, self.ledger = open_sink(sink, warehouse, checkpoint), warehouse.ledger(app)
@@ -76,6 +76,12 @@ class Commits:
     def waiting(self) -> int:
         """How many tuples wait."""
         return sum(e["waiting"] for e in self.entries)
+
+    @property
+    def waiting_by_side(self) -> dict[str, int]:
+        """The same of each of two streams."""
+        sides = [e["sides"] for e in self.entries if e.get("sides")]
+        return {side: sum(s[side]["waiting"] for s in sides) for side in SIDES} if sides else {}
 
     # ---- a batch or a drain
 
@@ -142,9 +148,11 @@ class Commits:
         given: what ``SourceLog.offsets`` says of it; paths: its files.
         """
         said, known = self.ledger.source(batch)
-        same = all(said[name] == given[name] for name in ("format", "offsets", "start"))
-        complete = not paths or len(paths) == (len(known) if isinstance(said["files"], list)
-                                               else said["files"])
+        same = all(a[name] == b[name] for a, b in zip(parts_of(said), parts_of(given), strict=True)
+                   for name in ("format", "offsets", "start"))
+        complete = not paths or len(paths) == (
+            len(known) if isinstance(said.get("files"), list)
+            else sum(part.get("files", 0) for part in parts_of(said)))
         if same and complete and set(known) <= set(paths):
             return
         raise StateError(f"Batch {batch} of {self.checkpoint / 'query'} is another part of the "

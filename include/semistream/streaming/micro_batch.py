@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from semistream.config import StreamSpec
+from semistream.config import SIDES, StreamSpec
 from semistream.errors import StateError
+from semistream.keys_spark import quoted
 from semistream.source_files import RAW, SourceFile, look_at
 from semistream.streaming.progress import Progress
 from semistream.streaming.sources.files import check_files, read_files
@@ -36,25 +38,38 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
+class Stream:
+    """A stream of a query. schema: of its rows; raw: whether some may be unparsable; log: Spark's
+    notes of its source."""
+
+    spec: StreamSpec
+    schema: pa.Schema
+    raw: bool
+    log: SourceLog
+
+
+@dataclass(frozen=True)
 class MicroBatch:
-    """df: as Spark gives it; number: Spark's; stream: the schema of the tuples; log: Spark's notes
-    of the source."""
+    """df: as Spark gives it; number: Spark's; streams: one, or the left and the right one."""
 
     df: DataFrame
     number: int
-    spec: StreamSpec
-    stream: pa.Schema
-    log: SourceLog
+    streams: tuple[Stream, ...]
 
     @cached_property
+    def files(self) -> list[list[str]]:
+        """The paths of each stream's files; none where its source has no files."""
+        return [stream.log.files(self.number) for stream in self.streams]
+
+    @property
     def paths(self) -> list[str]:
-        """Of its files; none where the source has no files."""
-        return self.log.files(self.number)
+        return [path for files in self.files for path in files]
 
     @cached_property
     def offsets(self) -> dict[str, Any]:
         """What the ledger says of it."""
-        return self.log.offsets(self.number)
+        parts = [stream.log.offsets(self.number) for stream in self.streams]
+        return parts[0] if len(parts) == 1 else dict(zip(SIDES, parts, strict=True))
 
     def part_of_source(self, partitions: int, min_age: float,
                        stop_asked: Callable[[], bool]) -> dict[str, Any]:
@@ -64,10 +79,15 @@ class MicroBatch:
         gone, and Stopped where a stop is asked for while its files have not rested for ``min_age``
         seconds.
         """
-        self.log.flush(self.number)
+        for stream in self.streams:
+            stream.log.flush(self.number)
         rested = self._rested(min_age, stop_asked)
-        check_files(self.spec, self.paths, self.stream.names)
-        own = self.spec.format == "parquet" and can_read(self.paths, self.stream, partitions)
+        for stream, files in zip(self.streams, self.files, strict=True):
+            check_files(stream.spec, files, stream.schema.names)
+        own = bool(self.paths) and all(
+            stream.spec.format == "parquet" and stream.spec.mark is None
+            and (not files or can_read(files, stream.schema, partitions))
+            for stream, files in zip(self.streams, self.files, strict=True))
         return {"source": self.offsets, "sources": rested, "own": own}
 
     def has_changed(self, begun: Progress) -> bool:
@@ -76,20 +96,23 @@ class MicroBatch:
         return begun.source != self.offsets or [s.path for s in begun.sources] != self.paths \
             or any(s.known and s.now() != s for s in begun.sources)
 
-    def tuples(self) -> DataFrame:
-        """As its files are now. Lazy."""
-        return read_files(self.df, self.spec, self.paths) if self.paths else self.df
+    def tuples(self) -> list[DataFrame]:
+        """Of each stream, as its files are now. Lazy."""
+        frames = [self.df] if len(self.streams) == 1 else of_both(self.df, self.streams)
+        return [read_files(df, stream.spec, files) if files else df
+                for df, stream, files in zip(frames, self.streams, self.files, strict=True)]
 
     def sample(self, most: int, own: bool) -> pa.RecordBatch:
-        """Some of its tuples, from as few of its files as have them. own: whether they are read
-        without Spark."""
+        """Some of the tuples of its only stream, from as few of its files as have them. own:
+        whether they are read without Spark."""
+        (stream,) = self.streams
         if own:
-            return first_tuples(self.paths, self.stream, most)
-        df = self.tuples()
+            return first_tuples(self.paths, stream.schema, most)
+        (df,) = self.tuples()
         rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
-        table = rows.limit(most).toArrow().cast(self.stream).combine_chunks()
-        return (table.to_batches()[0] if table.num_rows
-                else pa.RecordBatch.from_pylist([], self.stream))
+        table = rows.limit(most).toArrow().cast(stream.schema).combine_chunks()
+        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist(
+            [], stream.schema)
 
     def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
         """Its files as they are, when none has changed for ``min_age`` seconds."""
@@ -112,26 +135,60 @@ class MicroBatch:
 
 def has_tuples(progress: Progress) -> bool:
     """False where the tasks read the batch's files themselves, and these are empty."""
-    return not progress.files or any(map(tuple_count, progress.files))
+    return not progress.own or any(tuple_count(file) for files in progress.files for file in files)
 
 
-def run_tasks(spark: SparkSession, work: Work, df: DataFrame | None,
-              partition: Column) -> list[dict[str, Any]]:
-    """The Spark job of a micro-batch, or of a drain (df None): the ledger rows of all partitions,
-    in order.
+def one_frame(frames: Sequence[DataFrame], partitions: Sequence[Column] = ()) -> DataFrame:
+    """Two streams' tuples: partition (where it is told), side, the left columns, the right columns,
+    ``_corrupt_record``; a tuple has nulls in place of the other side's columns.
 
-    partition: the number of the partition that a tuple of df belongs to.
+    partitions: of each side, the number of the partition that a tuple belongs to.
+    """
+    columns = [[f for f in df.schema if f.name != RAW] for df in frames]
+    parts = []
+    for side, df in enumerate(frames):
+        own = [*partitions[side:side + 1], F.lit(side)]
+        for of, fields in enumerate(columns):
+            own += [quoted(f.name) if of == side else F.lit(None).cast(f.dataType) for f in fields]
+        own.append(F.col(RAW) if RAW in df.columns else F.lit(None).cast("string"))
+        parts.append(df.select(*(c.alias(f"column_{i}") for i, c in enumerate(own))))
+    return parts[0].unionAll(parts[1])
+
+
+def of_both(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
+    """The two streams that ``one_frame`` has put together, without partitions."""
+    side, *columns, raw = df.columns
+    out = []
+    for number, stream in enumerate(streams):
+        first = number * len(streams[0].schema)
+        mine = zip(columns[first:], stream.schema.names, strict=False)
+        own = [F.col(c).alias(name) for c, name in mine]
+        if stream.raw:
+            own.append(F.col(raw).alias(RAW))
+        out.append(df.filter(F.col(side) == number).select(*own))
+    return out
+
+
+def run_tasks(spark: SparkSession, work: Work, frames: Sequence[DataFrame] | None,
+              partitions: Sequence[Column]) -> list[dict[str, Any]]:
+    """The Spark job of a micro-batch, or of a drain (frames None): the ledger rows of all
+    partitions, in order.
+
+    frames: of each stream; partitions: the number of the partition that a tuple of it belongs to.
     """
     count = work.plan.partitions
     job: RDD[tuple[str]] | DataFrame
     # without a query to be planned: half the time of an empty micro-batch
-    if df is None or work.files:
+    if frames is None or work.files:
         job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
-    else:
-        rows = df.repartitionById(count, partition)
+    elif len(frames) == 1:
+        rows = frames[0].repartitionById(count, partitions[0])
         # mapInArrow takes no backticks in names
-        plain = rows.toDF(*(f"column_{i}" for i in range(len(df.columns))))
+        plain = rows.toDF(*(f"column_{i}" for i in range(len(rows.columns))))
         job = plain.mapInArrow(work.of_batches, SUMMARY)
+    else:
+        rows = one_frame(frames, partitions).repartitionById(count, F.col("column_0"))
+        job = rows.drop("column_0").mapInArrow(work.of_batches, SUMMARY)
     entries = _collect(job, work.batch)
     entries.sort(key=lambda e: e["partition"])
     if [e["partition"] for e in entries] != list(range(count)):

@@ -1,4 +1,5 @@
-"""Which plan an app joins with: what settings and master version ask for, and when it changes."""
+"""Which plan an app joins a stream and master data with: what settings and master version ask for,
+and when it changes. ``stream_stream_planning`` has the same of two streams."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -13,6 +15,7 @@ from pyspark.sql import Column
 from semistream.config import Job
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
+from semistream.joins.registry import find_algorithm
 from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version, pin
@@ -24,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class Planner:
     """plan: the one in use; partition: the number of the partition that a stream tuple belongs to
-    under it.
+    under it, one element a stream.
 
     chosen: whether a sample of the stream has decided what the settings leave open, in this run or
     in the one that left tuples waiting.
@@ -36,7 +39,36 @@ class Planner:
         self.costs = costs
         self.chosen = False
         self.plan: Plan
-        self.partition: Column
+        self.partition: tuple[Column, ...]
+
+    def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
+        """What can be known to fail without Spark. streams: None where they are not known yet.
+        Raises ConfigError."""
+        if not self.settings.auto:
+            find_algorithm(self.settings.algorithm)
+        if current_version(self.snapshots) is None:
+            raise ConfigError("snapshot", "must have been published", str(self.snapshots),
+                              "Run `semistream snapshot`, or the DAG provision_master_data, first.")
+        if streams is not None:
+            self.without_sample(streams, max(self.settings.partitions, 1))
+
+    def partitions(self, cores: int) -> int:
+        """P."""
+        return self.settings.partitions or min(cores, self.bucket_count)
+
+    def ends(self, exhausted: bool) -> bool:
+        """Whether what waits is finished at the end of a run; it always is, as all of R is known.
+        exhausted: the source has no more."""
+        return True
+
+    def check_open(self, last: tuple[int, int] | None) -> None:
+        """What was drained is no obstacle to more. last: the newest commit."""
+
+    def drain_due(self, idle: float, waiting: float) -> bool:
+        """Whether what waits is to be finished now: s since the newest commit, and since the oldest
+        of it may have come."""
+        s = self.settings
+        return 0 < s.drain_after < idle or 0 < s.drain_every < waiting
 
     @property
     def bucket_count(self) -> int:
@@ -59,9 +91,10 @@ class Planner:
                     dict(s.parameters), tuple(self.job.on.items()), self.job.columns or None,
                     partitions, str(self.snapshots / version), reason=s.reason, auto=s.auto)
 
-    def without_sample(self, stream: pa.Schema, partitions: int) -> Plan:
+    def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan:
         """The same, with what is open decided without a look at the stream. Raises ConfigError."""
-        return self.wanted(partitions).choose(pa.RecordBatch.from_pylist([], stream), self.costs)
+        nothing = pa.RecordBatch.from_pylist([], streams[0])
+        return self.wanted(partitions).choose(nothing, self.costs)
 
     def change(self, sample: Callable[[], pa.RecordBatch], partitions: int) -> Plan | None:
         """Another plan than the present one, to be opened once nothing waits; None to go on with
@@ -85,15 +118,21 @@ class Planner:
             return None
         return wanted
 
-    def open(self, plan: Plan, stream: pa.Schema) -> pa.Schema:
-        """Take up a plan, and hold its master version; gives the schema of the joined rows.
+    def open(self, plan: Any, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
+        """Take up a plan, and hold its master version; gives the joined rows' columns of the
+        stream, and the others.
 
         Raises ConfigError where the plan does not fit stream and master.
         """
-        join = plan.open(stream, 0)
+        join = plan.open(streams[0], 0)
         joined = join.output_schema
-        self.partition = partition_expression(plan.placement(stream))
+        self.partition = (partition_expression(plan.placement(streams[0])),)
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)
         self.plan = plan
-        return joined
+        return split(joined, len(streams[0]))
+
+
+def split(joined: pa.Schema, first: int) -> tuple[pa.Schema, pa.Schema]:
+    """The first columns, and the others."""
+    return pa.schema(list(joined)[:first]), pa.schema(list(joined)[first:])

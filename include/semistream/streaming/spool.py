@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.config import SIDES
 from semistream.durable import naming
-from semistream.joins import JoinOutput
 from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.source_files import RAW
@@ -19,7 +19,9 @@ from semistream.streaming.sinks.delta import DataFile
 from semistream.warehouse.ids import stream_ids
 
 GATHERED_BYTES = 16_000_000  # of unparsable tuples
-UNMATCHED = pa.schema([("reason", pa.string()), ("stream_id", pa.string()), ("tuple", pa.string())])
+UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
+                       ("tuple", pa.string())])
+PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 
 
 class Spool:
@@ -30,14 +32,17 @@ class Spool:
     they are touched. data: where the sink has joined rows written at once.
     """
 
-    def __init__(self, joined: pa.Schema, stream: pa.Schema, stream_id: tuple[str, ...],
-                 data: DataFile | None = None):
-        """joined: schema of the joined rows; stream: of the tuples; stream_id: names of the tuples'
-        id columns."""
-        self.output_schema, self.stream, self.stream_id, self.data = joined, stream, stream_id, data
+    def __init__(self, joined: pa.Schema, streams: tuple[pa.Schema, ...],
+                 ids: tuple[tuple[str, ...], ...], data: DataFile | None = None,
+                 first: int | None = None):
+        """joined: schema of the joined rows, of which the first ones are the (left) stream's;
+        streams: of each stream's rows; ids: names of its id columns."""
+        self.output_schema, self.streams, self.ids, self.data = joined, streams, ids, data
+        self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
-        self._schemas = {"joined": joined, "unmatched": UNMATCHED}
-        self._rejected: list[pa.RecordBatch] = []  # unparsable ones that are not written yet
+        self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
+        # unparsable tuples that are not written yet, by side
+        self._rejected: list[list[pa.RecordBatch]] = [[] for _ in streams]
         self._rejected_bytes, self._explained = 0, 0
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
 
@@ -54,58 +59,78 @@ class Spool:
 
     @property
     def stream_schema(self) -> pa.Schema:
-        """The stream's columns in the types that the join gives them out in."""
-        return pa.schema(list(self.output_schema)[:len(self.stream)])
+        """The (left) stream's columns in the types that the join gives them out in."""
+        return pa.schema(list(self.output_schema)[:self._first])
 
     @property
     def added_schema(self) -> pa.Schema:
-        return pa.schema(list(self.output_schema)[len(self.stream):])
+        return pa.schema(list(self.output_schema)[self._first:])
 
-    def write(self, output: JoinOutput) -> None:
-        if output.joined.num_rows and self.data is not None:
-            self.data.write(output.joined)
-        elif output.joined.num_rows:
-            self._append("joined", output.joined)
-        if output.unmatched.num_rows:
+    def write(self, joined: pa.RecordBatch | None, unmatched: pa.RecordBatch | None,
+              side: int = 0, propagated: list[str] | None = None) -> None:
+        """unmatched: tuples of the side, and why; propagated: patterns over the side's join
+        columns."""
+        if propagated:
+            columns = [pa.repeat(SIDES[side], len(propagated)), pa.array(propagated)]
+            self._append("propagated", pa.record_batch(columns, schema=PROPAGATED))
+        if joined is not None and joined.num_rows and self.data is not None:
+            self.data.write(joined)
+        elif joined is not None and joined.num_rows:
+            self._append("joined", joined)
+        if unmatched is not None and unmatched.num_rows:
             # the stream may have a column of that name, too
-            *columns, reasons = output.unmatched.columns
-            self.keep(pa.RecordBatch.from_arrays(
-                columns, schema=pa.schema(list(output.unmatched.schema)[:-1])), reasons)
+            *columns, reasons = unmatched.columns
+            tuples = pa.RecordBatch.from_arrays(columns,
+                                                schema=pa.schema(list(unmatched.schema)[:-1]))
+            self.keep(tuples, reasons, side)
 
-    def keep(self, tuples: pa.RecordBatch, reasons: pa.Array) -> None:
+    def keep(self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0) -> None:
         """Keep tuples that are not loaded."""
-        self._append("unmatched", unmatched_rows(tuples, reasons, self.stream_id))
+        self._append("unmatched", unmatched_rows(tuples, reasons, self.ids[side],
+                                                 self._side(side)))
 
-    def reject(self, batch: pa.RecordBatch) -> None:
+    def _side(self, side: int) -> str | None:
+        return SIDES[side] if len(self.streams) > 1 else None
+
+    def reject(self, batch: pa.RecordBatch, side: int = 0) -> None:
         """Keep tuples that could not be parsed: their text, and why."""
-        self._rejected.append(pa.record_batch([stream_ids(batch, self.stream_id),
-                                               batch.column(RAW)], names=["id", RAW]))
-        self._rejected_bytes += self._rejected[-1].nbytes
+        rejected = pa.record_batch([stream_ids(batch, self.ids[side]), batch.column(RAW)],
+                                   names=["id", RAW])
+        self._rejected[side].append(rejected)
+        self._rejected_bytes += rejected.nbytes
         if self._rejected_bytes > GATHERED_BYTES:
             self._explain()
 
     def _explain(self) -> None:
         """Of many at once, as their lines are looked for in their files."""
-        if not self._rejected:
-            return
+        for side, rejected in enumerate(self._rejected):
+            if rejected:
+                self._explain_side(side, rejected)
+        self._rejected, self._rejected_bytes = [[] for _ in self.streams], 0
+
+    def _explain_side(self, side: int, rejected: list[pa.RecordBatch]) -> None:
         # what imports pandas, for the few that need it
         from semistream.streaming.unparsable import explain
 
-        rows = pa.Table.from_batches(self._rejected).combine_chunks().to_batches()[0]
-        kept = explain(rows.column(RAW).to_pylist(), self.stream, self._explained)
-        columns = [pa.repeat(UNPARSABLE, len(kept)), rows.column("id"),
+        rows = pa.Table.from_batches(rejected).combine_chunks().to_batches()[0]
+        kept = explain(rows.column(RAW).to_pylist(), self.streams[side], self._explained)
+        sides = pa.array([self._side(side)] * len(kept), pa.string())
+        columns = [pa.repeat(UNPARSABLE, len(kept)), sides, rows.column("id"),
                    pa.array([json.dumps(row) for row in kept])]
         self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
         self._explained += len(kept)
-        self._rejected, self._rejected_bytes = [], 0
 
     def joined(self) -> pa.Table:
         return self._read("joined")
 
     def unmatched(self) -> pa.Table:
-        """Columns reason, stream_id, tuple."""
+        """Columns reason, side, stream_id, tuple."""
         self._explain()
         return self._read("unmatched")
+
+    def propagated(self) -> pa.Table:
+        """Columns side, pattern."""
+        return self._read("propagated")
 
     def _append(self, name: str, batch: pa.RecordBatch) -> None:
         path = os.path.join(self._directory.name, name)
@@ -122,12 +147,13 @@ class Spool:
             return pa.ipc.open_stream(file).read_all()
 
 
-def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array,
-                   id_columns: tuple[str, ...]) -> pa.RecordBatch:
+def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...],
+                   side: str | None = None) -> pa.RecordBatch:
     """Tuples as rows of the table ``unmatched``."""
     texts = [json.dumps(row, default=_plain) for row in tuples.to_pylist()]
-    return pa.record_batch([reasons, stream_ids(tuples, id_columns), pa.array(texts, pa.string())],
-                           schema=UNMATCHED)
+    sides = pa.array([side] * len(texts), pa.string())
+    return pa.record_batch([reasons, sides, stream_ids(tuples, id_columns),
+                            pa.array(texts, pa.string())], schema=UNMATCHED)
 
 
 def _plain(value: Any) -> str:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,7 @@ class Status:
     matched: int = 0
     unmatched: int = 0
     waiting: int = 0
+    sides: dict[str, int] = field(default_factory=dict)  # of these, held of each of two streams
     service_rate: float = 0.0
     master_version: str = ""
     error: str = ""

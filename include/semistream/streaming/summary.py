@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from semistream.sizing.plan import Plan
+from semistream.sizing.stream_stream_plan import StreamStreamPlan
 
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "bytes_read")
 
@@ -51,31 +51,37 @@ class Totals:
         return {"rows_read": self.rows_read, "matched": self.matched, "unmatched": self.unmatched,
                 "service_rate": self.service_rate}
 
-    def summary(self, plan: Plan) -> dict[str, Any]:
+    def summary(self, plan: Plan | StreamStreamPlan) -> dict[str, Any]:
         """Their part of ``summary.json``; plan: the one that the run ended with."""
-        return {"algorithm": plan.algorithm, "reason": plan.reason, "parameters": plan.parameters,
-                "partitions": plan.partitions, "master_version": Path(plan.snapshot).name,
-                "batches": self.batches, "rows_read": self.rows_read, "matched": self.matched,
-                "unmatched": self.unmatched, "rejected": dict(self.rejected),
-                "output_rows": self.output_rows, "service_rate": self.service_rate,
-                "cache_hits": self.cache_hits,
-                "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
-                "memory_peak": self.memory_peak, "bytes_read": self.bytes_read}
+        return {
+            "algorithm": plan.algorithm, "reason": plan.reason, "parameters": plan.parameters,
+            "partitions": plan.partitions, "master_version": plan.version,
+            "batches": self.batches, "rows_read": self.rows_read, "matched": self.matched,
+            "unmatched": self.unmatched, "rejected": dict(self.rejected),
+            "output_rows": self.output_rows,
+            "service_rate": self.service_rate, "cache_hits": self.cache_hits,
+            "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
+            "memory_peak": self.memory_peak, "bytes_read": self.bytes_read}
 
 
 def describe(summary: dict[str, Any]) -> str:
     """The summary for people."""
     s = summary
-    lines = [("rows read", f"{s['rows_read']:,}"), ("matched", f"{s['matched']:,}"),
-             ("unmatched", f"{s['unmatched']:,}"),
-             *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
-             ("waiting", f"{s['waiting']:,}"), ("output rows", f"{s['output_rows']:,}"),
-             ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
-             ("through the cache", f"{s['cache_share']:.1%}"),
-             ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
-             ("seconds", f"{s['seconds']:.1f}")]
+    lines = [
+        ("rows read", f"{s['rows_read']:,}"), ("matched", f"{s['matched']:,}"),
+        ("unmatched", f"{s['unmatched']:,}"),
+        *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
+        ("waiting", f"{s['waiting']:,}"),
+        *((f"  {side}", f"{count:,}") for side, count in s["sides"].items()),
+        ("output rows", f"{s['output_rows']:,}"),
+        ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
+        *(() if s["sides"] else (("through the cache", f"{s['cache_share']:.1%}"),)),
+        ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
+        ("seconds", f"{s['seconds']:.1f}")]
     title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} partitions, {s['batches']} "
-             f"batches, master {s['master_version']}")
+             f"batches")
+    if s["master_version"]:
+        title += f", master {s['master_version']}"
     if s["reason"]:
         title += f"\n  {s['reason']}"
     return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines)])

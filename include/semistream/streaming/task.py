@@ -1,14 +1,12 @@
 """What one Spark task does: join one partition of a micro-batch and load the result, exactly
-once."""
+once. ``joining`` has the operator that it runs."""
 
 from __future__ import annotations
 
 import gc
 import json
 import uuid
-from collections import Counter
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.errors import StateError
-from semistream.joins import JoinState, SemiStreamJoin
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
+from semistream.partitioning import Placement
 from semistream.sizing.plan import Plan
+from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.source_files import RAW, SourceFile, check_unchanged
+from semistream.streaming.joining import SUMMED, Joining, OfTwoStreams, Refused, WithMaster
 from semistream.streaming.sinks.base import Sink, ledger_row
 from semistream.streaming.spool import Spool
 from semistream.streaming.workers.operators import OperatorCache, use_memory_files
@@ -30,8 +30,8 @@ from semistream.streaming.workers.parquet import read_partition
 from semistream.warehouse.ids import LONG_ID, has_long_id
 
 SUMMARY = "summary STRING"  # what a task returns to mapInArrow
-SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
-          "bytes_read", "seconds")
+AnyPlan = Plan | StreamStreamPlan
+Sided = tuple[int, pa.RecordBatch]  # a side's tuples
 
 # workers are reused, so that the next micro-batch need not read the state back
 operators = OperatorCache()
@@ -41,34 +41,47 @@ operators = OperatorCache()
 class Work:
     """One micro-batch, or the drain after it, as every task of it is told.
 
-    checkpoint: directory of the join states, shared by all workers; stream: schema of the tuples,
-    ``_corrupt_record`` left out; files: of the micro-batch, which the tasks read themselves; none
-    where Spark brings the tuples. sources: its files, whoever reads them.
+    checkpoint: directory of the join states, shared by all workers; streams: schemas of their
+    tuples, ``_corrupt_record`` left out; ids: each stream's id columns; files: each stream's of the
+    micro-batch, which the tasks read themselves; none where Spark brings the tuples. sources: all
+    its files, whoever reads them.
     """
 
     app: str
     batch: int
     drain: int
-    plan: Plan
+    plan: AnyPlan
     states: dict[int, str]
     checkpoint: str
-    stream: pa.Schema
-    stream_id: tuple[str, ...]
+    streams: tuple[pa.Schema, ...]
+    ids: tuple[tuple[str, ...], ...]
     sink: Sink = field(repr=False)  # it knows the warehouse's password
-    files: tuple[str, ...] = ()
+    files: tuple[tuple[str, ...], ...] = ()
     sources: tuple[SourceFile, ...] = ()
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row."""
-        names = [*self.stream.names, RAW]
-        named = (batch.rename_columns(names[:batch.num_columns]) for batch in batches)
-        yield pa.record_batch([pa.array([self._summary(named)])], names=["summary"])
+        """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row.
+        batches: as ``micro_batch.one_frame`` has them."""
+        sided = (one for batch in batches for one in self._by_side(batch))
+        yield pa.record_batch([pa.array([self._summary(sided)])], names=["summary"])
+
+    def _by_side(self, batch: pa.RecordBatch) -> Iterator[Sided]:
+        if len(self.streams) == 1:
+            names = [*self.streams[0].names, RAW]
+            yield 0, batch.rename_columns(names[:batch.num_columns])
+            return
+        of, *columns, raw = batch.columns
+        for side, stream in enumerate(self.streams):
+            first = side * len(self.streams[0])
+            mine = [*columns[first:first + len(stream)], raw]
+            tuples = pa.RecordBatch.from_arrays(mine, [*stream.names, RAW])
+            yield side, tuples.filter(pc.equal(of, side))
 
     def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
         """The function for ``mapPartitions``, where Spark brings no tuples; gives the same."""
         yield (self._summary(iter(())),)
 
-    def _summary(self, batches: Iterator[pa.RecordBatch]) -> str:
+    def _summary(self, batches: Iterator[Sided]) -> str:
         from pyspark import TaskContext
 
         use_memory_files()
@@ -78,41 +91,45 @@ class Work:
         keep_modules()
         return json.dumps(entry)
 
-    def join_partition(self, partition: int, batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    def join_partition(self, partition: int, batches: Iterator[Sided]) -> dict[str, Any]:
         """Join and load one partition, unless that has been done; gives the ledger row that
-        counts."""
+        counts. batches: its tuples, each with their side."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
             for _ in batches:  # a worker that leaves input unread cannot be reused
                 pass
             return done
         join = self._operator(partition)
-        stats = deepcopy(join.stats.as_dict())
+        before = join.count()
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
-        with Spool(join.output_schema, self.stream, self.stream_id,
-                   self.sink.data_file(join.output_schema, load)) as spool:
-            refused = self._run(join, self._tuples(partition, batches), spool)
-            entry = self._entry(partition, join, stats, refused)
+        with Spool(join.output_schema, self.streams, self.ids,
+                   self.sink.data_file(join.output_schema, load), join.first) as spool:
+            refused, changed = self._run(join, self._tuples(partition, batches), spool)
+            entry = self._entry(partition, join.entry(before, refused), changed)
             name = entry["state_file"]
-            state, before = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
-            if name != before:
-                join.snapshot(changes=bool(before)).write(state, before)
+            state, former = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
+            if name != former:
+                join.save(state, former)
             check_unchanged(self.sources)
             entry = self.sink.write(entry, spool)
         if entry["state_file"] == name:
             operators.put((self.checkpoint, partition, name), join)
         else:  # another attempt was first
             state.unlink(missing_ok=True)
-            join.master.close()
+            join.close()
         return entry
 
-    def _tuples(self, partition: int,
-                batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _tuples(self, partition: int, batches: Iterator[Sided]) -> Iterator[Sided]:
         yield from batches
-        key = self.checkpoint, self.batch, self.files, self.plan
-        yield from read_partition(self.files, self.plan, self.stream, partition, key)
+        for side, files in enumerate(self.files):
+            if not files:
+                continue
+            key = self.checkpoint, self.batch, side, files, self.plan
+            placement = placement_of(self.plan, self.streams, side)
+            for tuples in read_partition(files, placement, partition, key):
+                yield side, tuples
 
-    def _operator(self, partition: int) -> SemiStreamJoin:
+    def _operator(self, partition: int) -> Joining:
         """The operator as it stood after the batch before: the one at hand, or a new one that takes
         up the state."""
         before = self.states.get(partition, "")
@@ -120,65 +137,79 @@ class Work:
         if cached is not None:
             return cached
         operators.clear()  # its memory, before the next one takes its own
-        join = self.plan.open(self.stream, partition)
+        join = open_joining(self.plan, self.streams, partition)
         if before:
-            join.restore(*JoinState.read(Path(self.checkpoint) / "state" / before))
+            join.restore(Path(self.checkpoint) / "state" / before)
         return join
 
-    def _run(self, join: SemiStreamJoin, batches: Iterator[pa.RecordBatch],
-             spool: Spool) -> Counter[str]:
-        """Feed the operator; gives the number of tuples that it was not given, by reason."""
-        refused: Counter[str] = Counter()
-        for batch in batches:
+    def _run(self, join: Joining, batches: Iterator[Sided], spool: Spool) -> tuple[Refused, bool]:
+        """Feed the operator; gives the tuples that it was not given, and whether its state may have
+        changed."""
+        refused, read = Refused(), False
+        for side, batch in batches:
+            read = read or bool(batch.num_rows)
             batch, rejected = split_unparsable(batch)
             if rejected is not None:
-                refused[UNPARSABLE] += rejected.num_rows
-                spool.reject(rejected)
-            batch, rejected = split(batch, has_long_id(batch, self.stream_id))
+                refused[side, UNPARSABLE] += rejected.num_rows
+                spool.reject(rejected, side)
+            batch, rejected = split(batch, has_long_id(batch, self.ids[side]))
             if rejected is not None:
-                refused[LONG_ID] += rejected.num_rows
-                spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows))
-            for output in join.process(batch):
-                spool.write(output)
-        if self.drain:
-            for output in join.drain():
-                spool.write(output)
-        return refused
+                refused[side, LONG_ID] += rejected.num_rows
+                spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows), side)
+            for output in join.process(side, batch):
+                spool.write(*output)
+        for output in join.drain() if self.drain else join.settle() if read else ():
+            spool.write(*output)
+        return refused, read or bool(self.drain)
 
-    def _entry(self, partition: int, join: SemiStreamJoin, before: dict[str, Any],
-               refused: Counter[str]) -> dict[str, Any]:
+    def _entry(self, partition: int, entry: dict[str, Any], changed: bool) -> dict[str, Any]:
         """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing
         is loaded."""
-        now = join.stats.as_dict()
-        entry = {name: now[name] - before[name] for name in SUMMED}
-        rejected = {r: n for r in now["rejected"]
-                    if (n := now["rejected"][r] - before["rejected"].get(r, 0))}
-        rejected |= refused
-        entry["rows_read"] += refused.total()
-        entry["unmatched"] += refused.total()
         finished = entry["matched"] + entry["unmatched"]
-        if (before["waiting"] + entry["rows_read"] != finished + now["waiting"]
-                or sum(rejected.values()) != entry["unmatched"]):
+        parts = [entry, *({**side, "unmatched": sum(side["rejected"].values())}
+                          for side in entry.get("sides", {}).values())]
+        if not all(map(_adds_up, parts)):
             raise StateError(f"partition {partition} of batch {self.batch} does not add up: "
-                             f"{before['waiting']} waited, {entry}, {rejected}, {now['waiting']} "
-                             f"wait; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
-        return entry | {"app": self.app, "batch": self.batch, "drain": self.drain,
-                        "partition": partition, "algorithm": self.plan.algorithm,
-                        "reason": self.plan.reason or None, "master": join.master.name,
-                        "master_version": join.master.version, "waiting_before": before["waiting"],
-                        "waiting": now["waiting"],
-                        "r_cycles": entry["disk_tuples_read"] / max(join.master.tuple_count, 1),
-                        "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
-                        "memory_budget": self.plan.memory, "memory_peak": now["memory_peak"],
-                        "memory": now["memory"], "rejected": rejected,
-                        "state_file": self._state_file(partition, entry["rows_read"])}
+                             f"{entry['waiting_before']} waited, {entry}; {self.plan.algorithm} "
+                             f"lost or doubled tuples. Not loaded.")
+        return entry | {
+            "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition,
+            "algorithm": self.plan.algorithm, "reason": self.plan.reason or None,
+            "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
+            "memory_budget": self.plan.memory,
+            "state_file": self._state_file(partition, changed)}
 
-    def _state_file(self, partition: int, rows_read: int) -> str:
-        """A new name; that of the state before where no tuple has come, and nothing has changed."""
+    def _state_file(self, partition: int, changed: bool) -> str:
+        """A new name; that of the state before where nothing has come, and nothing has changed."""
         before = self.states.get(partition)
-        if before and not rows_read and not self.drain:
+        if before and not changed:
             return before
         return f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"
+
+
+def _adds_up(part: dict[str, Any]) -> bool:
+    """Of all tuples, or of one side's."""
+    finished = part["matched"] + part["unmatched"]
+    return part["waiting_before"] + part["rows_read"] == finished + part["waiting"] \
+        and sum(part["rejected"].values()) == part["unmatched"]
+
+
+def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> Joining:
+    """A new operator of a partition. Raises ConfigError for whatever cannot work."""
+    if isinstance(plan, StreamStreamPlan):
+        from semistream.streaming.promises import promises_of  # one stream does without
+
+        promises = tuple(promises_of(plan, side, streams, partition)
+                         for side in range(len(streams)))
+        return OfTwoStreams(plan.open(streams), promises, plan.partitions == 1)
+    return WithMaster(plan.open(streams[0], partition))
+
+
+def placement_of(plan: AnyPlan, streams: tuple[pa.Schema, ...], side: int) -> Placement:
+    """Which partition a tuple of a side belongs to."""
+    if isinstance(plan, StreamStreamPlan):
+        return plan.placement(side, streams)
+    return plan.placement(streams[0])
 
 
 @cache
@@ -212,7 +243,12 @@ def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.Re
 def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
     """A partition's ledger row for a batch that brings it nothing, from that of the commit
     before."""
-    nothing = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
+    nothing: dict[str, Any] = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
+    if entry.get("sides"):
+        nothing["sides"] = {side: {"waiting_before": of["waiting"], "rows_read": 0, "matched": 0,
+                                   "rejected": {}, "waiting": of["waiting"],
+                                   "on_disk": of["on_disk"]}
+                            for side, of in entry["sides"].items()}
     return ledger_row(entry) | nothing | {"batch": batch, "drain": 0,
                                           "waiting_before": entry["waiting"], "r_cycles": 0.0,
                                           "service_rate": 0.0, "rejected": {}}

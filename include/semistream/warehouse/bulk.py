@@ -1,14 +1,14 @@
 """Arrow into and out of the warehouse in bulk, inside the caller's transaction.
 
-MySQL: LOAD DATA LOCAL INFILE, or INSERT of many rows where the server forbids it. SQLite:
-``executemany`` over columns that were converted whole. (ADBC's ingestion is twice as fast, but it
-is a second copy of SQLite in the process, and the copy that closes the file lets go of the other's
-locks: https://sqlite.org/howtocorrupt.html, 2.2.1.)
+MySQL: LOAD DATA LOCAL INFILE, or INSERT of many rows where the server forbids it. SQLite: bound
+from Arrow's buffers through its C interface, or ``executemany`` for few rows and where Python does
+not show that interface.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,10 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 from sqlalchemy import Connection, Select, Table, func, type_coerce, types
+from sqlalchemy.exc import DBAPIError
 
 from semistream.errors import SemistreamError
+from semistream.warehouse.connect import HANDLE, say_where
+from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 
-ROWS = 20_000  # converted to Python objects at a time
+ROWS = 20_000  # converted at a time
+FEW_ROWS = 1_000  # for which ``executemany`` is as fast
 
 
 class BulkError(SemistreamError):
@@ -55,18 +59,33 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
     """A query's rows as record batches of at most ``rows``, streamed; its columns are those of
     ``schema``, in order."""
     columns = list(query.selected_columns)
-    mysql = connection.dialect.name != "sqlite"
-    if mysql:
+    if connection.dialect.name != "sqlite":
         query = query.with_only_columns(_one_text(columns, schema), maintain_column_froms=True)
+        for chunk in _chunks(connection, query, rows):
+            yield _parse_texts([r[0] for r in chunk], schema)
+        return
     # dates as the text that they are stored as: Arrow parses a column faster than SQLAlchemy its
     # values
-    else:
-        query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
-                                        maintain_column_froms=True)
+    query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
+                                    maintain_column_froms=True)
+    handle = connection.info.get(HANDLE)
+    if handle is None:
+        for chunk in _chunks(connection, query, rows):
+            yield arrow_batch(chunk, schema)
+        return
+    from semistream.warehouse.sqlite_rows import read
+
+    text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+    with _as_sqlalchemy(connection, text):
+        for found in read(handle, text, rows):
+            yield pa.record_batch([_stored(c, f.type) for c, f in zip(found, schema, strict=True)],
+                                  schema=schema)
+
+
+def _chunks(connection: Connection, query: Select[*tuple[Any, ...]],
+            rows: int) -> Iterator[Sequence[Sequence[Any]]]:
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
-        for chunk in result.partitions(rows):
-            yield _parse_texts([r[0] for r in chunk],
-                               schema) if mysql else arrow_batch(chunk, schema)
+        yield from result.partitions(rows)
 
 
 def arrow_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -74,6 +93,23 @@ def arrow_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBa
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.record_batch([_array(c, f.type) for c, f in zip(columns, schema, strict=True)],
                            schema=schema)
+
+
+def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
+    """A column of SQLite's values as of its type."""
+    if isinstance(column, pa.Array):
+        found = column.type
+        if pa.types.is_null(found) or found == kind:
+            return column.cast(kind)
+        if pa.types.is_string(found):
+            return _from_text(column, kind)
+        if pa.types.is_decimal(kind) and kind.scale <= SQLITE_DECIMAL_DIGITS \
+                and not pa.types.is_binary(found):
+            return column.cast(pa.decimal128(38, kind.scale)).cast(kind)
+        if pa.types.is_integer(found) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            return column.cast(kind)
+        column = column.to_pylist()
+    return _array(column, kind)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -162,13 +198,34 @@ def _quoted(connection: Connection, *names: str) -> list[str]:
 
 def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
     name, *columns = _quoted(connection, table.name, *data.column_names)
-    verb = "INSERT OR REPLACE" if replace else "INSERT"
-    places = ", ".join("?" * len(columns))
-    statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({places})"
+    into = f"INSERT {'OR REPLACE ' if replace else ''}INTO {name} ({', '.join(columns)})"
+    handle = connection.info.get(HANDLE) if data.num_rows >= FEW_ROWS else None
+    driver: Any = connection.connection.driver_connection
+    if handle is not None and not driver.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # as Python's module does before an INSERT
     for start in range(0, data.num_rows, ROWS):
         part = data.slice(start, ROWS)
-        values = [_sqlite_values(_plain(c)) for c in part.columns]
-        connection.exec_driver_sql(statement, list(zip(*values, strict=True)))
+        part = pa.table([_plain(c) for c in part.columns], names=part.column_names)
+        if handle is not None:
+            # what imports Numba, for the many rows that need it
+            from semistream.warehouse.sqlite_rows import insert
+
+            with _as_sqlalchemy(connection, into):
+                insert(handle, into, part)
+        else:
+            values = [_sqlite_values(c) for c in part.columns]
+            connection.exec_driver_sql(f"{into} VALUES ({', '.join('?' * len(columns))})",
+                                       list(zip(*values, strict=True)))
+
+
+@contextmanager
+def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
+    """SQLite's errors as SQLAlchemy raises them."""
+    try:
+        yield
+    except sqlite3.Error as e:
+        say_where(e, connection.engine.url)
+        raise DBAPIError.instance(statement, None, e, sqlite3.Error) from e
 
 
 def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:

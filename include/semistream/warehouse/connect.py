@@ -13,7 +13,9 @@ from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event, make
 from sqlalchemy.exc import ArgumentError
 
 from semistream.errors import ConfigError
+from semistream.warehouse import sqlite_library
 
+HANDLE = "sqlite3 *"  # of a connection to SQLite, in its ``info``; None where it is not known
 BUSY_SECONDS = 120  # how long a writer waits for another one's transaction
 READ_ONLY = frozenset({1290, 1836})  # MySQL's errors of a server that may not write
 
@@ -59,21 +61,27 @@ def _mysql(url: URL) -> Engine:
 def _sqlite(url: URL) -> Engine:
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    sqlite_library.library()  # so that handles are known
     # IMMEDIATE: a transaction that is going to write waits for its turn at BEGIN; one that started
     # reading could only fail.
     engine = create_engine(url,
                            connect_args={"timeout": BUSY_SECONDS, "isolation_level": "IMMEDIATE"})
 
     @event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
+    def _configure(connection: Any, record: Any) -> None:
+        record.info[HANDLE] = sqlite_library.newest_handle()
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")  # KiB
 
     @event.listens_for(engine, "handle_error")
     def _full(context: ExceptionContext) -> None:
-        # it does not say where
-        if getattr(context.original_exception, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), url.database)
+        say_where(context.original_exception, url)
 
     return engine
+
+
+def say_where(error: BaseException, url: URL) -> None:
+    """Raise OSError with SQLite's file when that is what had no room left."""
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), url.database)

@@ -19,8 +19,9 @@ independent count of its tuples::
     # start <= offset < end
     {"format": "kafka", "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}
 
-``start`` holds where the batch before ended (null: the source's beginning), one element a source,
-as Spark's offset log has it. A drain's is ``{}``. ``files`` is their number (an earlier version had
+``start`` holds where the batch before ended (null: the source's beginning), as Spark's offset log
+has it. A drain's is ``{}``. Of two streams it is ``{"left": …, "right": …}``, each of them as
+above. ``files`` is their number (an earlier version had
 their paths). ``load_files`` names them, with size and time as they were when the batch began; those
 that are gone from the source are forgotten there by and by.
 
@@ -62,7 +63,14 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_rando
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.load_ids import first_load, last_load, load_id
-from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_files, unmatched
+from semistream.warehouse.schema import (
+    load_apps,
+    load_batches,
+    load_commits,
+    load_files,
+    propagated,
+    unmatched,
+)
 
 T = TypeVar("T")
 # Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many
@@ -93,6 +101,11 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
         retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and is_transient(e)),
         reraise=True, wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
     return attempts(work)
+
+
+def parts_of(offsets: dict[str, Any]) -> list[dict[str, Any]]:
+    """``source_offsets`` of each stream."""
+    return [offsets[side] for side in ("left", "right")] if "left" in offsets else [offsets]
 
 
 class Ledger:
@@ -185,12 +198,12 @@ class Ledger:
             return winner
 
     def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
-               rejected: pa.Table | None = None) -> None:
+               rows: Sequence[tuple[Table, pa.Table]] = ()) -> None:
         """Say that all partitions of a batch are in; again is harmless.
 
         commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path,
-        size, modified) each. entries, rejected: partition rows and unmatched tuples that no task
-        has written, for a sink outside the warehouse.
+        size, modified) each. entries, rows: partition rows, and rows of tables of the warehouse,
+        that no task has written, for a sink outside the warehouse.
         """
         files = [{"app": self.app, "batch": commit["batch"], "number": n,
                   **SourceFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
@@ -203,8 +216,8 @@ class Ledger:
                 connection.execute(load_files.insert(), files)
             if entries:
                 connection.execute(load_batches.insert(), [_row(number, e) for e in entries])
-            if rejected is not None:
-                bulk_insert(connection, unmatched, rejected)
+            for table, some in rows:
+                bulk_insert(connection, table, some)
 
         try:
             self.run(work)
@@ -218,7 +231,7 @@ class Ledger:
         f = load_files.c
         said = select(load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
         offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
-        if isinstance(offsets.get("files"), list):
+        if isinstance(offsets.get("files"), list):  # of an earlier version
             return offsets, offsets["files"]
         paths = select(f.path).where(f.app == self.app, f.batch == batch).order_by(f.number)
         return offsets, self.run(lambda connection: list(connection.scalars(paths)))
@@ -229,7 +242,7 @@ class Ledger:
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
         def work(connection: Connection) -> None:
-            for table in (facts, unmatched, load_batches):
+            for table in (facts, unmatched, propagated, load_batches):
                 connection.execute(delete(table).where(table.c.load_id.between(first, last)))
 
         self.run(work)
@@ -283,11 +296,13 @@ def app_number(connection: Connection, app: str) -> int | None:
 def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
     key = load_id(number, entry["batch"], entry["drain"], entry["partition"])
     return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]),
-            "rejected": json.dumps(entry["rejected"]), "committed_at": utc_now()}
+            "rejected": json.dumps(entry["rejected"]),
+            "sides": json.dumps(entry["sides"]) if entry.get("sides") else None,
+            "committed_at": utc_now()}
 
 
 def _entry(row: Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)
     del values["committed_at"], values["load_id"]
-    return {**values, "memory": json.loads(values["memory"]),
-            "rejected": json.loads(values["rejected"])}
+    return {**values, **{name: json.loads(values[name]) if values[name] else None
+                         for name in ("memory", "rejected", "sides")}}

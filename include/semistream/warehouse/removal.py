@@ -12,12 +12,13 @@ from semistream.warehouse.schema import (
     load_batches,
     load_commits,
     load_files,
+    propagated,
     quality_runs,
     unmatched,
 )
 from semistream.warehouse.tables import existing_table, fact_tables
 
-LEDGER = (unmatched, load_batches, load_commits, load_files, quality_runs)
+LEDGER = (unmatched, propagated, load_batches, load_commits, load_files, quality_runs)
 
 
 def rows_of(connection: Connection, app: str) -> dict[str, int]:

@@ -38,6 +38,13 @@ def row_key() -> list[Column]:
             Column("load_row", Integer, primary_key=True, autoincrement=False)]
 
 
+# one row: what tells this warehouse from others, see identity.py
+identity = Table(
+    "warehouse_identity", metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),  # 1
+    Column("uuid", NAME, nullable=False),
+)
+
 load_apps = Table(
     "load_apps", metadata,
     # in the app's load_ids; none is given twice
@@ -74,6 +81,9 @@ load_batches = Table(
     Column("memory_peak", BigInteger, nullable=False),  # bytes
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
+    # JSON: of each of two streams waiting_before, rows_read, matched, rejected and waiting, which
+    # add up to the above, and on_disk, of those waiting; null: it is a stream with master data
+    Column("sides", Text),
     Column("state_file", Text, nullable=False),  # the join state after this batch
     # of the rows in the fact table, see checksum.py; null: loaded before there were any
     Column("facts_checksum", BigInteger),
@@ -114,9 +124,21 @@ unmatched = Table(
     *row_key(),
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
+    Column("side", String(5)),  # "left" or "right" of two streams; null: there is one
     Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
+    sqlite_with_rowid=False,
+)
+
+propagated = Table(
+    "propagated", metadata,
+    *row_key(),
+    Column("fact_table", NAME, nullable=False),
+    Column("side", String(5), nullable=False),
+    # JSON, {column: pattern}: behind this load no row with such values in the side's join columns
+    # is loaded
+    Column("pattern", LongString(), nullable=False),
     sqlite_with_rowid=False,
 )
 

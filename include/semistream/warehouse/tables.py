@@ -63,19 +63,24 @@ def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
     """A job's fact table: the stream's columns, the surrogate key, the added master columns, and
     the row's key.
 
-    added: the master columns under the names that they have in the join's output. The primary key
-    is ``schema.row_key``. index_ids: with an index on the id columns. Raises ConfigError for a
-    missing id column, or for a name that occurs twice.
+    added: the master columns under the names that they have in the join's output. Where two streams
+    are joined, master is empty, there is no surrogate key, and added are the right stream's. The
+    primary key is ``schema.row_key``. index_ids: with an index on the id columns. Raises
+    ConfigError for a missing id column, or for a name that occurs twice.
     """
-    _need("stream.id", id_columns, stream)
-    _avoid((*ROW_KEY, surrogate_key(master)), stream)
-    added = pa.schema([f for f in added if f.name != surrogate_key(master)])
+    surrogate = (surrogate_key(master),) if master else ()
+    _avoid((*ROW_KEY, *surrogate), stream)
+    added = pa.schema([f for f in added if f.name not in surrogate])
     _avoid((*ROW_KEY, *stream.names), added)
+    _need("stream.id", id_columns, stream if master else pa.schema([*stream, *added]))
     table = Table(name, metadata or MetaData(),
                   *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
-                    for f in stored_schema(stream)], Column(surrogate_key(master), BigInteger),
-                  *[Column(quoted(f.name), sql_type(f)) for f in stored_schema(added)], *row_key(),
-                  mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_with_rowid=False)
+                    for f in stored_schema(stream)],
+                  *(Column(name, BigInteger) for name in surrogate),
+                  *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
+                    for f in stored_schema(added)],
+                  *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
+                  sqlite_with_rowid=False)
     if id_columns and index_ids:
         Index(_index(name, "id"), *[table.c[c] for c in id_columns])
     return table

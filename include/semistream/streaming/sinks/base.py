@@ -87,7 +87,8 @@ class Sink(Protocol):
 
 def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
     """Without what only a Delta table's commit needs."""
-    return {name: value for name, value in entry.items() if name not in ("data", "unmatched_file")}
+    own = ("data", "staged", "unmatched_file")
+    return {name: value for name, value in entry.items() if name not in own}
 
 
 def with_key(rows: pa.Table, load_id: int) -> pa.Table:
@@ -98,7 +99,8 @@ def with_key(rows: pa.Table, load_id: int) -> pa.Table:
 
 
 def rejected_rows(tuples: pa.Table, load_id: int, fact: str) -> pa.Table:
-    """Unmatched tuples of a load as rows of the table ``unmatched``."""
+    """Unmatched tuples of a load as rows of the table ``unmatched``, or what it has propagated as
+    rows of that table."""
     return with_key(tuples, load_id).append_column("fact_table", pa.repeat(fact, tuples.num_rows))
 
 

@@ -24,7 +24,9 @@ from semistream.errors import ConfigError
 from semistream.streaming.sinks.base import StoredRows, ledger_row, rejected_rows, stored_checksum
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
+from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.load_ids import app_loads, key_of
+from semistream.warehouse.schema import metadata, propagated, unmatched
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from semistream.streaming.spool import Spool
 
+WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the one that loads it
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 READ_ROWS = 100_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
@@ -88,17 +91,23 @@ class DeltaSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
-        rejected = spool.unmatched()
+        rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine.dialect.name)
-        if rejected.num_rows:
-            staging = Path(self.checkpoint) / "staging"
-            staging.mkdir(exist_ok=True)
-            with naming(staging / name):
-                pq.write_table(rejected, staging / name)
-                sync(staging / name)
-        return entry | {"data": data, "unmatched_file": name if rejected.num_rows else None,
+        for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
+            if rows.num_rows:
+                staged[table.name] = f"{table.name}-{name}"
+                self._stage(staged[table.name], rows)
+        return entry | {"data": data, "staged": staged,
                         "facts_checksum": signed(spool.data.total),
                         "unmatched_checksum": unmatched_checksum}
+
+    def _stage(self, name: str, rows: pa.Table) -> None:
+        """Keep rows of the warehouse until the commit."""
+        staging = Path(self.checkpoint) / "staging"
+        staging.mkdir(exist_ok=True)
+        with naming(staging / name):
+            pq.write_table(rows, staging / name)
+            sync(staging / name)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema,
                 id_columns: tuple[str, ...]) -> DeltaSink:
@@ -112,7 +121,8 @@ class DeltaSink:
                 if "://" not in self.uri:
                     Path(self.uri).mkdir(parents=True, exist_ok=True)
                 DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
-            found = [f.name for f in DeltaTable(self.uri).schema().fields]
+            table = DeltaTable(self.uri)
+            found = [f.name for f in table.schema().fields]
         except DeltaError as e:
             raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri,
                               str(e)) from None
@@ -121,7 +131,26 @@ class DeltaSink:
         if found != wanted:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
                               f"They are: {', '.join(wanted)}. Name another table.")
+        self._claim(table)
         return replace(self, former=former)
+
+    def _claim(self, table: DeltaTable) -> None:
+        """Refuse a table that another warehouse loads: both would give their loads the same
+        load_ids, and take the other's transactions of an app of the same name for their own."""
+        from deltalake.exceptions import CommitFailedError
+
+        mine = warehouse_identity(self.warehouse.engine, self.warehouse.retry)
+        owner = table.metadata().configuration.get(WAREHOUSE)
+        if owner is None:
+            with suppress(CommitFailedError):  # another was first, or the same
+                table.alter.set_table_properties({WAREHOUSE: mine}, raise_if_not_exists=False)
+            table.update_incremental()
+            owner = table.metadata().configuration.get(WAREHOUSE)
+        if owner != mine:
+            raise ConfigError("sink", "must be a Delta table that no other warehouse loads",
+                              self.uri, f"Its property {WAREHOUSE} is {owner}, and this "
+                              f"warehouse's identity {mine}. Name another table, or set "
+                              "WAREHOUSE_URL to the warehouse that has its ledger.")
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         from deltalake import CommitProperties, Transaction
@@ -141,11 +170,10 @@ class DeltaSink:
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
-        rejected = [rejected_rows(pq.read_table(staging / e["unmatched_file"],
-                                                columns=["reason", "stream_id", "tuple"]),
-                                  ledger.load_id(e), self.warehouse.fact) for e in entries
-                    if e["unmatched_file"]]
-        ledger.commit(commit, rows, pa.concat_tables(rejected) if rejected else None)
+        kept = [(metadata.tables[table], rejected_rows(pq.read_table(staging / name),
+                                                       ledger.load_id(e), self.warehouse.fact))
+                for e in entries for table, name in _staged(e).items()]
+        ledger.commit(commit, rows, kept)
 
     def clean_up(self) -> None:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
@@ -202,6 +230,13 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
+
+
+def _staged(entry: dict[str, Any]) -> dict[str, str]:
+    """The file of rows for each table of the warehouse. A former version had a promise of unmatched
+    tuples alone."""
+    former = entry.get("unmatched_file")
+    return entry.get("staged") or ({unmatched.name: former} if former else {})
 
 
 class DataFile:

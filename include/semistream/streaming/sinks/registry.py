@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from semistream.config import Job
+from semistream.config import AnyJob, Job
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
@@ -12,10 +12,11 @@ from semistream.streaming.sinks.sql import SqlSink
 SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the setting is taken
 
 
-def open_warehouse(url: str, job: Job, retry: float = 60.0) -> SqlSink:
+def open_warehouse(url: str, job: AnyJob, retry: float = 60.0) -> SqlSink:
     """The warehouse's own tables, which every sink has beside it; retry: seconds for which a lost
     database is tried again."""
-    return SqlSink(url, job.fact_table, job.master.name, retry, job.index_ids)
+    master = job.master.name if isinstance(job, Job) else ""
+    return SqlSink(url, job.fact_table, master, retry, job.index_ids)
 
 
 def open_sink(setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:

@@ -21,7 +21,7 @@ from semistream.streaming.sinks.base import (
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.schema import unmatched
+from semistream.warehouse.schema import propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SqlSink:
 
     url: str = field(repr=False)
     fact: str
-    master: str
+    master: str  # empty where two streams are joined
     retry: float
     index_ids: bool = False  # of the fact table, on the stream's id columns
     two_phase: ClassVar[bool] = False
@@ -73,8 +73,9 @@ class SqlSink:
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
         key = ledger.load_id(entry)
-        joined = with_key(spool.joined(), key)
-        rejected = rejected_rows(spool.unmatched(), key, self.fact)
+        joined, rejected = with_key(spool.joined(),
+                                    key), rejected_rows(spool.unmatched(), key, self.fact)
+        closed = rejected_rows(spool.propagated(), key, self.fact)
         entry = entry | {"facts_checksum": stored_checksum(spool.joined(), dialect),
                          "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
@@ -82,6 +83,7 @@ class SqlSink:
         def insert(connection: Connection) -> None:
             _insert(connection, table, joined)
             _insert(connection, unmatched, rejected)
+            _insert(connection, propagated, closed)
 
         return ledger.load(entry, insert)
 

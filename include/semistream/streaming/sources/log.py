@@ -12,11 +12,11 @@ from semistream.streaming.unparsable import plain_path
 
 
 class SourceLog:
-    """Which part of the source each micro-batch is, out of Spark's own logs under the query's
-    checkpoint."""
+    """Which part of a source each micro-batch is, out of Spark's own logs under the query's
+    checkpoint. number: of the source, in a query of several."""
 
-    def __init__(self, query_checkpoint: Path, source_format: str):
-        self.directory, self.format = query_checkpoint, source_format
+    def __init__(self, query_checkpoint: Path, source_format: str, number: int = 0):
+        self.directory, self.format, self.number = query_checkpoint, source_format, number
 
     def offsets(self, batch: int) -> dict[str, Any]:
         """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
@@ -46,18 +46,24 @@ class SourceLog:
         offsets, end = self.directory / "offsets", self._read(batch)
         paths = [offsets / str(batch), offsets]
         if self.format in FILE_FORMATS and end and end[0]:
-            paths += [self._log(end[0]["logOffset"]), self.directory / "sources" / "0"]
+            paths += [self._log(end[0]["logOffset"]), self._own]
         for path in paths:
             sync(path)
 
+    @property
+    def _own(self) -> Path:
+        return self.directory / "sources" / str(self.number)
+
     def _log(self, number: int) -> Path:
         """An entry of the source's log; it is compacted now and then."""
-        path = self.directory / "sources" / "0" / str(number)
+        path = self._own / str(number)
         return path if path.exists() else path.with_name(f"{number}.compact")
 
     def _read(self, batch: int) -> list[Any] | None:
+        """Where the batch ended, one element: null where the source has given nothing yet."""
         try:
             lines = (self.directory / "offsets" / str(batch)).read_text().splitlines()[2:]
         except FileNotFoundError:
             return None
-        return [None if line == "-" else json.loads(line) for line in lines]
+        line = lines[self.number]
+        return [None if line == "-" else json.loads(line)]

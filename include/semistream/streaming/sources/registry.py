@@ -8,6 +8,7 @@ A micro-batch's offsets are those of Spark's offset log (``log``). Of file forma
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,18 +28,24 @@ def find_source(spec: StreamSpec) -> Source:
     return next((kind for kind in SOURCES if spec.format in kind.formats), Source)(spec)
 
 
-def read_stream(spark: SparkSession, spec: StreamSpec, max_files: int = 0,
-                max_rows: int = 0) -> DataFrame:
-    """The stream's tuples, and ``_corrupt_record`` where the format can have unparsable ones.
+def read_streams(spark: SparkSession, specs: Sequence[StreamSpec], max_files: int = 0,
+                 max_rows: int = 0) -> list[DataFrame]:
+    """Each stream's tuples, and ``_corrupt_record`` where the format can have unparsable ones.
 
-    max_files, max_rows: of one micro-batch; 0: no limit. Raises ConfigError for a source that
-    cannot be read.
+    max_files, max_rows: of each in one micro-batch; 0: no limit. Raises ConfigError for a source
+    that cannot be read.
     """
-    source = find_source(spec)
     # Spark shows a source's options in its plans, which errors quote; whatever a file's are called,
     # they are not shown.
+    secret = [name for spec in specs for name in spec.secrets()]
     spark.conf.set("spark.sql.redaction.options.regex",
-                   "|".join(["(?i)url", *map(re.escape, spec.secrets())]))
+                   "|".join(["(?i)url", *map(re.escape, secret)]))
+    return [_read_stream(spark, spec, max_files, max_rows) for spec in specs]
+
+
+def _read_stream(spark: SparkSession, spec: StreamSpec, max_files: int,
+                 max_rows: int) -> DataFrame:
+    source = find_source(spec)
     source.register(spark)
     reader = spark.readStream.format(spec.format).options(**source.options(max_files, max_rows))
     if (schema := source.schema(spark)) is not None:

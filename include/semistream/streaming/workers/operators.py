@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from semistream.joins import SemiStreamJoin
 from semistream.joins.arena import Region
+from semistream.streaming.joining import Joining
 from semistream.streaming.workers.sockets import (
     close,
     connect,
@@ -48,17 +48,18 @@ class OperatorCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: tuple[Key, SemiStreamJoin] | None = None
+        self._held: tuple[Key, Joining] | None = None
         self._listening: socket.socket | None = None
 
-    def put(self, key: Key, join: SemiStreamJoin) -> None:
+    def put(self, key: Key, join: Joining) -> None:
         """Cache an operator in place of the former one."""
         self.clear()
         with self._lock:
             self._held = key, join
-            self._listen(key)
+            if join.portable:
+                self._listen(key)
 
-    def take(self, key: Key) -> SemiStreamJoin | None:
+    def take(self, key: Key) -> Joining | None:
         """Take the operator out of the cache of this worker, or of another one; None if no worker
         has it."""
         with self._lock:
@@ -74,7 +75,7 @@ class OperatorCache:
             if self._held:
                 join = self._held[1]
                 self._remove()
-                _free(join)
+                join.close()
 
     def _remove(self) -> None:
         if self._listening:
@@ -98,18 +99,11 @@ class OperatorCache:
                     send(other, join)
                 except OSError as e:
                     log.warning("an operator could not be passed to another worker: %s", e)
-                _free(join)
+                join.close()
                 return
 
 
-def _free(join: SemiStreamJoin) -> None:
-    """Free its memory now: its parts refer to it, so that it would stay until the next garbage
-    collection."""
-    join.master.close()
-    vars(join).clear()
-
-
-def send(to: socket.socket, join: SemiStreamJoin) -> None:
+def send(to: socket.socket, join: Joining) -> None:
     """Send an operator: sizes, file descriptors of its arrays, then the pickle of the rest."""
     out = io.BytesIO()
     pickler = _Pickler(out)
@@ -121,7 +115,7 @@ def send(to: socket.socket, join: SemiStreamJoin) -> None:
     to.sendall(data)
 
 
-def fetch(key: Key) -> SemiStreamJoin | None:
+def fetch(key: Key) -> Joining | None:
     """The operator out of the cache of another worker; None if none has it."""
     other = connect(key)
     if other is None:

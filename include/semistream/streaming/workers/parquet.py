@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semistream.partitioning import Placement
-from semistream.sizing.plan import Plan
 from semistream.source_files import open_parquet
 from semistream.streaming.workers.exchange import Exchange
 
@@ -48,21 +47,21 @@ def _same(found: pa.Schema, stream: pa.Schema) -> bool:
             and not any(name.startswith(LEGACY) for name in found.metadata or ()))
 
 
-def read_partition(files: Sequence[str], plan: Plan, stream: pa.Schema, partition: int,
+def read_partition(files: Sequence[str], placement: Placement, partition: int,
                    batch: object = None) -> Iterator[pa.RecordBatch]:
-    """The tuples of one partition, in the stream's schema.
+    """The tuples of one partition, in the placement's schema.
 
     batch: what the tasks of a micro-batch know it by, to exchange tuples: each then decodes its
     share of the files for all, and of the rest what nobody else on its machine has decoded. Raises
     pa.ArrowException or OSError for a file that has changed since ``can_read``.
     """
-    placement, count = plan.placement(stream), plan.partitions
+    count = placement.count
     pieces = _pieces(files, count)
     if batch is None or not 1 < count <= len(pieces):
         for piece in pieces:
             yield from _own(piece, placement, partition)
         return
-    exchange, left = Exchange(batch, partition, count, stream), list(range(len(pieces)))
+    exchange, left = Exchange(batch, partition, count, placement.stream), list(range(len(pieces)))
     exchange.poll()
     share = left[partition::count]
     while left:

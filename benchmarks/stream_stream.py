@@ -1,0 +1,347 @@
+"""Two streams: orders joined with their lines, in process beside DuckDB's join of the same two
+files, and in Spark beside Spark's own join of two streams.
+
+An order has one to seven lines, four in the mean, all within a span of time behind it; orders come
+in the order of their times, lines in that of theirs, and keys are scattered. In process the join
+gets the files a piece of each in turn, on one core. "nothing purged": it knows no promise and holds
+all tuples; M is enough for them, or a tenth, so that the rest waits on disk. DuckDB has one thread.
+
+In Spark both peers read the same micro-batches, one file of each stream, on the same cores, and
+join by key and by time: a line is at most the span behind its order, and a watermark of each stream
+without delay lets both forget what is older. Spark keeps its state in RocksDB and writes Parquet;
+the app holds M and writes a Delta table. The rate is in tuples of both streams, from commit to
+commit behind the warm-up.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from deltalake import DeltaTable
+
+from benchmarks.data import (
+    COLUMNS,
+    STREAM,
+    Answer,
+    Files,
+    Stream,
+    _sum_expected,
+    master_batches,
+)
+from benchmarks.harness import ROOT, Bench, Result, Sample, peak_rss
+from benchmarks.processes import answer_of, commits, program
+from benchmarks.spark_join import Case, ProgramPeer, places
+from semistream.stream_joins import LEFT, RIGHT, Within, open_stream_join
+
+APP = ROOT / "spark_apps" / "stream_stream_join.py"
+LEAST = 1 << 20  # bytes of M
+
+
+@dataclass(frozen=True)
+class Settings:
+    orders: int = 300_000
+    span: int = 30_000  # orders that come while the lines of one do
+    files: int = 6  # of each stream, a micro-batch each
+    warm_up: int = 3  # of them
+    memory: int = 64_000_000  # M, bytes, where tuples are purged
+    piece: int = 65_536  # orders, and as many lines for each, that the join gets at a time
+    driver_memory: str = "2g"
+    cores: int = 2
+    parts: tuple[str, ...] = ("in process", "spark")
+
+
+SCALES = {"smallest": Settings(orders=4_000, span=500, files=2, warm_up=1, parts=("in process",)),
+          "small": Settings(),
+          "full": Settings(orders=1_500_000, span=50_000, files=8, memory=256_000_000)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    streams = Orders(bench.files, s.orders, s.span, s.files)
+    if "in process" in s.parts:
+        whole = streams.held
+        ours = {"pjoin, unique orders": Join(streams, "pjoin", s.memory, s.piece, unique=True),
+                "pjoin, watermarks": Join(streams, "pjoin", s.memory, s.piece, within=True),
+                "nothing purged": Join(streams, "xjoin", 2 * whole, s.piece),
+                "nothing purged, M a tenth": Join(streams, "xjoin", max(whole // 10, LEAST),
+                                                  s.piece)}
+        bench.compare("stream-stream", f"in process, orders={s.orders:,}",
+                      {"duckdb": DuckDB(streams), **ours}, "duckdb")
+    if "spark" in s.parts:
+        case = StreamCase(bench.files, Stream(s.orders), s.orders // s.files, s.files, s.warm_up,
+                          s.driver_memory, f"local[{s.cores},4]", streams)
+        peers: dict[str, Callable[[], ProgramPeer]] = {
+            "spark, rocksdb": lambda: SparkPeer(case),
+            "app, watermarks": lambda: AppPeer(case, s.memory, False),
+            "app, unique orders": lambda: AppPeer(case, s.memory, True)}
+        bench.compare("stream-stream",
+                      f"spark, orders={s.orders:,} M={s.memory / 1e6:,.0f}MB", peers,
+                      "spark, rocksdb")
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Orders 1..n and their lines, as Parquet files; times are seconds, an order's number in its
+    stream."""
+
+    files: Files
+    orders: int
+    span: int
+    parts: int
+
+    @property
+    def held(self) -> int:
+        """Bytes that the tuples of both streams take in the state, about."""
+        return self.orders * (120 + 8 + 32) + 4 * self.orders * (28 + 32)
+
+    def keys(self) -> np.ndarray:
+        """In the orders' order, int64[n]."""
+        return np.random.default_rng(1).permutation(self.orders).astype(np.int64) + 1
+
+    def lines(self) -> pa.Table:
+        rng = np.random.default_rng(2)
+        of = np.repeat(np.arange(self.orders), rng.integers(1, 8, self.orders))
+        behind = of + rng.integers(0, self.span + 1, len(of))
+        order = np.argsort(behind, kind="stable")
+        ids = np.arange(len(of), dtype=np.int64)
+        columns = [self.keys()[of[order]], ids, (ids % 97).astype(np.int32), _times(behind[order])]
+        return pa.table(columns, names=[*STREAM.names, "l_time"])
+
+    def expected(self) -> Answer:
+        lines = self.lines()
+        sums = _sum_expected(*(lines[name].to_numpy() for name in STREAM.names))
+        return Answer(lines.num_rows, int(sums) % 2**64)
+
+    @property
+    def left(self) -> Path:
+        def make(at: Path) -> None:
+            by_key = pa.Table.from_batches(master_batches(self.orders, COLUMNS))
+            table = by_key.take(pa.array(self.keys() - 1))
+            _write(table.append_column("o_time", _times(np.arange(self.orders))), at, self.parts)
+
+        return self.files.made(f"orders-{self.orders}-{self.parts}.parquet", make)
+
+    @property
+    def right(self) -> Path:
+        return self.files.made(f"order-lines-{self.orders}-{self.span}-{self.parts}.parquet",
+                               lambda at: _write(self.lines(), at, self.parts))
+
+
+def _times(seconds: np.ndarray) -> pa.Array:
+    return pa.array(seconds.astype(np.int64) * 1_000_000).cast(pa.timestamp("us"))
+
+
+def _write(table: pa.Table, at: Path, parts: int) -> None:
+    at.mkdir()
+    size = -(-table.num_rows // parts)
+    for number in range(parts):
+        pq.write_table(table.slice(number * size, size), at / f"part-{number:05d}.parquet",
+                       row_group_size=max(size // 4, 1))
+
+
+# ---- in process
+
+
+@dataclass(frozen=True)
+class Join:
+    streams: Orders
+    algorithm: str
+    memory: int
+    piece: int
+    unique: bool = False
+    within: bool = False
+
+    def __call__(self) -> JoinPeer:
+        return JoinPeer(self)
+
+
+class JoinPeer:
+    """One join of both streams from their files to Arrow."""
+
+    def __init__(self, of: Join):
+        pa.set_cpu_count(1)
+        self.of, self.answer = of, Answer()
+        self.spent = 0.0
+        self.stats = self._join(64).stats  # what is compiled once; the answer is not looked at
+        self.answer = Answer()
+
+    def measure(self) -> Sample:
+        self.spent, cpu = 0.0, time.process_time()
+        join = self._join(0)
+        self.stats = join.stats
+        rows = sum(side.rows_read for side in join.stats.sides)
+        return Sample(rows, self.spent, join.stats.bytes_read, time.process_time() - cpu,
+                      {"tuples held at most": sum(s.held_peak for s in join.stats.sides),
+                       "tuples to disk": join.stats.relocated})
+
+    def finish(self) -> Result:
+        return Result(self.answer, self.of.streams.expected(), self.of.memory,
+                      self.stats.memory_peak, peak_rss())
+
+    def _join(self, few: int):
+        of = self.of
+        files = [sorted(p.glob("*.parquet")) for p in (of.streams.left, of.streams.right)]
+        schemas = [pq.read_schema(f[0]) for f in files]
+        span = timedelta(seconds=of.streams.span)
+        join = open_stream_join(of.algorithm, memory=of.memory, left=schemas[0], right=schemas[1],
+                                on=[("key", "key")],
+                                within=Within("o_time", "l_time", span) if of.within else None)
+        out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), join.output_schema)
+
+        def take(outputs) -> None:
+            start = time.perf_counter()
+            for output in outputs:
+                if output.joined is not None:
+                    out.write_batch(output.joined)
+                    self.spent += time.perf_counter() - start
+                    self.answer.add(output.joined)
+                    start = time.perf_counter()
+            self.spent += time.perf_counter() - start
+
+        for pair in zip(*files, strict=True):
+            readers = [pq.ParquetFile(f).iter_batches(size, use_threads=False)
+                       for f, size in zip(pair, (of.piece, 4 * of.piece), strict=True)]
+            going = [True, True]
+            while any(going):
+                for side in (LEFT, RIGHT):
+                    start = time.perf_counter()
+                    batch = next(readers[side], None)
+                    self.spent += time.perf_counter() - start
+                    going[side] = batch is not None
+                    if batch is None:
+                        continue
+                    take(join.process(side, batch.slice(0, few) if few else batch))
+                    if of.unique and side == LEFT:
+                        take(join.punctuate(LEFT, batch.select(["key"])))
+                    if of.within:
+                        name = ("o_time", "l_time")[side]
+                        latest = batch.column(name)[-1].as_py()
+                        take(join.punctuate(side, [{name: {"range": [None, latest
+                                                           - timedelta(microseconds=1)]}}]))
+                if few:
+                    break
+        take(join.drain())
+        return join
+
+
+@dataclass(frozen=True)
+class DuckDB:
+    streams: Orders
+
+    def __call__(self) -> DuckDBPeer:
+        return DuckDBPeer(self)
+
+
+class DuckDBPeer:
+    """One hash join of the two streams' files, with as much memory as it likes, to Arrow."""
+
+    def __init__(self, of: DuckDB):
+        import duckdb
+
+        pa.set_cpu_count(1)
+        self.of, self.answer = of, Answer()
+        self.connection = duckdb.connect(config={"threads": 1, "preserve_insertion_order": False})
+        payload = ", ".join(f"o.{n}" for n in COLUMNS.names[1:])
+        left, right = (f"'{p}/*.parquet'" for p in (of.streams.left, of.streams.right))
+        self.query = (f"SELECT l.key, l.id, l.quantity, l.l_time, o.o_time, {payload} "
+                      f"FROM {left} o JOIN {right} l ON o.key = l.key")
+        self.connection.execute("SET enable_progress_bar = false")
+
+    def measure(self) -> Sample:
+        spent, cpu, start = 0.0, time.process_time(), time.perf_counter()
+        reader = self.connection.sql(self.query).to_arrow_reader(131_072)
+        out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), reader.schema)
+        for joined in reader:
+            out.write_batch(joined)
+            spent += time.perf_counter() - start
+            self.answer.add(joined)
+            start = time.perf_counter()
+        spent += time.perf_counter() - start
+        rows = self.of.streams.orders + self.answer.rows
+        return Sample(rows, spent, 0, time.process_time() - cpu)
+
+    def finish(self) -> Result:
+        return Result(self.answer, self.of.streams.expected(), 0, 0, peak_rss())
+
+
+# ---- in Spark
+
+
+@dataclass(frozen=True)
+class StreamCase(Case):
+    streams: Orders
+
+    def expected(self) -> Answer:
+        return self.streams.expected()
+
+    def finished(self) -> int:
+        """Tuples of both streams behind the warm-up."""
+        return sum(pq.ParquetFile(f).metadata.num_rows
+                   for p in (self.streams.left, self.streams.right)
+                   for f in sorted(p.glob("*.parquet"))[self.warm_up:])
+
+
+class SparkPeer(ProgramPeer):
+    case: StreamCase
+
+    def __init__(self, case: StreamCase):
+        super().__init__(case, "spark streams")
+
+    def _run(self) -> Sample:
+        streams = self.case.streams
+        command = [sys.executable, "-m", "benchmarks.spark_streams", streams.left, streams.right,
+                   str(streams.span), self.home / "output", self.home / "query"]
+        with program(command, self.home / "log",
+                     self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}) as running:
+            seconds = running.end()
+        self.rss_peak = max(self.rss_peak, running.memory_peak)
+        return self._sample(running, seconds, commits(self.home / "query"), self.case.finished())
+
+    def _answer(self) -> Answer:
+        return answer_of([*(self.home / "output").glob("*.parquet")])
+
+
+class AppPeer(ProgramPeer):
+    case: StreamCase
+
+    def __init__(self, case: StreamCase, memory: int, unique: bool):
+        super().__init__(case, f"app streams {unique}", memory)
+        self.unique = unique
+
+    def _run(self) -> Sample:
+        streams = self.case.streams
+        left = {"format": "parquet", "path": str(streams.left), "id": ["key"]}
+        right = {"format": "parquet", "path": str(streams.right), "id": ["id"]}
+        job = {"name": "benchmark", "left": left, "right": right, "on": {"key": "key"},
+               "fact_table": "fact_benchmark"}
+        if self.unique:
+            left["unique"] = True
+        else:
+            job["within"] = {"left": "o_time", "right": "l_time", "distance": streams.span}
+            left["watermark"] = {"column": "o_time", "delay": 0}
+            right["watermark"] = {"column": "l_time", "delay": 0}
+        (self.home / "job.yaml").write_text(yaml.safe_dump(job))
+        command = [sys.executable, APP, "--job", self.home / "job.yaml", "--memory",
+                   str(self.memory), "--checkpoint", self.home / "checkpoint", "--sink",
+                   self.home / "output", "--max-files", "1", "--end"]
+        with program(command, self.home / "log",
+                     self.case.environment(self.home) | places(self.home)) as running:
+            seconds = running.end()
+        self.rss_peak = max(self.rss_peak, running.memory_peak)
+        with sqlite3.connect(self.home / "warehouse.db") as ledger:
+            self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
+                "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
+        return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"),
+                            self.case.finished())
+
+    def _answer(self) -> Answer:
+        return answer_of(DeltaTable(self.home / "output").file_uris())

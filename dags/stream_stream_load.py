@@ -1,0 +1,51 @@
+"""Two streams, joined with each other, into the warehouse: by a Spark app that outlives Airflow.
+
+``trigger`` and ``stop_after`` are the stop policy, as of ``semi_stream_load``. At a stop nothing is
+drained: what is held waits in the checkpoint for its partner, and the next run goes on with it.
+Only ``end`` says that nothing more will come.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import dag, task
+
+from semistream.config import StreamStreamJob
+from semistream.pipeline import steps
+from semistream.streaming.settings import StreamStreamSettings
+from semistream_operators import FACTS, PROPAGATED, StreamStreamLoadOperator, attempt, form, places
+
+SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
+PARAMS = form(
+    StreamStreamSettings,
+    {"Data": ("job", "app", "sink"),
+     "Join": ("algorithm", "memory", "parameters", "partitions"),
+     "Stop policy": ("trigger", "stop_after", "end"),
+     "Source": ("max_files", "max_rows", "min_age"),
+     "Failure": ("retry",)},
+    job={"default": "tpch_orders", "examples": list(StreamStreamJob.shipped), "minLength": 1},
+    algorithm={"enum": ["pjoin", "xjoin"]},
+    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}'},
+    memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
+            "minLength": 1},
+    trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
+    sink={"examples": ["sql"]},
+)
+
+
+@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS,
+     default_args={"retries": 3, "retry_delay": timedelta(seconds=10)})
+def stream_stream_load() -> None:
+    @task
+    def prepare(params: dict) -> None:
+        """Make the data files of a shipped job, where they are missing."""
+        attempt(steps.prepare, params["job"], places())
+
+    load = StreamStreamLoadOperator(
+        task_id="load", job="{{ params.job }}", name="semistream load", driver_memory="1g",
+        application=str(SPARK_APPS / "stream_stream_join.py"), outlets=[FACTS, PROPAGATED])
+
+    prepare() >> load
+
+
+stream_stream_load()

@@ -1,0 +1,341 @@
+"""The proof of a load of two streams: each stream's arithmetic, each stream's tuples, the pairs.
+
+What is common with a load of one stream, the ledger, counts of rows and sums, is in ``checks``.
+The names of both streams' columns in the fact table are as ``config.StreamStreamJob`` has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, String, and_, func, literal, null, or_, select
+from sqlalchemy.sql import ColumnElement
+
+from semistream.config import SIDES, StreamStreamJob
+from semistream.quality.checks import (
+    Check,
+    fact_rows,
+    ledger_checks,
+    load_of,
+    same_rows,
+    source_files,
+    table_files,
+    unmatched_rows,
+    unparsable,
+)
+from semistream.quality.scope import Scope, drained_until
+from semistream.quality.source_files import stage_source_files
+from semistream.quality.sources import stage_sources
+from semistream.quality.staging import Sources, Staging, copy_facts
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads, batch_of, drain_of
+from semistream.warehouse.proof import Position
+from semistream.warehouse.schema import load_batches, unmatched
+from semistream.warehouse.types import KeyString
+
+COUNTS = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "on_disk")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the streams. ids, keys: its columns, and what they are called in the fact table;
+    sources: its tuples, counted again; None: they cannot be."""
+
+    name: str
+    ids: dict[str, str]
+    keys: dict[str, str]
+    sources: Sources | None
+    files: sa.Table | None
+
+    @property
+    def staged(self) -> sa.Table | None:
+        """Its tuples' ids and keys."""
+        return self.sources.ids if self.sources is not None else None
+
+
+def scope_of(connection: sa.Connection, app: str, job: StreamStreamJob, commits: list[sa.Row],
+             first: Position | None, fact: sa.Table) -> Scope:
+    """There is no dimension, and no single stream's id."""
+    last = (commits[-1].batch, commits[-1].drain)
+    b, u, number = load_batches.c, unmatched.c, app_number(connection, app) or 0
+    waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
+        b.app == app, b.batch == last[0], b.drain == last[1]))
+    unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
+        u.load_id.between(*app_loads(number)), u.reason == "unparsable"))
+    return Scope(
+        app=app, number=number, first=first, last=last,
+        source_first=drained_until(connection, app, first), commits=len(commits),
+        sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact,
+        dimension=fact, surrogate="", ids=(), on={}, added={}, business_key=(), unique=True,
+        left=False, version="", waiting=int(waiting or 0), unidentified=int(unidentified or 0),
+        max_unparsable=max(stream.max_unparsable for stream in job.streams))
+
+
+def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Sequence[sa.Row],
+               rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
+               size: int) -> Iterator[Check]:
+    """The checks that can be made. size: how many tuples of each stream are joined again."""
+    counted = stage_counts(staging, scope)
+    recent = [c for c in commits if (c.batch, c.drain) > (scope.source_first or (-1, 1))]
+    sides = [_side(staging, scope, job, side, recent) for side in range(len(SIDES))]
+    yield from ledger_checks(scope)
+    yield side_arithmetic(scope, counted)
+    yield fact_rows(scope)
+    yield unmatched_rows(scope, rejected)
+    yield unparsable(scope, rejected)
+    yield same_rows(scope, checksums)
+    if damaged is not None:
+        yield table_files(damaged)
+    yield equal_keys(scope, sides)
+    for side in sides:
+        if side.files is not None:
+            yield source_files(side.files, side.name)
+        if side.sources is not None:
+            yield source_rows(scope, side, counted)
+    if not all(side.ids for side in sides):
+        staging.notes.append("Both streams need id columns for a proof of their tuples and pairs.")
+        return
+    pairs = stage_pairs(staging, scope, sides)
+    yield no_pair_twice(scope, sides, pairs)
+    for side, other in zip(sides, sides[::-1], strict=True):
+        if side.staged is not None:
+            yield none_missing(scope, side, side.staged, pairs, counted)
+            yield none_invented(scope, side, side.staged)
+            yield unmatched_once(scope, side, other, side.staged, pairs)
+    yield from sample_pairs(staging, scope, job, sides, pairs, counted, size)
+
+
+def _side(staging: Staging, scope: Scope, job: StreamStreamJob, side: int,
+          commits: list[sa.Row]) -> Side:
+    spec, fact = job.streams[side], scope.fact
+
+    ids, keys = (job.in_fact(side, names, fact.c.keys())
+                 for names in (spec.id, [pair[side] for pair in job.on.items()]))
+    columns = {name: _indexable(fact.c[of].type) for name, of in (ids | keys).items()}
+    sources = stage_sources(staging, spec, commits, columns, len(ids), side)
+    files = stage_source_files(staging, scope, spec, SIDES[side])
+    covered = list(ids)[:len(keys)] == list(keys)  # by the index on the ids
+    if sources is not None and sources.ids is not None and not covered:
+        staging.index(sources.ids, *keys)
+    return Side(SIDES[side], ids, keys, sources, files)
+
+
+def _indexable(kind: sa.types.TypeEngine) -> sa.types.TypeEngine:
+    """A key need not be one that the fact table indexes."""
+    return KeyString() if isinstance(kind, String) else kind
+
+
+def stage_counts(staging: Staging, scope: Scope) -> sa.Table:
+    """What the ledger says of each side: load_id, side, and COUNTS."""
+    b = load_batches.c
+    table = staging.table("counts", Column("load_id", BigInteger), Column("side", String(5)),
+                          *(Column(name, BigInteger) for name in COUNTS))
+    with staging.engine.connect() as connection:
+        ledger = connection.execute(select(b.load_id, b.sides)
+                                    .where(scope.until(load_batches))).all()
+    rows = []
+    for load, text in ledger:
+        for side, of in json.loads(text or "{}").items():
+            counts = of | {"unmatched": sum(of["rejected"].values())}
+            rows.append((load, side, *(counts[name] for name in COUNTS)))
+    staging.insert(table, rows)
+    staging.index(table, "load_id")
+    return table
+
+
+def stage_pairs(staging: Staging, scope: Scope, sides: Sequence[Side]) -> sa.Table:
+    """The ids of both streams in the facts, and their load; with an index for each side."""
+    names = [of for side in sides for of in side.ids.values()]
+    table = staging.table("pairs", *(Column(n, scope.fact.c[n].type) for n in names),
+                          Column("load_id", BigInteger))
+    copy_facts(staging, scope, table)
+    for side in sides:
+        staging.index(table, *side.ids.values())
+    return table
+
+
+def side_arithmetic(scope: Scope, counted: sa.Table) -> Check:
+    b, c = load_batches.c, counted.c
+    left_over = c.waiting_before + c.rows_read - c.matched - c.unmatched - c.waiting
+    own = select(*load_of(counted), c.side, *(c[n] for n in COUNTS[:-1]),
+                 left_over.label("difference")).where(scope.holds(counted), left_over != 0)
+    names = COUNTS[:-1]
+    sums = select(c.load_id, *(func.sum(c[n]).label(n) for n in names)).group_by(
+        c.load_id).subquery("both")
+    differs = or_(sums.c.load_id.is_(None), *(sums.c[n] != b[n] for n in names))
+    both = select(*load_of(load_batches), literal("both"), *(b[n] for n in names), null()) \
+        .select_from(load_batches.outerjoin(sums, sums.c.load_id == b.load_id)) \
+        .where(scope.holds(load_batches), differs)
+    return Check(
+        "side_arithmetic", "Of each stream: held before + read = matched + unmatched + held",
+        "Each tuple of either stream is joined and gone, finished without a partner, or held by "
+        "the join, in memory or on disk; and both streams together are what the ledger says in "
+        "all. The difference is what is not accounted for.", sa.union_all(own, both))
+
+
+def source_rows(scope: Scope, side: Side, counted: sa.Table) -> Check:
+    assert side.sources is not None
+    s, c = side.sources.counts.c, counted.c
+    batch = batch_of(c.load_id)
+    read = select(batch.label("batch"), func.sum(c.rows_read).label("rows_read")).where(
+        c.side == side.name).group_by(batch).subquery("read")
+    found = func.coalesce(read.c.rows_read, 0)
+    return Check(
+        f"{side.name}_source_rows", f"The {side.name} source has as many rows as were read",
+        "The files (or table) that each batch was read from are opened again, without Spark, and "
+        "counted.",
+        select(s.batch, s.source, s.rows_in_source, found.label("rows_read"))
+        .select_from(side.sources.counts.outerjoin(read, read.c.batch == s.batch))
+        .where(s.rows_in_source != found))
+
+
+def equal_keys(scope: Scope, sides: Sequence[Side]) -> Check:
+    f = scope.fact
+    keys = list(zip(*(side.keys.values() for side in sides), strict=True))
+    ids = [f.c[of] for side in sides for of in side.ids.values()]
+    columns = {c.name: c for c in [*ids, *(f.c[n] for pair in keys for n in pair)]}
+    return Check(
+        "equal_keys", "Both tuples of a joined row have the same key",
+        "Compared for every row of the fact table that has both.",
+        select(*load_of(f), *columns.values()).where(
+            scope.holds(f), or_(*(f.c[a] != f.c[b] for a, b in keys))))
+
+
+def no_pair_twice(scope: Scope, sides: Sequence[Side], pairs: sa.Table) -> Check:
+    """A pair as often as the source has its tuples, if these could be counted again."""
+    names = [of for side in sides for of in side.ids.values()]
+    key = [pairs.c[n] for n in names]
+    many = select(*key, func.count().label("rows_in_warehouse")).where(
+        *(k.is_not(None) for k in key)).group_by(*key).having(func.count() > 1).subquery("many")
+    times: ColumnElement = literal(1)
+    for side in sides:
+        if (s := side.staged) is not None:
+            same = and_(*(s.c[n] == many.c[of] for n, of in side.ids.items()))
+            times = times * select(func.count()).select_from(s).where(same).correlate(
+                many).scalar_subquery()
+    return Check(
+        "no_pair_twice", "No pair of tuples was loaded twice",
+        "A pair is identified by the ids of both streams' tuples.",
+        select(*many.c).where(many.c.rows_in_warehouse > times))
+
+
+def none_missing(scope: Scope, side: Side, source: sa.Table, pairs: sa.Table,
+                 counted: sa.Table) -> Check:
+    s, u, c = source.c, unmatched.c, counted.c
+    loaded = and_(*(pairs.c[of] == s[n] for n, of in side.ids.items()))
+    kept = and_(u.fact_table == scope.fact_name, u.side == side.name,
+                u.stream_id == s.stream_id, scope.until_by_id(unmatched))
+    missing = select(s.batch.label("source_batch"), *(s[n] for n in side.ids)) \
+        .select_from(source.outerjoin(pairs, loaded).outerjoin(unmatched, kept)) \
+        .where(pairs.c.load_id.is_(None), u.load_id.is_(None))
+    found = missing.cte("missing")
+    held = select(func.coalesce(func.sum(c.waiting), 0)).where(
+        c.side == side.name, batch_of(c.load_id) == scope.last[0],
+        drain_of(c.load_id) == scope.last[1]).scalar_subquery()
+    how_many = select(func.count()).select_from(found).scalar_subquery()
+    return Check(
+        f"{side.name}_none_missing", f"Every tuple of the {side.name} stream has arrived",
+        f"Every {', '.join(side.ids)} of the source is in {scope.fact_name} or in unmatched, but "
+        f"for tuples that are held and have had no partner so far.",
+        select(*found.c).where(how_many > held + scope.unidentified))
+
+
+def none_invented(scope: Scope, side: Side, source: sa.Table) -> Check:
+    f, s = scope.fact, source.c
+    same = and_(*(s[n] == f.c[of] for n, of in side.ids.items()))
+    later = [] if scope.source_first is None else [scope.after(f)]
+    return Check(
+        f"{side.name}_none_invented", f"Every {side.name} tuple of a row comes from the source",
+        f"A row of {scope.fact_name} whose {', '.join(side.ids.values())} the source does not have "
+        f"was changed, or put there by another.",
+        select(*(f.c[of] for of in side.ids.values()), *load_of(f))
+        .select_from(f.outerjoin(source, same))
+        .where(scope.holds(f), *later, *(f.c[of].is_not(None) for of in side.ids.values()),
+               s.batch.is_(None)))
+
+
+def unmatched_once(scope: Scope, side: Side, other: Side, source: sa.Table,
+                   pairs: sa.Table) -> Check:
+    s, u = source.c, unmatched.c
+    mine = and_(u.fact_table == scope.fact_name, u.side == side.name, u.stream_id.is_not(None),
+                u.reason != "unparsable", scope.holds(unmatched))
+    kept = select(u.stream_id, func.count().label("rows_in_unmatched")).where(mine).group_by(
+        u.stream_id).subquery("kept")
+    same = s.stream_id == kept.c.stream_id
+    times = select(func.count()).where(same).correlate(kept).scalar_subquery()
+    joined = and_(*(pairs.c[of] == s[n] for n, of in side.ids.items()),
+                  *(pairs.c[of].is_not(None) for of in other.ids.values()))
+    loaded = sa.case((select(1).select_from(source.join(pairs, joined)).where(same)
+                      .correlate(kept).exists(), 1), else_=0)
+    return Check(
+        f"{side.name}_unmatched_once",
+        f"Every unmatched tuple of the {side.name} stream comes from there, only once, and has no "
+        f"partner",
+        f"A tuple in unmatched that the source does not have, or has less often than unmatched and "
+        f"{scope.fact_name} together, was changed on its way, put aside twice, or has a partner.",
+        select(*kept.c, loaded.label("is_joined"), times.label("rows_in_source"))
+        .where(kept.c.rows_in_unmatched + loaded > times))
+
+
+def sample_pairs(staging: Staging, scope: Scope, job: StreamStreamJob, sides: Sequence[Side],
+                 pairs: sa.Table, counted: sa.Table, size: int) -> Iterator[Check]:
+    """A random sample of each stream's tuples, joined by the database with the whole other stream
+    as the source has it: each pair must be in the facts."""
+    c = counted.c
+    with staging.engine.connect() as connection:
+        on_disk = connection.scalar(select(func.coalesce(func.sum(c.on_disk), 0)).where(
+            batch_of(c.load_id) == scope.last[0], drain_of(c.load_id) == scope.last[1]))
+    staged = [side.staged for side in sides]
+    why = next((reason for reason, holds in (
+        ("the job has within, which the database does not compare", job.within is not None),
+        (f"{on_disk:,} tuples wait on disk, and what they join with may come later", on_disk),
+        ("a source could not be read again with its keys", None in staged)) if holds), "")
+    if why or not size:
+        if why:
+            staging.notes.append(f"No pairs were joined again by the database: {why}.")
+        return
+    for side, other in zip(sides, sides[::-1], strict=True):
+        sample, source = _sample(staging, side, size), other.staged
+        assert source is not None
+        equal = and_(*(sample.c[a] == source.c[b]
+                       for a, b in zip(side.keys, other.keys, strict=True)))
+        loaded = and_(*(pairs.c[of] == sample.c[n] for n, of in side.ids.items()),
+                      *(pairs.c[of] == source.c[n] for n, of in other.ids.items()))
+        ids = [*(sample.c[n].label(of) for n, of in side.ids.items()),
+               *(source.c[n].label(of) for n, of in other.ids.items())]
+        refused = [~_quarantined(scope, side, sample), ~_quarantined(scope, other, source)]
+        yield Check(
+            f"{side.name}_sample_pairs",
+            f"A sample of the {side.name} stream, joined by the database with all of the other "
+            f"one, is in {scope.fact_name}",
+            f"Up to {size:,} tuples, drawn at random, with the {other.name} stream as its source "
+            f"has it. A pair listed here was not loaded.",
+            select(*ids, *(sample.c[n].label(f"key_{i}") for i, n in enumerate(side.keys)))
+            .select_from(sample.join(source, equal).outerjoin(pairs, loaded))
+            .where(pairs.c.load_id.is_(None), *refused))
+
+
+def _sample(staging: Staging, side: Side, size: int) -> sa.Table:
+    source = side.staged
+    assert source is not None
+    columns = list(source.columns)
+    table = staging.table(f"sample_{side.name}", *(Column(c.name, c.type) for c in columns))
+    random = func.random() if staging.engine.dialect.name == "sqlite" else func.rand()
+    keyed = select(*columns).where(*(source.c[n].is_not(None) for n in side.keys))
+    with staging.engine.begin() as connection:
+        connection.execute(table.insert().from_select(
+            [c.name for c in columns], keyed.order_by(random).limit(size)))
+    return table
+
+
+def _quarantined(scope: Scope, side: Side, source: sa.Table) -> ColumnElement[bool]:
+    """Tuples that were kept aside before they could be joined."""
+    u = unmatched.c
+    return select(1).where(
+        u.fact_table == scope.fact_name, u.side == side.name, u.stream_id == source.c.stream_id,
+        u.reason.in_(("against_punctuation", "long_id", "unparsable")),
+        scope.until_by_id(unmatched)).correlate(source).exists()
+

@@ -1,0 +1,109 @@
+"""How P operators join two streams, and which of them a tuple belongs to."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.config import SIDES
+from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.keys import JoinKeys, resolve_keys
+from semistream.partitioning import Placement
+
+if TYPE_CHECKING:  # an app of one stream does without
+    from semistream.stream_joins import StreamStreamJoin, Within
+
+BUCKETS = 4096  # of join keys, shared out to the partitions; also the most partitions
+
+
+@dataclass(frozen=True)
+class StreamStreamPlan:
+    """What all partitions of a batch have in common; a batch begun with a plan is finished with
+    it."""
+
+    algorithm: str
+    memory: int  # bytes of one partition, M/P
+    join_type: str
+    parameters: dict[str, Any]
+    on: tuple[tuple[str, str], ...]  # (left column, right column)
+    partitions: int  # P
+    # of each side, ``config.SideSpec.promises``
+    promises: tuple[dict[str, Any], ...] = ({}, {})
+    within: dict[str, Any] | None = None  # ``config.WithinSpec``
+    reason: str = ""  # why this algorithm
+    version: str = ""  # no master data
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> StreamStreamPlan:
+        return cls(**{**values, "on": tuple((a, b) for a, b in values["on"]),
+                      "promises": tuple(values["promises"])})
+
+    def mark(self, side: int) -> str | None:
+        """The column that tells rows that are punctuations; it is no column of the tuples."""
+        return self.promises[side].get("punctuation")
+
+    def tuples(self, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, ...]:
+        """Of the streams' rows, those that are tuples."""
+        return tuple(pa.schema([f for f in stream if f.name != self.mark(side)])
+                     for side, stream in enumerate(streams))
+
+    def open(self, streams: tuple[pa.Schema, ...]) -> StreamStreamJoin:
+        """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of
+        the M of all partitions."""
+        from semistream.stream_joins import open_stream_join
+
+        streams = self.tuples(streams)
+        parameters = {name: _number(value) for name, value in self.parameters.items()}
+        if self.algorithm == "xjoin" and any(self.promises):
+            raise ConfigError("algorithm", "must be pjoin where a stream makes promises", "xjoin",
+                              "Choose pjoin, or leave these out: "
+                              "unique, clustered, watermark, punctuation.")
+        try:
+            return open_stream_join(self.algorithm, memory=self.memory, left=streams[0],
+                                    right=streams[1], on=list(self.on), join_type=self.join_type,
+                                    within=self._within(streams), parameters=parameters)
+        except NotEnoughMemory as e:
+            raise NotEnoughMemory(self.partitions * e.least, self.partitions * self.memory,
+                                  f"{self.algorithm}, {self.partitions} partitions") from None
+
+    def _within(self, streams: tuple[pa.Schema, ...]) -> Within | None:
+        from semistream.stream_joins import Within
+
+        if self.within is None:
+            return None
+        columns = [self.within[side] for side in SIDES]
+        for side, (column, stream) in enumerate(zip(columns, streams, strict=True)):
+            if column not in stream.names:
+                raise ConfigError(f"within.{SIDES[side]}", "must be a column of the stream", column,
+                                  f"It has: {', '.join(stream.names)}.")
+        kind = streams[0].field(columns[0]).type
+        return Within(columns[0], columns[1], distance(self.within["distance"], kind))
+
+    def placement(self, side: int, streams: tuple[pa.Schema, ...]) -> Placement:
+        """Of the tuples of a side; both sides' of one key go to the same partition."""
+        keys = resolve_keys(streams[0], streams[1], list(self.on), SIDES)
+        mine = JoinKeys(keys.master if side else keys.stream, keys.master, keys.types)
+        owners = np.arange(BUCKETS) % self.partitions
+        return Placement(streams[side], mine, owners, self.partitions)
+
+
+def distance(value: float, kind: pa.DataType) -> timedelta | int:
+    """Of times of this type."""
+    return int(value) if pa.types.is_integer(kind) else timedelta(seconds=value)
+
+
+def _number(value: Any) -> Any:
+    """A parameter as a command line has it, as a number."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        with suppress(ValueError):
+            return float(value)
+    return value

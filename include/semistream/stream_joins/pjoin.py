@@ -1,0 +1,410 @@
+"""PJoin (Ding, Mehta, Rundensteiner, Heineman: Joining Punctuated Streams, 2004)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.state_file import JoinState
+from semistream.stream_joins.base import (
+    AGAINST_PUNCTUATION,
+    Propagated,
+    StreamJoinOutput,
+    StreamStreamJoin,
+)
+from semistream.stream_joins.disk import Block
+from semistream.stream_joins.events import Component, Event, Monitor, Registry
+from semistream.stream_joins.kernels import BUFFERED, DEAD
+from semistream.stream_joins.punctuation_set import (
+    NONE,
+    Closed,
+    PunctuationSet,
+    forget_closed_by_both,
+)
+from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
+from semistream.stream_joins.spec import StreamJoinSpec, equal_keys
+from semistream.stream_joins.state import BUCKETS, FREED_SHARE
+
+NO_WATERMARK = int(np.iinfo(np.int64).min)
+PUNCTUATION_SHARE = 2  # part of M that punctuations may take
+# bytes of M for each constant that is taken in at a time; the fewest of these
+PIECE_SHARE, LEAST_PIECE = 2048, 64
+
+
+class PJoin(StreamStreamJoin):
+    """XJoin whose streams have punctuations: promises that no later tuple of the stream has these
+    join values.
+
+    1. A new tuple probes the opposite memory portion (`memory_join`), as in XJoin. If it matches a
+       punctuation of the opposite stream it will meet nobody else, and is not stored (on-the-fly
+       drop). If it matches one of its own stream, the source has broken its promise: the tuple is
+       given back as `against_punctuation`.
+    2. A new punctuation closes tuples of the opposite state: they leave (`state_purge`; eager, or
+       lazy by a threshold), or wait in the purge buffer for the tuples on disk that they may still
+       meet. What is on disk leaves behind a disk join.
+    3. A punctuation whose values no tuple of its own state has any more is given out
+       (`propagation`, by the counts that `index_build` keeps), by count, by time or on request.
+
+    A tuple that leaves without having had a partner is said to have none, at that moment: before,
+    it could still meet one. The default registry purges eagerly, and indexes lazily, for
+    propagation by count.
+    """
+
+    def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None,
+                 clock: Callable[[], float] = time.monotonic):
+        super().__init__(spec, monitor or Monitor(), registry(), clock)
+        self.punctuations = PunctuationSet(spec, 0), PunctuationSet(spec, 1)
+        # of event time; where the spec has ``within``
+        self.watermarks = [NO_WATERMARK, NO_WATERMARK]
+        self._purged_until = [NO_WATERMARK, NO_WATERMARK]
+        # until which punctuation a disk portion is indexed
+        self._levels = [np.zeros(BUCKETS, np.int64) for _ in range(2)]
+        self._news = 0  # punctuations so far, watermarks included
+        # of these, at the last disk join of the bucket
+        self._joined_at = np.zeros(BUCKETS, np.int64)
+
+    def _take(self, side: int, batch: pa.RecordBatch,
+              codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+        keys = Keys(codes,
+                    [] if self.spec.keys.exact else self.spec.key_values(side, batch.columns))
+        times = self.spec.times(side, batch.columns) if self.spec.within else None
+        wrong = self.punctuations[side].match(keys) != NONE
+        if times is not None:
+            wrong |= times <= self.watermarks[side]
+        if wrong.any():
+            yield from self._unmatched(side, batch.filter(pa.array(wrong)).columns,
+                                       AGAINST_PUNCTUATION)
+            good = np.flatnonzero(~wrong)
+            batch, keys = batch.take(pa.array(good)), keys.take(good)
+            times = None if times is None else times[good]
+        drop = self._finished(side, keys, times)
+        yield from self.memory_join(side, batch, keys.codes, ~drop)
+
+    def _finished(self, side: int, keys: Keys, times: np.ndarray | None) -> np.ndarray:
+        """Whether no later tuple of the other stream can join these ones, bool[n]."""
+        out = self.punctuations[1 - side].match(keys) != NONE
+        if times is not None:
+            out |= times <= self._horizon(side)
+        return out
+
+    def _horizon(self, side: int) -> int:
+        """Tuples of the side with times up to here are too old for what may come of the other
+        stream."""
+        mark = self.watermarks[1 - side]
+        if self.spec.within is None or mark in (NO_WATERMARK, MOST):
+            return mark
+        return mark - self.spec.within.distance
+
+    # Arrival of punctuations
+
+    def _punctuate(self, side: int, punctuations: pa.RecordBatch
+                   | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
+        own = self.punctuations[side]
+        constants, others, times = parse(self.spec, side, punctuations)
+        watermark = self._advanced(side, times)
+        constants, others = own.new(constants, others)
+        advanced = watermark > self.watermarks[side]
+        self.watermarks[side] = watermark
+        most = max(self.spec.memory // PIECE_SHARE, LEAST_PIECE)
+        yield from self._take_in(side, constants.take(np.arange(min(most, len(constants.codes)))),
+                                 others, advanced)
+        for first in range(most, len(constants.codes), most):
+            piece = constants.take(np.arange(first, min(first + most, len(constants.codes))))
+            yield from self._take_in(side, piece, [], False)
+
+    def _take_in(self, side: int, constants: Keys, others: list[Punctuation],
+                 advanced: bool) -> Iterator[StreamJoinOutput]:
+        """Punctuations that are new. advanced: so is the watermark."""
+        own = self.punctuations[side]
+        yield from self._make_room(lambda: own.growth(constants, len(others)))
+        own.add(constants, others)
+        self._account_punctuations()
+        news = len(constants.codes) + len(others) + advanced
+        self.stats.sides[side].punctuations += news
+        self._news += news
+        m = self.monitor
+        m.since_purge += news
+        m.since_propagation += news
+        if news:
+            yield from self._raise(Event.NEW_PUNCT_READY)
+        if news and m.since_purge >= m.purge_threshold:
+            yield from self._raise(Event.PURGE_THRESHOLD_REACH)
+        if news and m.propagate_count and m.since_propagation >= m.propagate_count:
+            yield from self._raise(Event.PROPAGATE_COUNT_REACH)
+        yield from self._check_time()
+
+    def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
+        """The watermark behind these ranges of time. Raises ConfigError for one that leaves a
+        gap."""
+        mark = self.watermarks[side]
+        for low, high in sorted(times):
+            if low > mark + 1:
+                raise ConfigError("punctuation",
+                                  "must be a range of times that goes on from the one before",
+                                  [low, high], "Leave its start open: all older times are closed.")
+            mark = max(mark, high)
+        return mark
+
+    def _make_room(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
+        """Where punctuations would take more than their part of M, propagate them, and else forget
+        constants: tuples that they close are then held as if there had been none, and joined
+        exactly. Raises NotEnoughMemory where others take too much."""
+        def least() -> int:
+            return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
+
+        if least() > self.spec.memory:
+            for component in (self.state_purge, self.index_build, self.propagation):
+                yield from component()
+        while least() > self.spec.memory:
+            before = self.state.punctuation_bytes
+            for side in (0, 1):
+                self._forget(side)
+            self._account_punctuations()
+            if self.state.punctuation_bytes == before:
+                raise NotEnoughMemory(least(), self.spec.memory,
+                                      "the punctuations that wait for their counterparts")
+        while self.state.free < size():
+            if not self.state.compact(self.spec.memory):
+                yield from self.state_relocation()
+
+    def _forget(self, side: int) -> None:
+        own, log = self.punctuations[side], self.state.memory[side]
+        gone = np.zeros(len(own.index) + 1, bool)  # the last one for NONE
+        pids = own.forget_half()
+        gone[pids] = True
+        self.stats.sides[side].forgotten += len(pids)
+        log.pid[:log.end][gone[log.pid[:log.end]]] = NONE
+        for runs in self.state.disk[side].runs:
+            for run in runs:
+                pid = run.marks()["pid"]
+                pid[gone[pid]] = NONE
+
+    def _account_punctuations(self) -> None:
+        self.state.punctuation_bytes = sum(p.bytes for p in self.punctuations)
+        self.state.account()
+
+    # State relocation
+
+    def state_relocation(self) -> Iterator[StreamJoinOutput]:
+        """The index goes before, so that tuples carry their pids to disk. What a purge has left
+        behind may be room enough."""
+        yield from self.index_build()
+        if self.state.compact(FREED_SHARE):
+            return
+        for side, disk in enumerate(self.state.disk):
+            self._levels[side][disk.tuples == 0] = self.punctuations[side].sequence
+        yield from super().state_relocation()
+
+    # State purge
+
+    def state_purge(self) -> Iterator[StreamJoinOutput]:
+        """Purge rule: tuples leave that match a punctuation of the opposite stream. Those on disk
+        do behind a disk join, which is run when as many tuples have come since the last one as the
+        bucket has on disk: disk I/O is linear in the input."""
+        for side in (0, 1):
+            opposite = self.punctuations[1 - side]
+            slots = self._matching(side, *opposite.since(opposite.purged), times=True)
+            opposite.purged = opposite.sequence
+            self._purged_until[side] = self._horizon(side)
+            yield from self._purge(side, slots)
+        self.monitor.since_purge = 0
+        self.stats.purges += 1
+        on_disk = sum(d.tuples for d in self.state.disk)
+        due = ((on_disk > 0) & (self._joined_at < self._news)
+               & (self.state.clock - self.state.done >= BUCKETS * on_disk))
+        for bucket in np.flatnonzero(due):
+            yield from self.finish_bucket(int(bucket))
+        self.state.tidy()
+
+    def _purge(self, side: int, slots: np.ndarray) -> Iterator[StreamJoinOutput]:
+        log = self.state.memory[side]
+        wait = self.state.waits(side, log.code[slots], log.ats[slots])
+        if wait.any():
+            log.buffer(slots[wait])
+        self.stats.sides[side].purged += len(slots) - int(wait.sum())
+        yield from self._leave(side, slots[~wait])
+
+    def _matching(self, side: int, constants: Keys, others: list[Punctuation],
+                  times: bool = False) -> np.ndarray:
+        """Slots of a memory portion, outside of the purge buffer, whose tuples match any of these,
+        or (times) have become too old. Constants are looked up; others need a pass over the
+        state."""
+        log, found = self.state.memory[side], []
+        if len(constants.codes) and log.live:
+            for rows, slots in log.pairs(log.find(constants.codes)):
+                if constants.values:
+                    slots = slots[equal_keys(self._keys(side, slots).values,
+                                             constants.take(rows).values)]
+                found.append(slots)
+        horizon = self._horizon(side) if times else NO_WATERMARK
+        aged = horizon > self._purged_until[side]
+        if (others or aged) and log.live:
+            every = log.slots(DEAD | BUFFERED)
+            for first in range(0, len(every), OUTPUT_ROWS):
+                slots = every[first:first + OUTPUT_ROWS]
+                mask = np.zeros(len(slots), bool)
+                if others:
+                    keys = self._keys(side, slots)
+                    values = keys.values or [values_of(keys.codes, self.spec.keys.types[0])]
+                    for p in others:
+                        mask |= p.matches(values)
+                if aged and self.spec.within:
+                    column = log.column(self.spec.within.columns[side], slots)
+                    mask |= self.spec.within.times(column) <= horizon
+                found.append(slots[mask])
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def _keys(self, side: int, slots: np.ndarray) -> Keys:
+        log = self.state.memory[side]
+        if self.spec.keys.exact:
+            return Keys(log.code[slots], [])
+        columns = [log.column(c, slots) for c in self.spec.key_columns(side)]
+        return Keys(log.code[slots], self.spec.canonical(columns))
+
+    def disk_join(self) -> Iterator[StreamJoinOutput]:
+        yield from super().disk_join()
+        yield from self._empty_purge_buffer()
+
+    def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
+        """The disk join of everything in a hash bucket. Behind it the purge of its disk portions,
+        and their index."""
+        for left in self.state.finish(bucket):
+            yield from self._leftover(left)
+        yield from self._empty_purge_buffer()
+        for side in (0, 1):
+            before = int(self.state.disk[side].tuples[bucket])
+            yield from self._leave_disk(side, bucket, lambda block,
+                                        side=side: np.flatnonzero(  # type: ignore[misc]
+                self._finished(side, *self._keys_and_times(side, block))))
+            self.stats.sides[side].purged += before - int(self.state.disk[side].tuples[bucket])
+            self._index_disk(side, bucket)
+        self._joined_at[bucket] = self._news
+        self.state.settle(bucket)
+
+    def _empty_purge_buffer(self) -> Iterator[StreamJoinOutput]:
+        """Of tuples that wait for nothing any more."""
+        for side, log in enumerate(self.state.memory):
+            if log.buffered:
+                slots = np.flatnonzero(log.flags[:log.end] & (DEAD | BUFFERED) == BUFFERED)
+                slots = slots[~self.state.waits(side, log.code[slots], log.ats[slots])]
+                self.stats.sides[side].purged += len(slots)
+                yield from self._leave(side, slots)
+
+    def _keys_and_times(self, side: int, block: Block) -> tuple[Keys, np.ndarray | None]:
+        if self.spec.keys.exact and not self.spec.within:
+            return Keys(block.code, []), None
+        columns = block.columns(np.arange(len(block.code)))
+        keys = Keys(block.code, [] if self.spec.keys.exact else self.spec.key_values(side, columns))
+        return keys, self.spec.times(side, columns) if self.spec.within else None
+
+    # Punctuation index (section 3.5, Fig. 3)
+
+    def index_build(self) -> Iterator[StreamJoinOutput]:
+        """Give tuples in memory the pids of new punctuations of their own stream. Their counts fall
+        as tuples leave."""
+        for side, own in enumerate(self.punctuations):
+            if own.indexed == own.sequence:
+                continue
+            log = self.state.memory[side]
+            slots = self._matching(side, *own.since(own.indexed))
+            buffered = (np.flatnonzero(log.flags[:log.end] & (DEAD | BUFFERED) == BUFFERED)
+                        if log.buffered else slots[:0])
+            slots = np.concatenate([slots, buffered])
+            slots = slots[log.pid[slots] == NONE]
+            pids = own.match(self._keys(side, slots))
+            log.pid[slots] = pids
+            own.count(pids, 1)
+            own.indexed = own.sequence
+        yield from ()
+
+    def _index_disk(self, side: int, bucket: int) -> None:
+        own, disk = self.punctuations[side], self.state.disk[side]
+        if disk.tuples[bucket] and self._levels[side][bucket] < own.sequence:
+            for block in disk.blocks(bucket):
+                rows = np.flatnonzero(block.pid == NONE)
+                pids = own.match(self._keys_and_times(side, block)[0].take(rows))
+                block.assign(rows, pids)
+                own.count(pids, 1)
+        self._levels[side][bucket] = own.sequence
+
+    def _left(self, side: int, pids: np.ndarray) -> None:
+        self.punctuations[side].count(pids, -1)
+
+    # Propagation
+
+    def leftover_join(self) -> Iterator[StreamJoinOutput]:
+        """The disk join of each hash bucket that has tuples on disk and may have punctuations to
+        propagate."""
+        on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
+        for bucket in np.flatnonzero((on_disk > 0) & (self._joined_at < self._news)):
+            yield from self.finish_bucket(int(bucket))
+
+    def propagation(self) -> Iterator[StreamJoinOutput]:
+        """Theorem 1: a punctuation that no tuple of its own state matches is given out, and
+        closed."""
+        for side, own in enumerate(self.punctuations):
+            level = np.where(self.state.disk[side].tuples == 0, MOST, self._levels[side])
+            pids = own.propagable(level)
+            if len(pids):
+                closed = own.close(pids)
+                forget_closed_by_both(own, self.punctuations[1 - side], closed)
+                yield from self._propagate(side, closed)
+        self.monitor.since_propagation, self.monitor.propagated_at = 0, self.clock()
+        self._account_punctuations()
+
+    def _propagate(self, side: int, closed: Closed) -> Iterator[StreamJoinOutput]:
+        columns = self.spec.key_columns(side)
+        count = len(closed.constants.codes) + len(closed.others)
+        self.stats.sides[side].propagated += count
+        values = (closed.constants.values
+                  or [values_of(closed.constants.codes, self.spec.keys.types[0])])
+        constants = pa.RecordBatch.from_arrays(values, list(columns))
+        yield StreamJoinOutput(propagated=Propagated(side, constants,
+                                                     [p.plain(columns) for p in closed.others]))
+
+    def _drain(self) -> Iterator[StreamJoinOutput]:
+        """The end of the streams closes every value."""
+        yield from self.index_build()
+        yield from super()._drain()
+        for own in self.punctuations:
+            own.purged = own.sequence
+        yield from self.propagation()
+
+    # Snapshots
+
+    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        (left, left_told), (right, right_told) = (p.tables() for p in self.punctuations)
+        told = {"punctuations": [left_told, right_told], "watermarks": self.watermarks,
+                "purged_until": self._purged_until,
+                "levels": [one.tolist() for one in self._levels], "news": self._news,
+                "joined_at": self._joined_at.tolist(),
+                "since": [self.monitor.since_purge, self.monitor.since_propagation]}
+        return left | right, {"pjoin": told}
+
+    def _restore(self, state: JoinState) -> None:
+        told = state.values["pjoin"]
+        for own, values in zip(self.punctuations, told["punctuations"], strict=True):
+            own.restore(state.tables, values)
+        self.watermarks, self._purged_until = list(told["watermarks"]), list(told["purged_until"])
+        self._levels = [np.array(one, np.int64) for one in told["levels"]]
+        self._news, self._joined_at = told["news"], np.array(told["joined_at"], np.int64)
+        self.monitor.since_purge, self.monitor.since_propagation = told["since"]
+        self._account_punctuations()
+
+
+def registry() -> Registry:
+    """Eager or lazy purge by ``Monitor.purge_threshold``; lazy index; propagation pushed by count
+    and by time, and pulled."""
+    found = Registry().set(Event.STATE_FULL, [Component.STATE_PURGE, Component.STATE_RELOCATION])
+    found.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], lambda m: m.idle >= m.activation_seconds)
+    found.set(Event.PURGE_THRESHOLD_REACH, [Component.STATE_PURGE])
+    for event in (Event.PROPAGATE_COUNT_REACH, Event.PROPAGATE_TIME_EXPIRE):
+        found.set(event, [Component.INDEX_BUILD, Component.PROPAGATION])
+    return found.set(Event.PROPAGATE_REQUEST, [Component.STATE_PURGE, Component.LEFTOVER_JOIN,
+                                               Component.INDEX_BUILD, Component.PROPAGATION])

@@ -1,0 +1,195 @@
+"""Where punctuations come from: rows of the source, a unique key, a watermark, clustered arrival.
+
+Each source turns a chunk of its stream into steps: tuples, and the punctuations that follow them,
+which hold for all later tuples. A promise that the stream breaks costs no wrong answer: the
+operator gives a tuple against a punctuation back as `against_punctuation`, and joins the others
+exactly.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.errors import ConfigError
+
+# as ``StreamStreamJoin.punctuate`` takes them
+Punctuations: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]
+
+
+class Step(NamedTuple):
+    """Tuples, and the punctuations behind them."""
+
+    tuples: pa.RecordBatch
+    punctuations: Sequence[Punctuations] = ()
+
+
+class PunctuationSource(ABC):
+    """Derives punctuations of one stream. state: JSON-able, for a snapshot."""
+
+    state: dict[str, Any]
+
+    @abstractmethod
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        """The chunk's tuples, each once and in order, with the punctuations that they bring."""
+
+
+class PunctuationRows(PunctuationSource):
+    """Rows of the stream that are punctuations, marked by a column.
+
+    A column of booleans marks a row whose join columns are the pattern; null there is a wildcard. A
+    column of strings has the pattern, as JSON of the plain form (``punctuations``); null or empty:
+    the row is a tuple.
+
+    It promises what its source says. A tuple that comes in a later chunk against it is quarantined.
+    """
+
+    def __init__(self, column: str, on: Sequence[str]):
+        self.column, self.on, self.state = column, list(on), {}
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        if self.column not in chunk.schema.names:
+            raise ConfigError("punctuation", "must name a column", self.column,
+                              f"It has: {', '.join(chunk.schema.names)}.")
+        marks = chunk.column(self.column)
+        if pa.types.is_boolean(marks.type):
+            marked = pc.fill_null(marks, False)
+            rows = chunk.filter(marked).select(self.on)
+            whole = np.ones(rows.num_rows, bool)
+            for column in rows.columns:
+                whole &= column.is_valid().to_numpy(zero_copy_only=False)
+            others = [{c: v for c, v in row.items() if v is not None}
+                      for row in rows.filter(pa.array(~whole)).to_pylist()]
+            yield Step(chunk.filter(pc.invert(marked)), [rows.filter(pa.array(whole)), others])
+            return
+        if not (pa.types.is_string(marks.type) or pa.types.is_large_string(marks.type)):
+            raise ConfigError("punctuation", "must name a column of booleans or of text",
+                              f"{self.column}: {marks.type}", "Cast it.")
+        marked = pc.fill_null(pc.not_equal(marks, ""), False)
+        yield Step(chunk.filter(pc.invert(marked)),
+                   [[_parse(text) for text in marks.filter(marked).to_pylist()]])
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError("punctuation",
+                          "must be a JSON object of columns and patterns", text[:200],
+                          'For instance {"order_id": 7}, or {"order_id": {"range": [1, 9]}}.')
+    return found
+
+
+class UniqueKey(PunctuationSource):
+    """The join columns are a key of the stream: a constant punctuation follows each tuple.
+
+    It promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk
+    too.
+    """
+
+    def __init__(self, on: Sequence[str]):
+        self.on, self.state = list(on), {}
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        keys = pa.table(chunk.select(self.on)).append_column(
+            "__row", pa.array(np.arange(chunk.num_rows)))
+        first = np.sort(
+            keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy())
+        null = np.zeros(chunk.num_rows, bool)
+        for column in chunk.select(self.on).columns:
+            null |= column.is_null().to_numpy(zero_copy_only=False)
+        again = ~null
+        again[first] = False
+        if not again.any():
+            yield Step(chunk, [chunk.select(self.on)])
+            return
+        tuples = chunk.filter(pa.array(~again))
+        yield Step(tuples, [tuples.select(self.on)])
+        yield Step(chunk.filter(pa.array(again)))
+
+
+class Watermark(PunctuationSource):
+    """Event time advances: a range over a column of times follows each chunk that brings a newer
+    one.
+
+    It promises that no tuple is older than the newest so far by more than the delay. One that comes
+    later in spite of it, in a later chunk, is quarantined. The column is a join column or one of
+    ``Within``. delay: of integer columns an integer.
+    """
+
+    def __init__(self, column: str, delay: timedelta | int):
+        self.column, self.delay, self.state = column, delay, {}
+        if (delay if isinstance(delay, int) else delay.total_seconds()) < 0:
+            raise ConfigError("delay", "must not be negative", str(delay),
+                              "Give how late a tuple may come.")
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        column = chunk.column(self.column)
+        whole = pa.types.is_integer(column.type)
+        if not whole:
+            column = pc.cast(column, pa.timestamp("us", getattr(column.type, "tz", None) and "UTC"),
+                             safe=False)
+        if whole != isinstance(self.delay, int):
+            raise ConfigError(
+                "delay", "must suit the column of times",
+                f"{self.delay}, {self.column}: {column.type}",
+                "Give seconds with timestamps and dates, and a number with integers.")
+        newest = pc.max(column)
+        if not newest.is_valid:
+            yield Step(chunk)
+            return
+        delay = (self.delay if isinstance(self.delay, int)
+                 else self.delay // timedelta(microseconds=1))
+        # closed: all that are older than newest - delay
+        reached = int(newest.cast(pa.int64()).as_py()) - delay - 1
+        before = self.state.get("reached")
+        if before is not None and reached <= before:
+            yield Step(chunk)
+            return
+        self.state["reached"] = reached
+        low, high = (None if v is None else pa.scalar(v, pa.int64()).cast(column.type).as_py()
+                     for v in (None if before is None else before + 1, reached))
+        yield Step(chunk, [[{self.column: {"range": [low, high]}}]])
+
+
+class Clustered(PunctuationSource):
+    """Tuples of a key come together: a constant punctuation follows each change of the key.
+
+    It promises that a key does not come again behind another one. If it does, in a later chunk, its
+    tuples are quarantined. The state has the key of the last tuple, which is open.
+    """
+
+    def __init__(self, on: Sequence[str]):
+        self.on, self.state = list(on), {}
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        keys = chunk.select(self.on)
+        valid = np.ones(chunk.num_rows, bool)
+        for column in keys.columns:
+            valid &= column.is_valid().to_numpy(zero_copy_only=False)
+        keys = keys.filter(pa.array(valid))
+        if not keys.num_rows:
+            yield Step(chunk)
+            return
+        last = keys.slice(keys.num_rows - 1)
+        seen = keys
+        if "open" in self.state:
+            held = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(self.state["open"])),
+                                            keys.schema)
+            seen = pa.concat_batches([held, keys])
+        open_key = np.ones(seen.num_rows, bool)
+        for column, value in zip(seen.columns, last.columns, strict=True):
+            open_key &= pc.equal(column, value[0]).to_numpy(zero_copy_only=False)
+        self.state["open"] = base64.b64encode(last.serialize().to_pybytes()).decode()
+        done = seen.filter(pa.array(~open_key))
+        yield Step(chunk, [done] if done.num_rows else [])

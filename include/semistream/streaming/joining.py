@@ -1,0 +1,217 @@
+"""What a task runs on its partition: the join of a stream with R, or that of two streams.
+
+Both are fed a side's tuples, tell what they have finished, and are kept, or saved, from one
+micro-batch to the next. A stream that is joined with R is side 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from semistream.config import SIDES
+from semistream.joins import JoinState, SemiStreamJoin
+
+if TYPE_CHECKING:
+    from semistream.stream_joins import Propagated, StreamJoinOutput, StreamStreamJoin
+    from semistream.streaming.promises import Promise
+
+SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
+          "bytes_read", "seconds")
+Refused = Counter[tuple[int, str]]  # tuples that the operator was not given, by side and reason
+
+
+class Finished(NamedTuple):
+    """joined: rows of ``output_schema``; unmatched: tuples of the side, and ``reason``; propagated:
+    JSON of values in the side's join columns that no later row has, {column: pattern}."""
+
+    joined: pa.RecordBatch | None
+    unmatched: pa.RecordBatch | None
+    side: int = 0
+    propagated: list[str] | None = None
+
+
+class Joining(Protocol):
+    """An operator in a task. first: how many of its output columns are the (left) stream's;
+    portable: whether another process can go on with it; what it has on disk is its process's
+    alone."""
+
+    output_schema: pa.Schema
+    first: int
+    portable: ClassVar[bool]
+
+    def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
+        """Take in tuples of a side."""
+
+    def settle(self) -> Iterator[Finished]:
+        """The tuples of the micro-batch are in."""
+
+    def drain(self) -> Iterator[Finished]:
+        """Finish what waits."""
+
+    def count(self) -> Any:
+        """How much it has done so far, for ``entry``."""
+
+    def entry(self, before: Any, refused: Refused) -> dict[str, Any]:
+        """What the ledger says of it since ``before``; sides: of each of two streams by itself."""
+
+    def save(self, path: Path, before: str) -> None:
+        """Write the state; before: name of the file that has the former one, if any."""
+
+    def restore(self, path: Path) -> None:
+        """Take up a state in a new operator."""
+
+    def close(self) -> None:
+        """Give back memory and files now: its parts refer to it, so that it would stay until the
+        next garbage collection. It cannot be used any more."""
+
+
+class WithMaster:
+    """A stream, joined with R."""
+
+    portable: ClassVar[bool] = True
+
+    def __init__(self, join: SemiStreamJoin):
+        self.join, self.output_schema = join, join.output_schema
+        self.first = len(join.spec.stream)
+
+    def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
+        return (Finished(*output) for output in self.join.process(tuples))
+
+    def settle(self) -> Iterator[Finished]:
+        return iter(())
+
+    def drain(self) -> Iterator[Finished]:
+        return (Finished(*output) for output in self.join.drain())
+
+    def count(self) -> dict[str, Any]:
+        return deepcopy(self.join.stats.as_dict())
+
+    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
+        now, master = self.join.stats.as_dict(), self.join.master
+        entry = {name: now[name] - before[name] for name in SUMMED}
+        rejected = _since(now["rejected"], before["rejected"])
+        rejected |= {reason: n for (_, reason), n in refused.items()}
+        entry["rows_read"] += refused.total()
+        entry["unmatched"] += refused.total()
+        return entry | {"master": master.name, "master_version": master.version,
+                        "waiting_before": before["waiting"], "waiting": now["waiting"],
+                        "r_cycles": entry["disk_tuples_read"] / max(master.tuple_count, 1),
+                        "memory_peak": now["memory_peak"], "memory": now["memory"],
+                        "rejected": rejected}
+
+    def save(self, path: Path, before: str) -> None:
+        self.join.snapshot(changes=bool(before)).write(path, before)
+
+    def restore(self, path: Path) -> None:
+        self.join.restore(*JoinState.read(path))
+
+    def close(self) -> None:
+        self.join.master.close()
+        vars(self.join).clear()
+
+
+class OfTwoStreams:
+    """Two streams, joined with each other. A tuple waits as long as it is held, also where it has
+    had a partner.
+
+    promises: of each side, what turns its tuples into punctuations. alone: whether this is the only
+    partition; else a range that it propagates says nothing of the others' keys, and is not told.
+    """
+
+    portable: ClassVar[bool] = False
+
+    def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...], alone: bool):
+        self.join, self.output_schema, self.promises = join, join.output_schema, promises
+        self.first, self.alone = len(join.spec.schemas[0]), alone
+
+    def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
+        return self._finished(self._process(side, tuples, self.promises[side]))
+
+    def _process(self, side: int, tuples: pa.RecordBatch,
+                 promises: list[Promise]) -> Iterator[StreamJoinOutput]:
+        if not promises:
+            yield from self.join.process(side, tuples)
+            return
+        for step in promises[0].steps(tuples):
+            yield from self._process(side, step.tuples, promises[1:])
+            for punctuations in step.punctuations:
+                yield from self.join.punctuate(side, punctuations)
+
+    def settle(self) -> Iterator[Finished]:
+        return self._finished(self._settle())
+
+    def _settle(self) -> Iterator[StreamJoinOutput]:
+        """What holds behind the micro-batch; then both streams have nothing more for the moment."""
+        for side, promises in enumerate(self.promises):
+            for promise in promises:
+                for punctuations in promise.behind():
+                    yield from self.join.punctuate(side, punctuations)
+        yield from self.join.idle(0.0)
+
+    def drain(self) -> Iterator[Finished]:
+        return self._finished(self.join.drain())
+
+    def _finished(self, outputs: Iterator[StreamJoinOutput]) -> Iterator[Finished]:
+        for joined, side, unmatched, propagated in outputs:
+            if joined is not None or unmatched is not None:
+                yield Finished(joined, unmatched, side)
+            if propagated is not None:
+                yield Finished(None, None, propagated.side, _texts(propagated, self.alone))
+
+    def count(self) -> dict[str, Any]:
+        return deepcopy(self.join.stats.as_dict())
+
+    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
+        now = self.join.stats.as_dict()
+        sides = {}
+        for side, name in enumerate(SIDES):
+            a, b = before[name], now[name]
+            rejected = _since(b["unmatched"], a["unmatched"])
+            rejected |= {reason: n for (of, reason), n in refused.items() if of == side}
+            outside = sum(n for (of, _), n in refused.items() if of == side)
+            sides[name] = {"waiting_before": a["held"],
+                           "rows_read": b["rows_read"] - a["rows_read"] + outside,
+                           "matched": b["matched"] - a["matched"], "rejected": rejected,
+                           "waiting": b["held"], "on_disk": b["on_disk"]}
+        total = {name: sum(s[name] for s in sides.values())
+                 for name in ("waiting_before", "rows_read", "matched", "waiting")}
+        rejected = sum((Counter(s["rejected"]) for s in sides.values()), Counter())
+        return total | {
+            "unmatched": rejected.total(), "rejected": dict(rejected), "sides": sides,
+            **{name: now[name] - before[name] for name in ("output_rows", "bytes_read", "seconds")},
+            "cache_hits": 0, "disk_tuples_read": 0, "r_cycles": 0.0, "master": "",
+            "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
+
+    def save(self, path: Path, before: str) -> None:
+        state = self.join.snapshot()
+        state.values["promises"] = [[promise.state for promise in of] for of in self.promises]
+        state.write(path)
+
+    def restore(self, path: Path) -> None:
+        (state,) = JoinState.read(path)
+        for of, states in zip(self.promises, state.values["promises"], strict=True):
+            for promise, former in zip(of, states, strict=True):
+                promise.state.update(former)
+        self.join.restore(state)
+
+    def close(self) -> None:
+        self.join.state.remove()
+        vars(self.join).clear()
+
+
+def _texts(propagated: Propagated, patterns: bool) -> list[str]:
+    constants = propagated.constants.to_pylist() if propagated.constants is not None else []
+    others = propagated.patterns if patterns else []
+    return [json.dumps(pattern, default=str) for pattern in [*constants, *others]]
+
+
+def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """By reason, those that have come."""
+    return {reason: n for reason in now if (n := now[reason] - before.get(reason, 0))}

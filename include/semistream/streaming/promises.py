@@ -1,0 +1,167 @@
+"""What two streams promise about tuples to come, as punctuations, where they come in micro-batches.
+
+Within a micro-batch tuples have no order: partitions of the source are read side by side, and tasks
+read pieces of it for each other. What a stream's order tells therefore holds behind a micro-batch.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from semistream.config import SIDES
+from semistream.errors import ConfigError
+from semistream.partitioning import Placement
+from semistream.sizing.stream_stream_plan import StreamStreamPlan, distance
+from semistream.stream_joins.sources import (
+    PunctuationRows,
+    Punctuations,
+    PunctuationSource,
+    Step,
+    UniqueKey,
+    Watermark,
+)
+
+
+class Promise(Protocol):
+    """state: JSON-able, for a snapshot behind a micro-batch; it is updated in place."""
+
+    state: dict[str, Any]
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        """The chunk's tuples, and the punctuations that hold behind these already."""
+
+    def behind(self) -> list[Punctuations]:
+        """Those that hold behind the micro-batch."""
+
+
+class AtOnce:
+    """A source that no order matters to."""
+
+    def __init__(self, source: PunctuationSource):
+        self.source, self.state = source, source.state
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        return self.source.steps(chunk)
+
+    def behind(self) -> list[Punctuations]:
+        return []
+
+
+class Behind:
+    """A source whose punctuations are held back until the micro-batch is in."""
+
+    def __init__(self, source: PunctuationSource):
+        self.source, self.state, self._held = source, source.state, list[Punctuations]()
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        for step in self.source.steps(chunk):
+            self._held += step.punctuations
+            yield Step(step.tuples)
+
+    def behind(self) -> list[Punctuations]:
+        held, self._held = self._held, []
+        return held
+
+
+class Rows(Behind):
+    """Rows of the source that are punctuations. Those that concern several keys come to every
+    partition; of a single key only its own partition may say that it is complete."""
+
+    def __init__(self, mark: str, on: list[str], placement: Placement, partition: int):
+        super().__init__(PunctuationRows(mark, on))
+        self.on, self.placement, self.partition = on, placement, partition
+
+    def behind(self) -> list[Punctuations]:
+        return [own for said in super().behind() for own in self._own(said)]
+
+    def _own(self, said: Punctuations) -> Iterator[Punctuations]:
+        if isinstance(said, pa.RecordBatch):
+            yield said
+            return
+        constant = [p for p in said if set(p) == set(self.on)
+                    and not any(isinstance(v, dict) for v in p.values())]
+        yield [p for p in said if p not in constant]
+        if constant:
+            columns = [_typed([p[name] for p in constant], self.placement.stream.field(name).type)
+                       for name in self.on]
+            keys = pa.RecordBatch.from_arrays(columns, self.on)
+            yield keys.filter(pa.array(self.placement.partitions(keys) == self.partition))
+
+
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Of JSON, where dates and decimals are texts. Raises ConfigError."""
+    try:
+        texts = pa.array(values)
+        return texts.cast(kind) if pa.types.is_string(texts.type) else pa.array(values, kind)
+    except pa.ArrowException as e:
+        raise ConfigError("punctuation", f"must have values of type {kind}", values[:5],
+                          str(e)) from None
+
+
+class ClusteredBatches:
+    """Tuples of a key come together: a key of the micro-batch before that this one has not is
+    complete, if this one has any. The state has the keys of the latest micro-batch."""
+
+    def __init__(self, schema: pa.Schema, on: list[str]):
+        self.schema, self.state = pa.schema([schema.field(name) for name in on]), dict[str, Any]()
+        self._found: list[pa.Table] = []
+
+    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
+        names = self.schema.names
+        keys = pa.Table.from_batches([chunk.select(names)]).drop_null()
+        if keys.num_rows:
+            self._found.append(keys.group_by(names, use_threads=False).aggregate([]))
+        yield Step(chunk)
+
+    def behind(self) -> list[Punctuations]:
+        if not self._found:
+            return []
+        names = self.schema.names
+        now = pa.concat_tables(self._found).group_by(names, use_threads=False).aggregate([])
+        now, self._found = now.cast(self.schema), []
+        before = self.state.get("keys")
+        self.state["keys"] = base64.b64encode(_message(now)).decode()
+        if before is None:
+            return []
+        former = pa.ipc.open_stream(base64.b64decode(before)).read_all()
+        done = former.join(now, names, join_type="left anti", use_threads=False)
+        return list(done.combine_chunks().to_batches())
+
+
+def _message(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...],
+                partition: int) -> list[Promise]:
+    """Those that a side makes, in a partition. Raises ConfigError for a watermark over a column
+    that tells the join nothing."""
+    given, on = plan.promises[side], [pair[side] for pair in plan.on]
+    out: list[Promise] = []
+    if (mark := plan.mark(side)) is not None:
+        if mark not in streams[side].names or mark in on:
+            raise ConfigError(f"{SIDES[side]}.punctuation", "must name a column of the stream that "
+                                                            "is no join column", mark,
+                              f"It has: {', '.join(streams[side].names)}.")
+        out.append(Rows(mark, on, plan.placement(side, streams), partition))
+    if given.get("unique"):
+        out.append(AtOnce(UniqueKey(on)))
+    if given.get("clustered"):
+        out.append(ClusteredBatches(streams[side], on))
+    if watermark := given.get("watermark"):
+        column = watermark["column"]
+        allowed = {*on, *([plan.within[SIDES[side]]] if plan.within else [])}
+        if column not in allowed:
+            raise ConfigError(f"{SIDES[side]}.watermark", "must be over a join column, or a column "
+                                                          "of within", column,
+                              f"Columns: {', '.join(sorted(allowed))}.")
+        delay = distance(watermark.get("delay", 0), streams[side].field(column).type)
+        out.append(Behind(Watermark(column, delay)))
+    return out

@@ -1,0 +1,116 @@
+"""Which plan an app joins two streams with. It does not change while anything is held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from semistream.config import StreamStreamJob
+from semistream.errors import ConfigError
+from semistream.keys_spark import partition_expression, quoted
+from semistream.sizing.stream_stream_plan import BUCKETS, StreamStreamPlan
+from semistream.streaming.planning import split
+from semistream.streaming.promises import promises_of
+from semistream.streaming.settings import StreamStreamSettings
+
+log = logging.getLogger(__name__)
+
+
+class StreamStreamPlanner:
+    """plan: the one in use; partition: of each side, the number of the partition that a tuple
+    belongs to. It has what ``planning.Planner`` has."""
+
+    def __init__(self, settings: StreamStreamSettings, job: StreamStreamJob):
+        self.settings, self.job, self.chosen = settings, job, True
+        self.plan: StreamStreamPlan
+        self.partition: tuple[Column, ...]
+
+    def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
+        """What can be known to fail without Spark. Raises ConfigError."""
+        if streams is not None:
+            self._check(self.wanted(max(self.settings.partitions, 1)), streams)
+
+    def partitions(self, cores: int) -> int:
+        """P."""
+        return self.settings.partitions or min(cores, BUCKETS)
+
+    def ends(self, exhausted: bool) -> bool:
+        """Whether what is held is finished at the end of a run: only where the user says that the
+        streams end, as its partner may still come."""
+        return self.settings.end and exhausted
+
+    def check_open(self, last: tuple[int, int] | None) -> None:
+        """Raises ConfigError where the streams had ended with the newest commit, (batch, drain): a
+        tuple that comes now may be the partner of one that was said to have none."""
+        if last is not None and last[1]:
+            raise ConfigError("end", f"was given with batch {last[0]}, after which nothing comes",
+                              True, "Load both streams anew: semistream reset APP.")
+
+    def drain_due(self, idle: float, waiting: float) -> bool:
+        """Never: no silence makes it certain that a partner will not come."""
+        return False
+
+    def wanted(self, partitions: int) -> StreamStreamPlan:
+        """The plan that the settings ask for."""
+        s = self.settings
+        return StreamStreamPlan(s.algorithm.lower(), int(s.memory) // partitions,
+                                self.job.join_type, dict(s.parameters), tuple(self.job.on.items()),
+                                partitions, (self.job.left.promises, self.job.right.promises),
+                                self.job.within.model_dump() if self.job.within else None,
+                                s.reason)
+
+    def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> StreamStreamPlan:
+        return self.wanted(partitions)
+
+    def change(self, sample: Callable[[], pa.RecordBatch], partitions: int) -> None:
+        """Check that what is held can go on under what the settings ask for. Raises ConfigError for
+        anything but more memory."""
+        wanted = self.wanted(self.settings.partitions or self.plan.partitions)
+        for name in ("partitions", "algorithm", "parameters", "join_type", "on", "within",
+                     "promises"):
+            asked, former = getattr(wanted, name), getattr(self.plan, name)
+            if asked != former:
+                raise ConfigError(name, f"must stay what the load began with, {former!r}, as its "
+                                        "state goes by it", asked,
+                                  "Give the former one, or load anew: semistream reset APP.")
+        if wanted.memory < self.plan.memory:
+            log.warning("M goes on with %s bytes for each partition, as what is held may need them",
+                        f"{self.plan.memory:,}")
+            wanted = replace(wanted, memory=self.plan.memory)
+        self.plan = wanted
+
+    def open(self, plan: Any, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
+        """Take up a plan; gives the joined rows' columns of the left stream, and the others. Raises
+        ConfigError where it does not fit the streams."""
+        self.plan = plan
+        self.partition = tuple(_partition(plan, side, streams) for side in range(len(streams)))
+        return split(self._check(plan, streams), len(plan.tuples(streams)[0]))
+
+    @staticmethod
+    def _check(plan: StreamStreamPlan, streams: tuple[pa.Schema, ...]) -> pa.Schema:
+        for side in range(len(streams)):
+            promises_of(plan, side, streams, 0)
+        return plan.open(streams).output_schema
+
+
+def _partition(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...]) -> Column:
+    """Of a tuple its own partition; of a row that is a punctuation of more than one key all of
+    them, which makes so many rows."""
+    own = partition_expression(plan.placement(side, streams))
+    if (mark := plan.mark(side)) is None:
+        return own
+    if pa.types.is_boolean(streams[side].field(mark).type):
+        without = reduce(or_, (quoted(pair[side]).isNull() for pair in plan.on))
+        of_all = F.coalesce(quoted(mark), F.lit(False)) & without
+    else:
+        of_all = F.coalesce(quoted(mark) != "", F.lit(False))
+    every = F.array(*map(F.lit, range(plan.partitions)))
+    return F.explode(F.when(of_all, every).otherwise(F.array(own)))

@@ -1,0 +1,41 @@
+"""The copy of SQLite that Python's own ``sqlite3`` is linked with, and its connections' handles.
+
+Rows go into SQLite at C's speed only through its C interface, and only this very copy may touch a
+file that ``sqlite3`` has open: where a process has two, the one that closes the file lets go of the
+other's locks (https://sqlite.org/howtocorrupt.html, 2.2.1).
+"""
+
+from __future__ import annotations
+
+import _sqlite3
+import ctypes
+import threading
+from functools import cache
+
+ENTRY_POINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_opened = threading.local()
+
+
+@ENTRY_POINT
+def _note(handle: int, _message: int, _api: int) -> int:
+    _opened.handle = handle
+    return 0  # SQLITE_OK
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """SQLite's functions; None where Python does not show them. From now on SQLite tells each
+    connection's handle when it opens it."""
+    try:
+        # finds what the extension module is linked with, or what it has in itself
+        found = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
+        found.sqlite3_auto_extension.argtypes = [ENTRY_POINT]
+        return found if found.sqlite3_auto_extension(_note) == 0 else None
+    except (OSError, AttributeError):
+        return None
+
+
+def newest_handle() -> int | None:
+    """The ``sqlite3 *`` of the connection that this thread opened last; None if it is not known,
+    or was asked for before."""
+    return _opened.__dict__.pop("handle", None)

@@ -1,0 +1,290 @@
+"""Arrow rows into SQLite and out of it without a Python object per value: kernels bind them from
+Arrow's buffers, step the statement, and copy its columns.
+
+Python's ``sqlite3`` spends more time on making and looking at objects than SQLite does on rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sqlite3
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_char_p, c_int, c_void_p
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pyarrow as pa
+from numba import njit, types
+
+from semistream.warehouse.sqlite_library import library
+
+STATEMENT_ROWS = 16  # of one INSERT; beyond, more do not make it faster
+INTEGER, FLOAT, TEXT, BLOB, NULL = range(1, 6)  # SQLITE_INTEGER and so on: the storage classes
+STATIC = 0  # SQLITE_STATIC: what is bound stays where it is until the statement is done
+ROW, DONE = 100, 101  # SQLITE_ROW, SQLITE_DONE
+EXACT = 2**53  # integers up to there are doubles too
+TEXT_BYTES = 4_000_000  # of the texts and blobs of a batch, unless one row has more
+
+sqlite: Any = library()  # there, as a handle is
+
+
+def _function(name: str, *arguments: types.Type,
+              gives: types.Type = types.int32) -> types.ExternalFunction:
+    llvm.add_symbol(name, ctypes.cast(getattr(sqlite, name), c_void_p).value)
+    return types.ExternalFunction(name, gives(*arguments))
+
+
+_bind_null = _function("sqlite3_bind_null", types.intp, types.int32)
+_bind_int64 = _function("sqlite3_bind_int64", types.intp, types.int32, types.int64)
+_bind_double = _function("sqlite3_bind_double", types.intp, types.int32, types.float64)
+_bind_text = _function("sqlite3_bind_text", types.intp, types.int32, types.intp, types.int32,
+                       types.intp)
+_bind_blob = _function("sqlite3_bind_blob", types.intp, types.int32, types.intp, types.int32,
+                       types.intp)
+_step = _function("sqlite3_step", types.intp)
+_reset = _function("sqlite3_reset", types.intp)
+_column_type = _function("sqlite3_column_type", types.intp, types.int32)
+_column_int64 = _function("sqlite3_column_int64", types.intp, types.int32, gives=types.int64)
+_column_double = _function("sqlite3_column_double", types.intp, types.int32, gives=types.float64)
+_column_text = _function("sqlite3_column_text", types.intp, types.int32, gives=types.intp)
+_column_blob = _function("sqlite3_column_blob", types.intp, types.int32, gives=types.intp)
+_column_bytes = _function("sqlite3_column_bytes", types.intp, types.int32)
+_copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+
+
+@njit(types.int32(types.intp, types.int8[:, ::1], types.int64[:, ::1], types.float64[:, ::1],
+                  types.int32[:, ::1], types.int64, types.int64, types.int64),
+      cache=True, nogil=True)
+def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
+    """Insert rows ``first`` to ``last`` (not itself), ``at_once`` with each step; gives SQLite's
+    result code, 0 for all.
+
+    statement: sqlite3_stmt *; kinds: int8[columns, n]; values: int64[columns, n], an integer, the
+    bits of a double (``doubles`` is the same memory) or the address of a text or blob; lengths:
+    int32[columns, n], its bytes. All are read.
+    """
+    for start in range(first, last, at_once):
+        parameter = np.int32(0)
+        for row in range(start, start + at_once):
+            for column in range(len(values)):
+                parameter += np.int32(1)
+                kind, value = kinds[column, row], values[column, row]
+                if kind == INTEGER:
+                    code = _bind_int64(statement, parameter, value)
+                elif kind == FLOAT:
+                    code = _bind_double(statement, parameter, doubles[column, row])
+                elif kind == TEXT:
+                    code = _bind_text(statement, parameter, value, lengths[column, row], STATIC)
+                elif kind == BLOB:
+                    code = _bind_blob(statement, parameter, value, lengths[column, row], STATIC)
+                else:
+                    code = _bind_null(statement, parameter)
+                if code != 0:
+                    return code
+        code = _step(statement)
+        if code != DONE:
+            return code
+        _reset(statement)
+    return np.int32(0)
+
+
+@njit(types.int32(types.intp, types.int8[:, ::1], types.int64[:, ::1], types.float64[:, ::1],
+                  types.int32[:, ::1], types.uint8[::1], types.int64[::1]), cache=True, nogil=True)
+def _read(statement, kinds, values, doubles, lengths, texts, state):
+    """Read rows until the arrays are full; gives SQLite's result code, ROW when there may be more.
+
+    statement: sqlite3_stmt *; kinds: int8[columns, n]; values: int64[columns, n], an integer, the
+    bits of a double (``doubles`` is the same memory) or where a text or blob begins in ``texts``;
+    lengths: int32[columns, n], its bytes; texts: uint8[bytes]. All are written. state: int64[2],
+    read and written: the rows that are read, and whether the statement stands on one more, which
+    did not fit.
+    """
+    used = 0
+    for row in range(kinds.shape[1]):
+        state[0] = row
+        if not state[1]:
+            code = _step(statement)
+            if code != ROW:
+                return code
+            state[1] = 1
+        for column in range(len(kinds)):
+            kind = _column_type(statement, np.int32(column))
+            kinds[column, row], length, value = kind, np.int32(0), np.int64(0)
+            if kind == INTEGER:
+                value = _column_int64(statement, np.int32(column))
+            elif kind in (TEXT, BLOB):
+                if kind == TEXT:  # in UTF-8, whatever the database has
+                    address = _column_text(statement, np.int32(column))
+                else:
+                    address = _column_blob(statement, np.int32(column))
+                length = _column_bytes(statement, np.int32(column))
+                if used + length > len(texts):
+                    return np.int32(ROW)
+                if length > 0:
+                    _copy(texts.ctypes.data + used, address, length)
+                value = np.int64(used)
+                used += length
+            values[column, row], lengths[column, row] = value, length
+            if kind == FLOAT:
+                doubles[column, row] = _column_double(statement, np.int32(column))
+        state[1] = 0
+    state[0] = kinds.shape[1]
+    return np.int32(ROW)
+
+
+@njit(types.void(types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1],
+                 types.uint8[::1]), cache=True, nogil=True)
+def _gather(texts, starts, lengths, offsets, gathered):
+    """Copy a column's texts one behind the other. texts: uint8[bytes], starts: int64[n], lengths:
+    int32[n], all read; offsets: int32[n + 1], gathered: uint8[their sum], written."""
+    offsets[0] = 0
+    for row in range(len(starts)):
+        if lengths[row] > 0:
+            _copy(gathered.ctypes.data + offsets[row], texts.ctypes.data + starts[row],
+                  lengths[row])
+        offsets[row + 1] = offsets[row] + lengths[row]
+
+
+def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[Any]]]:
+    """The columns of a query's rows, of at most ``rows`` at a time: int64, float64, string, binary
+    or null arrays; a list of Python's values where their storage classes are several.
+
+    Raises sqlite3's errors, and ArrowInvalid for a text that is not UTF-8.
+    """
+    statement = _prepare(handle, query)
+    try:
+        columns = sqlite.sqlite3_column_count(c_void_p(statement))
+        values, texts = np.empty((columns, rows), np.int64), np.empty(TEXT_BYTES, np.uint8)
+        kinds, lengths = np.empty(values.shape, np.int8), np.empty(values.shape, np.int32)
+        code, state = ROW, np.zeros(2, np.int64)
+        while code == ROW:
+            code = _read(statement, kinds, values, values.view(np.float64), lengths, texts, state)
+            n = int(state[0])
+            if code not in (ROW, DONE):
+                raise _error(handle)
+            if n:
+                yield [_column(kinds[i, :n], values[i, :n], lengths[i, :n], texts)
+                       for i in range(columns)]
+            elif code == ROW:  # a row that is larger
+                texts = np.empty(2 * len(texts), np.uint8)
+    finally:
+        sqlite.sqlite3_finalize(c_void_p(statement))
+
+
+def _column(kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray,
+            texts: np.ndarray) -> pa.Array | list[Any]:
+    """What it gives has its own memory: the next batch is written over the arguments."""
+    null = kinds == NULL
+    found = set(np.flatnonzero(np.bincount(kinds, minlength=NULL + 1)).tolist()) - {NULL}
+    if not found:
+        return pa.nulls(len(kinds))
+    if found == {INTEGER}:
+        return pa.array(values.copy(), mask=null)
+    if found == {FLOAT}:
+        return pa.array(values.view(np.float64).copy(), mask=null)
+    integers = values[kinds == INTEGER]
+    if found == {INTEGER, FLOAT} and ((integers >= -EXACT) & (integers <= EXACT)).all():
+        return pa.array(np.where(kinds == INTEGER, values, values.view(np.float64)), mask=null)
+    if found == {TEXT} or found == {BLOB}:
+        offsets = np.empty(len(kinds) + 1, np.int32)
+        gathered = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
+        _gather(texts, values, lengths, offsets, gathered)
+        valid = pa.array(~null).buffers()[1] if null.any() else None
+        kind = pa.string() if TEXT in found else pa.binary()
+        array = pa.Array.from_buffers(kind, len(kinds),
+                                      [valid, pa.py_buffer(offsets), pa.py_buffer(gathered)])
+        array.validate(full=True)
+        return array
+    return [_value(*v, texts) for v in zip(kinds.tolist(), values, lengths.tolist(), strict=True)]
+
+
+def _value(kind: int, value: np.int64, length: int, texts: np.ndarray) -> Any:
+    if kind == NULL:
+        return None
+    if kind in (INTEGER, FLOAT):
+        return value.item() if kind == INTEGER else value.view(np.float64).item()
+    found = texts[value:value + length].tobytes()
+    return found.decode() if kind == TEXT else found
+
+
+def insert(handle: int, into: str, rows: pa.Table) -> None:
+    """Insert rows into the columns of the same order, in the transaction that the connection has
+    begun.
+
+    handle: its ``sqlite3 *``; into: the statement's beginning, up to VALUES; rows: of integers,
+    floats, strings and binaries, booleans among the integers. Raises sqlite3's errors.
+    """
+    values = np.empty((rows.num_columns, rows.num_rows), np.int64)
+    kinds, lengths = np.empty(values.shape, np.int8), np.empty(values.shape, np.int32)
+    # what addresses point into must stay until the last step
+    held = [_fill(column, kinds[i], values[i], lengths[i]) for i, column in enumerate(rows.columns)]
+    whole = rows.num_rows // STATEMENT_ROWS * STATEMENT_ROWS
+    for first, last, at_once in ((0, whole, STATEMENT_ROWS),
+                                 (whole, rows.num_rows, rows.num_rows - whole)):
+        if first == last:
+            continue
+        row = f"({', '.join('?' * rows.num_columns)})"
+        statement = _prepare(handle, f"{into} VALUES {', '.join([row] * at_once)}")
+        try:
+            if _insert(statement, kinds, values, values.view(np.float64), lengths, first, last,
+                       at_once):
+                raise _error(handle)
+        finally:
+            sqlite.sqlite3_finalize(c_void_p(statement))
+    del held
+
+
+def _fill(column: pa.ChunkedArray, kinds: np.ndarray, values: np.ndarray,
+          lengths: np.ndarray) -> pa.Array:
+    """Write a column's kinds, values and lengths; gives the array that the values point into."""
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        kinds[:], array = INTEGER, _one_array(column, pa.int64())
+    elif pa.types.is_floating(kind):
+        kinds[:], array = FLOAT, _one_array(column, pa.float64())
+    elif any(test(kind) for test in (pa.types.is_binary, pa.types.is_large_binary,
+                                     pa.types.is_binary_view, pa.types.is_fixed_size_binary)):
+        kinds[:], array = BLOB, _one_array(column, pa.binary())
+    else:
+        kinds[:], array = TEXT, _one_array(column, pa.string())
+    if kinds[0] == INTEGER or kinds[0] == FLOAT:
+        bits = np.frombuffer(array.buffers()[1], np.int64)
+        values[:] = bits[array.offset:array.offset + len(array)]
+    else:
+        offsets = np.frombuffer(array.buffers()[1], np.int32)
+        offsets = offsets[array.offset:array.offset + len(array) + 1]
+        # the address of an empty text is not null
+        data = array.buffers()[2]
+        values[:] = offsets[:-1]
+        values += data.address if data is not None and data.size else array.buffers()[1].address
+        np.subtract(offsets[1:], offsets[:-1], out=lengths)
+    if array.null_count:
+        kinds[array.is_null().to_numpy(zero_copy_only=False)] = NULL
+    return array
+
+
+def _one_array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    array = column.cast(kind).combine_chunks()
+    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+
+
+def _prepare(handle: int, sql: str) -> int:
+    statement, text = c_void_p(), sql.encode()
+    prepare = sqlite.sqlite3_prepare_v2
+    prepare.argtypes = [c_void_p, c_char_p, c_int, POINTER(c_void_p), c_void_p]
+    if prepare(handle, text, len(text), byref(statement), None):
+        raise _error(handle)
+    return statement.value or 0
+
+
+def _error(handle: int) -> sqlite3.Error:
+    """What went wrong last on a connection."""
+    message = sqlite.sqlite3_errmsg
+    message.restype = c_char_p
+    code = sqlite.sqlite3_extended_errcode(c_void_p(handle))
+    kind = sqlite3.IntegrityError if code & 0xFF == sqlite3.SQLITE_CONSTRAINT else \
+        sqlite3.OperationalError
+    error = kind(message(c_void_p(handle)).decode())
+    error.sqlite_errorcode = code
+    return error

@@ -1,0 +1,190 @@
+"""A small load of two streams, orders and their lines, in files of their own; and what the
+warehouse must hold afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import yaml
+from sqlalchemy import text
+
+from loads import Running, SmallLoad, same
+from semistream.config import Places, StreamStreamJob
+from semistream.streaming.app import Load
+from semistream.streaming.settings import StreamStreamSettings
+from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.warehouse import connect
+
+ORDERS = pa.schema([("id", pa.int64()), ("order_no", pa.string()), ("customer", pa.int64())])
+LINES = pa.schema([("line", pa.int64()), ("order_no", pa.string()), ("amount", pa.float64())])
+COLUMNS = ("id", "order_no", "customer", "line", "right_order_no", "amount")
+
+
+class Pair:
+    """Two streams that are joined on order_no, many-to-many. Some tuples have no partner, some no
+    key."""
+
+    script = "stream_stream_join.py"
+
+    def __init__(self, home: Path, warehouse_url: str, join_type: str = "inner", seed: int = 1):
+        self.places = Places(home=home, warehouse_url=warehouse_url)
+        self.random, self.join_type = np.random.default_rng(seed), join_type
+        self.rows: dict[str, list[dict[str, Any]]] = {"left": [], "right": []}
+        self.files = 0
+        streams = {}
+        for side, key in (("left", "id"), ("right", "line")):
+            (home / side).mkdir(parents=True)
+            streams[side] = {"format": "parquet", "path": str(home / side), "id": [key]}
+        self.job = StreamStreamJob.load({
+            "name": "orders", **streams, "on": "order_no", "join_type": join_type,
+            "fact_table": "fact_orders"})
+
+    def change(self, **sides: dict[str, Any]) -> None:
+        """Settings of a side of the job."""
+        self.job = StreamStreamJob.load(
+            self.job.model_dump() | {side: getattr(self.job, side).model_dump() | values
+                                     for side, values in sides.items()})
+
+    def tuples(self, side: str, rows: int, keys: np.ndarray | None = None) -> pa.Table:
+        """The next tuples of a side; they are remembered."""
+        first = len(self.rows[side])
+        if keys is None:
+            keys = self.random.integers(0, 400, rows) + (200 if side == "right" else 0)
+        names = [None if k % 101 == 100 else f"o{k}" for k in keys.tolist()]
+        if side == "left":
+            new = [{"id": first + i, "order_no": n, "customer": i % 7} for i, n in enumerate(names)]
+        else:
+            new = [{"line": first + i, "order_no": n, "amount": i / 8} for i, n in enumerate(names)]
+        self.rows[side] += new
+        return pa.Table.from_pylist(new, ORDERS if side == "left" else LINES)
+
+    def add(self, left: int = 0, right: int = 0) -> None:
+        """One more file of a side, or of both."""
+        for side, rows in (("left", left), ("right", right)):
+            if rows:
+                self.put(side, self.tuples(side, rows))
+
+    def put(self, side: str, table: pa.Table) -> None:
+        """A file, complete when it appears, and newer than those before."""
+        beside = self.places.home / "next.parquet"
+        pq.write_table(table, beside)
+        self._appear(side, beside)
+
+    def put_csv(self, side: str, table: pa.Table, more: str = "") -> None:
+        """The same as CSV, with more lines."""
+        beside = self.places.home / "next.csv"
+        csv.write_csv(table, beside)
+        with open(beside, "a") as file:
+            file.write(more)
+        self._appear(side, beside)
+
+    def _appear(self, side: str, beside: Path) -> None:
+        target = self.places.home / side
+        last = max((f.stat().st_mtime_ns for f in target.iterdir()), default=0)
+        if beside.stat().st_mtime_ns < last + 2_000_000:
+            os.utime(beside, ns=(last + 2_000_000,) * 2)
+        beside.rename(target / f"part-{self.files:05d}{beside.suffix}")
+        self.files += 1
+
+    def settings(self, **values: Any) -> StreamStreamSettings:
+        return StreamStreamSettings.load({"job": "orders", "partitions": 2, "memory": "400KB",
+                                          "max_files": 1, **values})
+
+    def yaml(self) -> Path:
+        """The job as a file, for an app in a process of its own."""
+        path = self.places.home / "orders.yaml"
+        path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
+        return path
+
+    def run(self, spark: Any, **values: Any) -> dict[str, Any]:
+        settings = self.settings(**values)
+        directory = settings.directory(self.places)
+        with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
+            load = Load(settings, self.job, self.places, status)
+            load.check()
+            return load.run(spark)
+
+    def start(self, spark: Any, **values: Any) -> Running:
+        return Running(lambda: self.run(spark, **values))
+
+    query = SmallLoad.query
+
+    def execute(self, sql: str) -> None:
+        engine = connect(self.places.warehouse_url)
+        with engine.begin() as connection:
+            connection.execute(text(sql))
+        engine.dispose()
+
+    def expected(self) -> tuple[Counter, Counter]:
+        """(joined rows, unmatched tuples with their side and reason), where both streams have
+        ended."""
+        right: dict[str, list[dict[str, Any]]] = {}
+        for tuple_ in self.rows["right"]:
+            right.setdefault(tuple_["order_no"], []).append(tuple_)
+        keys = {side: {t["order_no"] for t in rows} - {None} for side, rows in self.rows.items()}
+        joined, unmatched = Counter(), Counter()
+        for tuple_ in self.rows["left"]:
+            if tuple_["order_no"] is not None:
+                joined.update((*tuple_.values(), *other.values())
+                              for other in right.get(tuple_["order_no"], ()))
+        for side, other, outer in (("left", "right", ("left", "full")),
+                                   ("right", "left", ("right", "full"))):
+            for tuple_ in self.rows[side]:
+                if tuple_["order_no"] not in keys[other]:
+                    reason = "null_key" if tuple_["order_no"] is None else "no_partner"
+                    unmatched[(side, reason, *tuple_.values())] += 1
+                    if self.join_type in outer:
+                        nulls = (None,) * 3
+                        joined[(*tuple_.values(), *nulls) if side == "left"
+                               else (*nulls, *tuple_.values())] += 1
+        return joined, unmatched
+
+    def facts(self) -> Counter:
+        return Counter(self.query(f"SELECT {', '.join(COLUMNS)} FROM fact_orders"))
+
+    def delta_facts(self, uri: str) -> Counter:
+        """``facts`` where they are in a Delta table."""
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(uri).to_pyarrow_table().select(list(COLUMNS))
+        return Counter(tuple(row.values()) for row in rows.to_pylist())
+
+    def unmatched(self) -> Counter:
+        ids = {"left": "id", "right": "line"}
+        rows = self.query("SELECT side, reason, stream_id, tuple FROM unmatched")
+        assert all(i == str(json.loads(t)[ids[side]]) for side, _, i, t in rows)
+        return Counter((side, reason, *json.loads(t).values()) for side, reason, _, t in rows)
+
+    def check(self, ended: bool = True) -> None:
+        """All joined rows are there, and the ledger adds up; where both streams have ended, all
+        unmatched tuples too."""
+        joined, unmatched = self.expected()
+        if ended:
+            same(self.facts(), joined)
+            same(self.unmatched(), unmatched)
+        self.check_ledger(ended)
+
+    def check_ledger(self, ended: bool = True) -> None:
+        entries = self.query("SELECT batch, drain, waiting_before, rows_read, matched, unmatched, "
+                             "waiting, sides FROM load_batches ORDER BY load_id")
+        read = Counter()
+        for *_, before, rows, matched, unmatched, waiting, told in entries:
+            assert before + rows == matched + unmatched + waiting
+            sides = json.loads(told)
+            for side, s in sides.items():
+                read[side] += s["rows_read"]
+                assert s["waiting_before"] + s["rows_read"] == s["matched"] + sum(
+                    s["rejected"].values()) + s["waiting"]
+            for name, total in (("rows_read", rows), ("waiting", waiting), ("matched", matched)):
+                assert sum(s[name] for s in sides.values()) == total
+        assert read == Counter({side: len(rows) for side, rows in self.rows.items()})
+        last = [e for e in entries if e[:2] == entries[-1][:2]]
+        assert not ended or sum(e[6] for e in last) == 0

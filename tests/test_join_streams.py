@@ -1,0 +1,169 @@
+"""`semistream join-streams` from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+import pytest
+
+from semistream import cli
+
+N = 9000
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command in a directory with the orders' and the lines' files: (exit code, standard
+    output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(11)
+    ids = np.arange(N) * 4
+    ordered = np.arange(N) * 1_000_000
+    orders = pa.table({"id": ids, "ordered": pa.array(ordered, pa.timestamp("us")),
+                       "customer": [f"c{i % 40}" for i in range(N)]})
+    some = rng.random(N) > 0.1
+    keys, shipped = np.repeat(ids[some], 2), np.repeat(ordered[some], 2)
+    shipped = shipped + rng.integers(0, 300_000_000, len(keys))
+    keys, shipped = np.append(keys, [1, 2, 3]), np.append(shipped, [0, 0, 10**9])
+    order = np.argsort(shipped, kind="stable")
+    lines = pa.table({"order_id": keys[order], "part": rng.integers(0, 9, len(keys)),
+                      "shipped": pa.array(shipped[order], pa.timestamp("us"))})
+    for name, table in (("orders", orders), ("lines", lines)):
+        pq.write_table(table, f"{name}.parquet")
+        arrow_csv.write_csv(table, f"{name}.csv")
+
+    def run(*arguments, **options):
+        given = {"left": "orders.parquet", "right": "lines.parquet", "on": "id=order_id",
+                 "out": "out.parquet", "stats": "stats.json"} | options
+        flags = [x for k, v in given.items() if v for x in (f"--{k.replace('_', '-')}", str(v))]
+        try:
+            code = cli.main(["join-streams", *flags, *arguments])
+        except SystemExit as e:
+            code = e.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def summary(result):
+    code, out, err = result
+    assert code == 0, err
+    return json.loads(Path("stats.json").read_text()), out
+
+
+def same_as_sql(join, condition="a.id = b.order_id"):
+    """Whether out.parquet is what DuckDB's join of the two files gives."""
+    mine = "SELECT * FROM 'out.parquet'"
+    theirs = f"SELECT * FROM 'orders.parquet' a {join} JOIN 'lines.parquet' b ON {condition}"
+    differing = f"(({mine} EXCEPT ALL {theirs}) UNION ALL ({theirs} EXCEPT ALL {mine}))"
+    return duckdb.sql(f"SELECT count(*) FROM {differing}").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize(("join_type", "memory", "algorithm"), [
+    ("inner", "64MB", "xjoin"), ("left", "500KB", "pjoin"), ("right", "64MB", "pjoin"),
+    ("full", "500KB", "xjoin")])
+def test_equals_the_join_of_a_database(run, join_type, memory, algorithm):
+    stats, out = summary(run(join_type=join_type, memory=memory, algorithm=algorithm))
+    assert same_as_sql(join_type) and "output rows" in out
+    assert stats["memory_peak"] <= stats["memory_budget"]
+    assert (stats["relocated"] > 0) == (memory == "500KB")
+    for side in ("left", "right"):
+        s = stats[side]
+        assert s["rows_read"] == s["matched"] + sum(s["unmatched"].values())
+    assert stats["right"]["unmatched"] == {"no_partner": 3}
+    assert stats["over_time"][-1]["rows"] > N
+
+
+def test_a_unique_side_closes_its_keys(run):
+    stats, out = summary(run(unique="left", memory="64MB"))
+    assert same_as_sql("") and stats["left"]["punctuations"] == N
+    right = stats["right"]
+    assert right["purged"] + right["dropped"] == right["matched"] and right["held_peak"] < 6000
+    assert "dropped on the fly" in out
+
+
+def test_event_times_bound_the_state(run):
+    stats, _ = summary(run(left_time="ordered", right_time="shipped", within="5min", delay="0s",
+                           join_type="full", left_unmatched="lone.parquet"))
+    assert same_as_sql("FULL", "a.id = b.order_id AND abs(epoch_us(a.ordered) - "
+                               "epoch_us(b.shipped)) <= 300000000")
+    assert max(stats["left"]["held_peak"], stats["right"]["held_peak"]) < N * 3 // 4
+    lone = pq.read_table("lone.parquet")
+    assert lone.num_rows == stats["left"]["unmatched"]["no_partner"]
+    assert set(lone["reason"].to_pylist()) == {"no_partner"}
+
+
+def test_a_tuple_that_is_too_late_is_quarantined(run):
+    pq.write_table(pa.concat_tables([pq.read_table("lines.parquet"), pq.read_table("lines.parquet")
+                                     .slice(10, 3)]), "again.parquet")
+    stats, _ = summary(run(right="again.parquet", left_time="ordered", right_time="shipped",
+                           within="5min", delay="10s", right_unmatched="late.parquet"))
+    assert stats["right"]["unmatched"]["against_punctuation"] == 3
+    late = pq.read_table("late.parquet").filter(pa.compute.field("reason") == "against_punctuation")
+    assert late.num_rows == 3
+
+
+def test_a_file_of_punctuations_and_what_propagates(run):
+    Path("p.jsonl").write_text("\n".join(json.dumps(
+        {"side": side, "after": after, "match": {column: {"range": [None, N * 4]}}})
+        for side, column, after in (("left", "id", N), ("right", "order_id", 100_000_000))))
+    stats, _ = summary(run(punctuations="p.jsonl", propagated="closed.jsonl"))
+    assert same_as_sql("") and stats["left"]["punctuations"] == 1
+    assert stats["right"]["punctuations"] == 0
+    assert [json.loads(x) for x in Path("closed.jsonl").read_text().splitlines()] == [
+        {"side": "left", "match": json.dumps({"id": {"range": [None, N * 4]}})}]
+
+
+def test_punctuations_of_the_file_come_between_its_rows(run):
+    Path("a.csv").write_text("id,x\n1,a\n2,b\n1,c\n")
+    Path("b.csv").write_text("order_id,y\n1,p\n2,q\n")
+    Path("p.jsonl").write_text('{"side": "left", "after": 2, "match": {"id": 1}}\n')
+    stats, _ = summary(run(left="a.csv", right="b.csv", punctuations="p.jsonl",
+                           left_unmatched="lone.csv"))
+    assert stats["left"]["unmatched"] == {"against_punctuation": 1} and stats["output_rows"] == 2
+    assert Path("lone.csv").read_text().splitlines()[1].startswith('1,"c","against_punctuation"')
+
+
+def test_rows_that_are_punctuations_are_no_tuples(run):
+    Path("a.csv").write_text("id,x,final\n1,a,\n1,b,true\n2,c,false\n")
+    Path("b.csv").write_text("order_id,y\n1,p\n2,q\n")
+    stats, _ = summary(run(left="a.csv", right="b.csv", left_punctuations="final", out="out.csv"))
+    assert stats["left"]["rows_read"] == 2 and stats["left"]["punctuations"] == 1
+    assert sorted(Path("out.csv").read_text().splitlines()[1:]) == ['1,"a",1,"p"', '2,"c",2,"q"']
+
+
+def test_formats_mix_and_malformed_rows_are_set_apart(run):
+    with open("lines.csv", "a") as file:
+        file.write("nonsense,,\n")
+    stats, out = summary(run(right="lines.csv", right_unmatched="lone.jsonl", out="out.jsonl",
+                             right_types="order_id=int64"))
+    assert stats["right"]["unmatched"]["unparsable"] == 1 and "unparsable" in out
+    rows = [json.loads(x) for x in Path("lone.jsonl").read_text().splitlines()]
+    assert [r["text"] for r in rows if r["reason"] == "unparsable"] == ["nonsense,,"]
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"left": "none.csv"}, "exists"), ({"on": "id=part_id"}, "column of the right"),
+    ({"on": "customer=order_id"}, "--left-types"), ({"delay": "10s"}, "--within"),
+    ({"within": "10s"}, "--left-time"), ({"within": "soon"}, "10s"), ({"out": "out"}, ".parquet"),
+    ({"unique": "left", "algorithm": "xjoin"}, "pjoin"), ({"memory": "1KB"}, "memory"),
+    ({"out": "orders.parquet"}, "file of its own"), ({"punctuations": "lines.csv"}, "line 1"),
+    ({"left_time": "when", "right_time": "shipped", "within": "5s"}, "column"),
+    ({"left_punctuations": "final"}, "column"), ({"clustered": "neither"}, "invalid choice")])
+def test_what_cannot_work_is_said(run, options, words):
+    code, _, err = run(**options)
+    assert code == 2 and words in err, err
+    assert "Traceback" not in err and not Path("out.parquet").exists()
+
+
+def test_punctuations_that_overlap_end_the_command(run):
+    Path("p.jsonl").write_text('{"side": "left", "after": 1, "match": {"id": 1}}\n'
+                               '{"side": "left", "after": 2, "match": {"id": {"range": [0, 9]}}}\n')
+    code, _, err = run(punctuations="p.jsonl")
+    assert code == 2 and "disjoint" in err and not Path("out.parquet").exists()

@@ -1,0 +1,203 @@
+"""The app of two streams, in Spark."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from loads import same
+from semistream.config import StreamStreamJob
+from semistream.errors import ConfigError
+from semistream.quality import verify
+from semistream.workloads import ZipfKeys
+from stream_pairs import Pair
+
+
+@pytest.fixture
+def pair(tmp_path, warehouse_url):
+    return Pair(tmp_path / "home", warehouse_url)
+
+
+def sqlite(tmp_path, join_type="inner"):
+    return Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", join_type)
+
+
+def test_tuples_meet_across_batches_and_runs(spark, pair):
+    for _ in range(3):
+        pair.add(400, 300)
+    summary = pair.run(spark)
+    assert summary["rows_read"] == 2100 and summary["waiting"] and sum(
+        summary["sides"].values()) == summary["waiting"]
+    pair.check(ended=False)
+    pair.add(0, 500)  # only one side has more
+    pair.add(300)
+    pair.run(spark, end=True)
+    pair.check()
+
+
+@pytest.mark.parametrize("join_type", ["left", "right", "full"])
+def test_outer_rows_come_when_the_streams_have_ended(spark, tmp_path, join_type):
+    pair = sqlite(tmp_path, join_type)
+    for _ in range(2):
+        pair.add(300, 300)
+    pair.run(spark)
+    assert not [row for row in pair.unmatched() if row[1] == "no_partner"]
+    pair.run(spark, end=True)
+    pair.check()
+    pair.add(1)
+    with pytest.raises(ConfigError, match="'end' was given with batch"):
+        pair.run(spark)
+
+
+def test_what_does_not_fit_waits_on_disk(spark, tmp_path):
+    pair = sqlite(tmp_path)
+    for _ in range(4):
+        pair.add(3000, 2000)
+    pair.run(spark, memory="400KB", algorithm="xjoin", end=True)
+    peak = pair.query("SELECT max(memory_peak), min(memory_budget) FROM load_batches")[0]
+    assert peak[0] <= peak[1]
+    pair.check()
+
+
+def test_promises_let_tuples_go(spark, tmp_path):
+    """Orders are unique, their lines clustered: what is complete is not held."""
+    pair = sqlite(tmp_path, "full")
+    pair.change(left={"unique": True}, right={"clustered": True})
+    for first in (0, 300, 600):
+        pair.put("left", pair.tuples("left", 300, np.arange(first, first + 300)))
+        pair.put("right", pair.tuples("right", 600, np.repeat(np.arange(first, first + 300), 2)))
+    summary = pair.run(spark)
+    newest = [t for t in pair.rows["left"][600:] if t["order_no"] is not None]
+    assert summary["sides"] == {"left": len(newest), "right": 0}
+    pair.run(spark, end=True)
+    pair.check()
+
+
+def test_rows_of_the_source_are_punctuations(spark, tmp_path):
+    """Of a key, by a mark; of several keys, or all that come, by patterns. They are no tuples, and
+    only of a single key is told that it is final."""
+    pair = sqlite(tmp_path, "left")
+    pair.change(left={"punctuation": "note"}, right={"punctuation": "complete"})
+
+    def put(side, keys, column, kind, marks):
+        """Tuples, and rows that are punctuations: (order_no, mark)."""
+        table = pair.tuples(side, len(keys), np.array(keys))
+        table = table.append_column(column, pa.nulls(table.num_rows, kind))
+        rows = [{"order_no": key, column: mark} for key, mark in marks]
+        pair.put(side, pa.concat_tables([table, pa.Table.from_pylist(rows, table.schema)]))
+
+    closed = json.dumps({"order_no": {"in": [f"o{k}" for k in range(10, 50)]}})
+    notes = [(None, json.dumps({"order_no": f"o{k}"})) for k in range(10)]
+    put("left", list(range(60)), "note", pa.string(), [*notes, (None, closed)])
+    put("right", [*range(30), *range(30)], "complete", pa.bool_(),
+        [(f"o{k}", True) for k in range(40)])
+    assert pair.run(spark)["sides"] == {"left": 20, "right": 0}
+    told = pair.query("SELECT side, pattern FROM propagated")
+    assert Counter(side for side, _ in told) == {"left": 10, "right": 40}
+    assert ("left", '{"order_no": "o7"}') in told and len(set(told)) == 50
+    result = prove(pair, tmp_path)
+    assert result.success, result
+    put("left", [50, 7], "note", pa.string(), [])
+    put("right", [], "complete", pa.bool_(), [(f"o{k}", True) for k in range(40, 60)])
+    assert pair.run(spark)["sides"] == {"left": 0, "right": 0}
+    reasons = pair.query("SELECT reason, count(*) FROM unmatched GROUP BY reason")
+    assert dict(reasons) == {"no_partner": 31, "against_punctuation": 1}
+    result = prove(pair, tmp_path)
+    assert result.success, result
+
+
+def test_a_load_is_proven(spark, pair, tmp_path):
+    """What is complete is proven, while tuples are held and behind the end; what was taken away or
+    changed is found."""
+    pair.change(left={"unique": True})
+    for first in (0, 200):
+        pair.put("left", pair.tuples("left", 200, np.arange(first, first + 200)))
+        pair.add(right=300)
+    pair.run(spark)
+    assert_proven(pair, tmp_path)
+    pair.run(spark, end=True)
+    pair.check()
+    assert_proven(pair, tmp_path)
+    ids = pair.query("SELECT min(id), max(line) FROM fact_orders")[0]
+    for change, found in (
+            (f"DELETE FROM fact_orders WHERE id = {ids[0]}", "left_none_missing"),
+            (f"UPDATE fact_orders SET right_order_no = 'o0' WHERE line = {ids[1]}", "equal_keys"),
+            ("DELETE FROM unmatched WHERE side = 'right' AND reason = 'no_partner'",
+             "right_none_missing")):
+        pair.execute(change)
+        assert found in {check.name for check in prove(pair, tmp_path).failed}
+
+
+def prove(pair, tmp_path):
+    return verify(pair.places.warehouse_url, "orders", reports_dir=tmp_path / "reports")
+
+
+def assert_proven(pair, tmp_path):
+    result = prove(pair, tmp_path)
+    assert result.success, result
+    names = {check.name for check in result.results}
+    assert {"side_arithmetic", "left_none_missing", "right_sample_pairs", "no_pair_twice",
+            "right_source_rows", "left_source_files"} <= names
+
+
+def test_sources_may_differ_and_unparsable_tuples_are_kept_with_their_side(spark, tmp_path):
+    """Spark brings the tuples where the tasks cannot read them themselves."""
+    pair = sqlite(tmp_path, "left")
+    pair.change(right={"format": "csv", "columns": "line BIGINT, order_no STRING, amount DOUBLE"},
+                left={"unique": True})
+    for first in (0, 200):
+        pair.put("left", pair.tuples("left", 200, np.arange(first, first + 200)))
+        pair.put_csv("right", pair.tuples("right", 300), "oops,o1,2.5\n")
+    pair.run(spark, end=True)
+    broken = pair.query("SELECT side, tuple FROM unmatched WHERE reason = 'unparsable'")
+    assert len(broken) == 2 and all(
+        side == "right" and "oops,o1,2.5" in text for side, text in broken)
+    pair.execute("DELETE FROM unmatched WHERE reason = 'unparsable'")
+    joined, unmatched = pair.expected()
+    same(pair.facts(), joined)
+    same(pair.unmatched(), unmatched)
+
+
+def test_generated_streams_with_the_same_columns(spark, tmp_path):
+    pair = sqlite(tmp_path)
+    zipf = {"format": "zipf", "path": None, "id": ["id"]}
+    sides = {side: zipf | {"options": {"rows": "600", "keys": "150", "seed": str(seed)}}
+             for seed, side in enumerate(("left", "right"))}
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | sides | {"on": {"key": "key"}})
+    pair.run(spark, max_rows=250)
+    keys = [np.bincount(ZipfKeys(150, 1.0, seed).draw(0, 600), minlength=151) for seed in (0, 1)]
+    wanted = int((keys[0] * keys[1]).sum())
+    rows = pair.query("SELECT count(*), count(DISTINCT id * 1000 + right_id), "
+                      "sum(\"key\" - right_key) FROM fact_orders")
+    assert rows == [(wanted, wanted, 0)]
+    result = prove(pair, tmp_path)
+    assert result.success, result
+
+
+@pytest.mark.parametrize("job, settings, match", [
+    ({"on": {"order_no": "nope"}}, {}, "nope"),
+    ({"left": {"watermark": {"column": "customer"}}}, {}, "left.watermark"),
+    ({"left": {"unique": True}}, {"algorithm": "xjoin"}, "pjoin"),
+    ({}, {"algorithm": "meshjoin"}, "algorithm"), ({}, {"parameters": {"nope": 1}}, "parameters"),
+    ({"within": {"left": "id", "right": "nope", "distance": 1}}, {}, "within.right")])
+def test_what_cannot_work_is_refused_before_there_is_a_session(tmp_path, job, settings, match):
+    pair = sqlite(tmp_path)
+    pair.add(10, 10)
+    pair.change(**{side: job.pop(side) for side in ("left", "right") if side in job})
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | job)
+    with pytest.raises(ConfigError, match=match):
+        pair.run(None, **settings)
+
+
+def test_a_load_goes_on_with_the_settings_that_it_began_with(spark, tmp_path):
+    pair = sqlite(tmp_path)
+    pair.add(100, 100)
+    pair.run(spark)
+    pair.add(100, 100)
+    for changed in ({"partitions": 3}, {"algorithm": "xjoin"}):
+        with pytest.raises(ConfigError, match="must stay what the load began with"):
+            pair.run(spark, **changed)
+    pair.run(spark, memory="800KB", end=True)
+    pair.check()
