@@ -213,9 +213,8 @@ def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        for r in rows:
-            writer.writerow({k: json.dumps(v) if isinstance(v, dict | list) else v
-                             for k, v in r.items()})
+        writer.writerows({k: json.dumps(v) if isinstance(v, dict | list) else v
+                          for k, v in r.items()} for r in rows)
     return values
 
 
