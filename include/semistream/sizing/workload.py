@@ -70,7 +70,15 @@ def observe(spec: JoinSpec, sample: pa.RecordBatch | None, look: Look | None = N
                                side="right")) if look.absent else 0
     here, lost = int(counts[gone:].sum()), int(counts[:gone].sum())
     return replace(Frequencies.observed(counts[gone:], different, absent + lost),
-                   lost=Frequencies.observed(counts[:gone], gone, absent + here) if gone else None)
+                   lost=Frequencies.observed(counts[:gone], _richness(counts[:gone]), absent + here)
+                   if gone else None)
+
+
+def _richness(counts: np.ndarray) -> int:
+    """How many different values there are at least, by Chao's estimate (1984), f_1^2 / (2 f_2) more
+    than a sample has: f_r of them came r times; counts: int[n], how often each one came."""
+    once, twice = (int((counts == r).sum()) for r in (1, 2))
+    return len(counts) + once * (once - 1) // (2 * (twice + 1))
 
 
 class Look(NamedTuple):
