@@ -117,7 +117,8 @@ def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(tmp_pa
         return peak_of("snapshot", "--master", master, "--on", "k", "--memory", MEMORY,
                        "--out", tmp_path / f"snapshot{rows}")
 
-    assert publish(MANY) < publish(FEW) + 1.1 * MEMORY
+    base = publish(FEW)
+    assert publish(MANY) < base + 1.1 * MEMORY
 
 
 @pytest.mark.parametrize(("out", "tuples"), [("parquet", 200_000), ("jsonl", 40_000)])
@@ -188,4 +189,5 @@ def test_the_workers_of_an_app_take_their_share_whatever_comes(tmp_path, sink):
         assert most == told["resident_peak"] <= 1.05 * max(peaks.values())
         return max(peaks.values())
 
-    assert load(MANY, 300_000) < load(FEW, 300_000) + 1.1 * MEMORY / 2
+    base = load(FEW, 300_000)  # first, as kernels that are not compiled yet take memory, once
+    assert load(MANY, 300_000) < base + 1.1 * MEMORY / 2
