@@ -67,7 +67,7 @@ def block(name: str, arguments: str) -> str:
         return "\n".join(["", *table, "", about_rows(rows), ""])
     if "behind=" in arguments:
         return behind(arguments.split("behind=")[1], RESULTS / name)
-    return claims_of(name)
+    return claims_of(name) if (RESULTS / f"{name}.txt").exists() else "Not measured yet.\n"
 
 
 # ---- results of benchmarks
@@ -156,7 +156,7 @@ def _arguments(command: str) -> str:
 
 
 def claims_of(name: str) -> str:
-    """An experiment's claims, as its text has them. Raises FileNotFoundError."""
+    """An experiment's claims, as its text has them."""
     machine, commit, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
     found = _points(RESULTS / f"{name}.csv")
     at = commit.removeprefix("commit ").split(",")[0]

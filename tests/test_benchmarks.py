@@ -277,6 +277,11 @@ def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
     docs.has_changed.cache_clear()
 
 
+def test_results_that_are_not_there_are_told():
+    page = "<!-- results: nothing-full -->\n1\n<!-- end -->"
+    assert docs.filled(page) == "<!-- results: nothing-full -->\nNot measured yet.\n<!-- end -->"
+
+
 def test_shares_of_caches_are_a_row_a_case():
     row = {"case": "zipf 1", "peer": "ssbj", "share": 0.5, "share_interval": 0.01, "capacity": 1000}
     other = row | {"peer": "LRU", "share": 0.25, "share_interval": None}

@@ -83,8 +83,9 @@ def test_claims_on_the_state_do_not_depend_on_the_machine(name, row, tmp_path, m
     results = json.loads((tmp_path / f"pjoin-{name}" / "results.json").read_text())
     assert results["wrong_answers"] == []
     claim = results["claims"][row]
-    assert claim["verdict"] == "reproduced" or ((name, row) == ("memory", 0) and claim[
-        "measured"] < 0.15)  # the share falls with the streams' length
+    # so few tuples leave wide intervals
+    assert claim["verdict"] in ("reproduced", "not decided") or (
+        (name, row) == ("memory", 0) and claim["measured"] < 0.15)  # falls with the streams' length
     page = (tmp_path / f"pjoin-{name}" / "report.html").read_text()
     assert page.count("<svg") == len([p for e in STUDIES if e.name == f"pjoin-{name}"
                                       for p in e.plots])
