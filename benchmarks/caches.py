@@ -65,7 +65,7 @@ def run(bench: Bench, s: Settings) -> None:
         bench.files.snapshot(stream.master, OPAQUE)
         share = s.flights if name == "flights" else s.share
         for algorithm in s.algorithms:
-            _compare(bench, s, f"{name} M={share:g}%", share, algorithm, stream)
+            _compare(bench, s, f"{name} M={share:g}% {algorithm}", share, algorithm, stream)
 
 
 def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
@@ -89,7 +89,7 @@ def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
         keys = keys_of(stream, first, begun + sample.tuples - first)
         for policy, hits in POLICIES.items():
             measured = hits(keys, stream.master, capacity)[begun - first:]
-            shares.setdefault(f"{algorithm}: {policy}", []).append(float(np.mean(measured)))
+            shares.setdefault(policy, []).append(float(np.mean(measured)))
     for who, found in shares.items():
         wide = half_width(found)
         told = f" ± {100 * wide:.2f}" if math.isfinite(wide) else ""

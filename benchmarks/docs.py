@@ -62,7 +62,8 @@ def block(name: str, arguments: str) -> str:
     if (RESULTS / f"{name}.jsonl").exists():
         rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
         options = dict(re.findall(r"(\w+)=(\S+)", arguments))
-        table = _best(rows, options["best"]) if "best" in options else _table(rows, options)
+        table = (_best(rows, options["best"]) if "best" in options else
+                 _shares(rows) if any("share" in r for r in rows) else _table(rows, options))
         return "\n".join(["", *table, "", about_rows(rows), ""])
     if "behind=" in arguments:
         return behind(arguments.split("behind=")[1], RESULTS / name)
@@ -98,6 +99,23 @@ def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
         turned = {k: 1 / v if isinstance(v, float) else v for k, v in other.items()}
         lines.append(f"| {case} | {_rate(own)} | {best['peer']} | {_rate(best)} | "
                      f"{own['rate'] / best['rate']:.3g} | {_interval(turned)} |")
+    return lines
+
+
+def _shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of caches: a row a case, a column a policy; in percent of the stream."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for r in rows:
+        if "share" in r:
+            found.setdefault(r["case"], []).append(r)
+    policies = [r["peer"] for r in next(iter(found.values()))][1:]
+    lines = [f"| case | tuples in H_R | H_R | {' | '.join(policies)} |",
+             "| --- " + "| --: " * (2 + len(policies)) + "|"]
+    for case, mine in found.items():
+        shares = (f"{100 * r['share']:.2f}" + (f" ± {100 * r['share_interval']:.2f}"
+                                               if r["share_interval"] is not None else "")
+                  for r in mine)
+        lines.append(f"| {case} | {mine[0]['capacity']:,} | {' | '.join(shares)} |")
     return lines
 
 

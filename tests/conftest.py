@@ -221,6 +221,26 @@ fact_table: fact_small
 
 
 @pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the console command in a directory of its own: (exit code, standard output, standard
+    error)."""
+    from semistream import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+
+    def run(*arguments):
+        try:
+            code = cli.main([str(a) for a in arguments])
+        except SystemExit as e:
+            code = e.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
 def small_job(tmp_path) -> SmallJob:
     job = SmallJob(tmp_path / "job")
     for _ in range(3):

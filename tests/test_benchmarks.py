@@ -277,6 +277,14 @@ def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
     docs.has_changed.cache_clear()
 
 
+def test_shares_of_caches_are_a_row_a_case():
+    row = {"case": "zipf 1", "peer": "ssbj", "share": 0.5, "share_interval": 0.01, "capacity": 1000}
+    other = row | {"peer": "LRU", "share": 0.25, "share_interval": None}
+    assert docs._shares([row, other]) == ["| case | tuples in H_R | H_R | LRU |",
+                                          "| --- | --: | --: | --: |",
+                                          "| zipf 1 | 1,000 | 50.00 ± 1.00 | 25.00 |"]
+
+
 def test_results_that_an_algorithm_has_left_behind_are_told(monkeypatch):
     row = {"benchmark": "memory", "case": "M=1%", "peer": "ssbj", "rate": 1e6, "ratio": 2.0,
            "ratio_low": 1.5, "ratio_high": 2.5, "verdict": "faster", "note": "", "settled": True,

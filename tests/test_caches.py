@@ -122,8 +122,8 @@ def test_an_operator_is_set_beside_what_its_tuples_could_answer(tmp_path):
     bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path)
     caches.run(bench, caches.SCALES["smallest"])
     shares = {r["peer"]: r["share"] for r in bench.rows}
-    assert list(shares) == ["ssbj", *(f"ssbj: {p}" for p in caches.POLICIES)]
-    optimum = shares.pop("ssbj: Belady's optimum")
+    assert list(shares) == ["ssbj", *caches.POLICIES]
+    optimum = shares.pop("Belady's optimum")
     assert all(0 <= share <= optimum for share in shares.values())
     assert len({r["capacity"] for r in bench.rows}) == 1
 

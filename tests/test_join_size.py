@@ -11,28 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from semistream import cli
 from semistream.files.sink import OutputFile
 from semistream.warehouse import open_warehouse
 from semistream.workloads import ZipfKeys
 from strategies import KEY_KINDS, keys
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command in a directory of its own: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
-    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
-
-    def run(*arguments):
-        try:
-            code = cli.main([str(a) for a in arguments])
-        except SystemExit as e:
-            code = e.code
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

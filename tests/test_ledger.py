@@ -76,8 +76,8 @@ class Tasks:
         self.batch += not drain
         chunks = [None, None] if drain else self.chunks(rows)
         work = self.work(self.batch, int(drain))
-        entries = [work.join_partition(p, iter([(0, c)] if c is not None else [])) for p,
-                   c in enumerate(chunks)]
+        entries = [work.join_partition(p, iter([(0, c)] if c is not None else []))
+                   for p, c in enumerate(chunks)]
         self.committed(entries)
         return entries
 
@@ -110,8 +110,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     if not pid:
         try:
             task.use_memory_files()
-            entries = [tasks.work(0).join_partition(p, iter([(0, c)])) for p,
-                       c in reversed(list(enumerate(chunks)))]
+            entries = [tasks.work(0).join_partition(p, iter([(0, c)]))
+                       for p, c in reversed(list(enumerate(chunks)))]
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
         finally:

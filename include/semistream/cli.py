@@ -279,8 +279,8 @@ def _print_summary(summary: Any, settings: Any) -> None:
     shown = [
         ("rows read", f"{summary.rows_read:,}", ""),
         ("matched", f"{summary.matched:,}", ""),
-        *((f"unmatched: {reason}", f"{n:,}", "") for reason,
-          n in sorted(summary.unmatched.items())),
+        *((f"unmatched: {reason}", f"{n:,}", "")
+          for reason, n in sorted(summary.unmatched.items())),
         ("output rows", f"{summary.output_rows:,}", str(settings.out)),
         ("service rate", f"{summary.service_rate:,.0f}", "rows/s inside the join"),
         ("through the cache", f"{summary.cache_share:.1%}",
@@ -289,10 +289,10 @@ def _print_summary(summary: Any, settings: Any) -> None:
         ("peak resident", f"{summary.resident_peak:,}", "bytes of the process, all in all"),
         ("R-cycles", f"{summary.r_cycles:,}", f"passes over {summary.master_rows:,} master rows"),
         ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
-        *((f"master rows left out: {reason}", f"{n:,}", "") for reason,
-          n in sorted(summary.master_rejected.items())),
-        *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it") for name,
-          n in summary.ignored_fields.items()),
+        *((f"master rows left out: {reason}", f"{n:,}", "")
+          for reason, n in sorted(summary.master_rejected.items())),
+        *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it")
+          for name, n in summary.ignored_fields.items()),
         ("seconds", f"{summary.seconds:.1f}", f"in all, with {summary.algorithm}"),
     ]
     for row in shown:

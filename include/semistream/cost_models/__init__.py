@@ -18,15 +18,7 @@ from semistream.cost_models import (
     ssj,
     x_hybridjoin,
 )
-from semistream.cost_models.costs import (
-    TYPICAL,
-    Costs,
-    Cut,
-    PhaseCosts,
-    Prediction,
-    Symbols,
-    Workload,
-)
+from semistream.cost_models.costs import TYPICAL, Costs, Cut, Prediction, Workload
 from semistream.cost_models.frequencies import Frequencies
 
 
@@ -51,5 +43,4 @@ MODELS: dict[str, Model] = {
     "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",), ("filter_bits",)),
 }
 
-__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "PhaseCosts", "Prediction",
-           "Symbols", "Workload"]
+__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "Prediction", "Workload"]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from semistream.cost_models.frequencies import Frequencies
-from semistream.cost_models.units import NANOSECOND
 from semistream.errors import ConfigError
 
 
@@ -103,17 +102,6 @@ class Costs:
         return Symbols(c_io, c_p, c_w, c_x, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a,
                        self.compare, self.switch, p.iteration,
                        self.compare_match, self.detection, p.probe)
-
-    @classmethod
-    def constant(cls, *, c_io_fixed: float, c_io_tuple: float, c_h: float, c_o: float, c_e: float,
-                 c_s: float, c_a: float,
-                 c_f: float = 0.0, c_b: float = 0.0, c_i: float = 0.0, machine: str = "") -> Costs:
-        """Costs as a paper gives them: in nanoseconds, the same for every table size."""
-        ns = NANOSECOND
-        phase = PhaseCosts((1.0,), (c_h * ns,), (c_o * ns,), (c_e * ns,), (c_a * ns,), c_s * ns,
-                           c_io_fixed * ns, c_io_tuple * ns, 0.0, 0.0, c_i * ns, 0.0)
-        return cls(machine, phase, phase, phase, (1.0,), (c_h * ns,), (c_o * ns,), c_f * ns, 0.0,
-                   0.0, c_b * ns)
 
     def save(self, path: str | Path) -> None:
         """YAML, or JSON where the name ends so."""

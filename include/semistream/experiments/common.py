@@ -95,7 +95,6 @@ def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
     title = REGISTRY[algorithm].title
     return tuple(Claim(  # type: ignore[return-value]
         f"The c_loop calculated for {title} closely resembles the measured one ({what})",
-        partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where), "close", 0,
-                       0.1, unit="%",
-        note="median error; up to 10% is taken as close") for by,
-                 what in (("printed", "as printed"), ("model", "corrected")))
+        partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where), "close",
+        0, 0.1, unit="%", note="median error; up to 10% is taken as close")
+        for by, what in (("printed", "as printed"), ("model", "corrected")))

@@ -125,8 +125,8 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
         return f"{where}  failed: {row['error']}"
     if experiment and experiment.study:
         return experiment.study.told(row)
-    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k,
-                      v in row["parameters"].items())
+    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}"
+                      for k, v in row["parameters"].items())
     return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} tuples/s "
             f"(model {row['mu_model']:,.0f})  "
             f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s"
@@ -213,9 +213,8 @@ def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        for r in rows:
-            writer.writerow({k: json.dumps(v) if isinstance(v, dict | list) else v
-                             for k, v in r.items()})
+        writer.writerows({k: json.dumps(v) if isinstance(v, dict | list) else v
+                          for k, v in r.items()} for r in rows)
     return values
 
 

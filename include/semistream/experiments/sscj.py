@@ -51,9 +51,8 @@ EXPERIMENTS = (
     *time_points("sscj", PAPER, "Fig. 5", FOUR, tuple(
         Claim(f"The {what} of SSCJ is significantly smaller than {title}'s",
               times("", other, "sscj", None, y=y, rate=when).find, "more than 1", 1.0)
-        for y,
-        what, when in (("processing_time", "processing time", 0.0),
-                       ("waiting_time", "waiting time", lambda r: r > 0))
+        for y, what, when in (("processing_time", "processing time", 0.0),
+                              ("waiting_time", "waiting time", lambda r: r > 0))
         for other, title in (("hybridjoin", "HYBRIDJOIN"), ("r-meshjoin", "R-MESHJOIN"),
                              ("meshjoin", "MESHJOIN")))),
     cost("sscj", PAPER, "Fig. 6", FOUR),

@@ -370,11 +370,12 @@ class JsonSource(FileSource):
             lacking -= {n for n in lacking
                         if rows.column(n).null_count < rows.num_rows} if lacking else set()
             kept = [i for i in range(len(lines)) if i not in bad] if bad else range(len(lines))
-            yield _Raw(rows, [Rejected(_decode(lines[i]), why, str(path), numbers[i]) for i,
-                              why in bad.items()],
-                       lambda i, lines=lines,
-                       kept=kept: _decode(lines[kept[i]]),  # type: ignore[misc]
-                       lambda i, numbers=numbers, kept=kept: numbers[kept[i]])  # type: ignore[misc]
+            rejected = [Rejected(_decode(lines[i]), why, str(path), numbers[i])
+                        for i, why in bad.items()]
+            yield _Raw(
+                rows, rejected,
+                lambda i, lines=lines, kept=kept: _decode(lines[kept[i]]),  # type: ignore[misc]
+                lambda i, numbers=numbers, kept=kept: numbers[kept[i]])  # type: ignore[misc]
             for line in lines if lacking else ():  # null may be written
                 lacking -= _keys(line)
                 if not lacking:

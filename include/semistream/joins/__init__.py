@@ -7,6 +7,8 @@ One file an algorithm, in which its loop stands. What they share:
 - ``stream_table``: H_S with Q, the stream tuples that wait, in three layouts.
 - ``master_cache``: H_R with the switching buffer; ``stream_probing``: the phase that joins through
   it; ``frequency_detection``: one way to decide what is in it.
+- ``key_filter``: what is remembered of R's keys, so that absent ones need not wait;
+  ``non_swappable``: the part of X-HYBRIDJOIN's disk buffer that stays.
 - ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: what it
   reads.
 - ``arena``, ``tuple_store``, ``key_table``, ``stored_types``: memory, and what lies in it.
@@ -23,12 +25,10 @@ if TYPE_CHECKING:
     from semistream.joins.contract import SemiStreamJoin
     from semistream.joins.output import JoinOutput
     from semistream.joins.state_file import JoinState
-    from semistream.joins.statistics import JoinStatistics
 
-__all__ = ["REGISTRY", "Algorithm", "JoinOutput", "JoinState", "JoinStatistics", "SemiStreamJoin"]
+__all__ = ["REGISTRY", "Algorithm", "JoinOutput", "JoinState", "SemiStreamJoin"]
 
-_MODULES = {"SemiStreamJoin": "contract", "JoinOutput": "output", "JoinState": "state_file",
-            "JoinStatistics": "statistics"}
+_MODULES = {"SemiStreamJoin": "contract", "JoinOutput": "output", "JoinState": "state_file"}
 
 
 def __getattr__(name: str) -> Any:

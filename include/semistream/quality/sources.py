@@ -176,21 +176,36 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str
     ids: of Parquet files any columns; text files give the stream's id."""
     if stream.mark is not None and kind != "parquet":
         raise CannotRecount(f"rows that are punctuations are not told apart in {kind} files")
-    if kind == "parquet":
-        parquet = open_parquet(file)
-        if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
-            raise CannotRecount(f"{file} has no column {lacking[0]}")
-        marks = [] if stream.mark is None else [stream.mark]
-        for batch in parquet.iter_batches(ROWS, columns=[*ids, *marks]):
-            if marks:
-                batch = batch.filter(_is_tuple(batch.column(marks[0]))).select(list(ids))
-            yield len(batch), batch
-    elif kind == "csv":
-        yield from _pieces(_csv_rows(file, stream, options), stream.id)
-    elif kind == "json":
-        yield from _pieces(_json_rows(file, stream), stream.id)
-    else:
-        raise CannotRecount(f"no way is known to read {kind} again")
+    if kind not in COUNTED:
+        raise CannotRecount(f"files of the format {kind} cannot be read again; those that can are "
+                            f"{', '.join(COUNTED)}")
+    yield from COUNTED[kind](file, stream, options, ids)
+
+
+def _parquet_ids(file: Path, stream: StreamSpec, _options: dict[str, str],
+                 ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    parquet = open_parquet(file)
+    if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
+        raise CannotRecount(f"{file} has no column {lacking[0]}")
+    marks = [] if stream.mark is None else [stream.mark]
+    for batch in parquet.iter_batches(ROWS, columns=[*ids, *marks]):
+        if marks:
+            batch = batch.filter(_is_tuple(batch.column(marks[0]))).select(list(ids))
+        yield len(batch), batch
+
+
+def _csv_ids(file: Path, stream: StreamSpec, options: dict[str, str],
+             _ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    return _pieces(_csv_rows(file, stream, options), stream.id)
+
+
+def _json_ids(file: Path, stream: StreamSpec, _options: dict[str, str],
+              _ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    return _pieces(_json_rows(file, stream), stream.id)
+
+
+# the file formats (of ``config.FILE_FORMATS``) that can be counted again, and how
+COUNTED = {"parquet": _parquet_ids, "csv": _csv_ids, "json": _json_ids}
 
 
 def _is_tuple(marks: pa.Array) -> pa.Array:

@@ -8,17 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from semistream.sizing.choice import Choice, choose, known_costs
+    from semistream.sizing.choice import choose, known_costs
     from semistream.sizing.opening import open_join
-    from semistream.sizing.plan import Plan
     from semistream.sizing.search import predict, tune, tune_all
-    from semistream.sizing.workload import describe, observe
+    from semistream.sizing.workload import describe
 
-MODULES = {"Choice": "choice", "choose": "choice", "known_costs": "choice", "open_join": "opening",
-           "Plan": "plan", "predict": "search", "tune": "search", "tune_all": "search",
-           "describe": "workload", "observe": "workload"}
-__all__ = ["Choice", "Plan", "choose", "describe", "known_costs", "observe", "open_join", "predict",
-           "tune", "tune_all"]
+MODULES = {"choose": "choice", "known_costs": "choice", "open_join": "opening",
+           "predict": "search", "tune": "search", "tune_all": "search", "describe": "workload"}
+__all__ = ["choose", "describe", "known_costs", "open_join", "predict", "tune", "tune_all"]
 
 
 def __getattr__(name: str) -> Any:

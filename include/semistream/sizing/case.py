@@ -1,4 +1,4 @@
-"""What sizes are sought for: a sample of a stream, and a snapshot of its master data."""
+"""What sizes are chosen for: a sample of a stream, and a snapshot of its master data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from semistream.sizing.workload import describe
 
 @dataclass(frozen=True)
 class Case:
-    """job: its stream may be anywhere, the sample is what counts; snapshot: directory of the
-    master's version."""
+    """job: its stream is not read, only the sample; snapshot: directory of the master's version;
+    partitions: P, the number of operators."""
 
     job: Job
     sample: pa.RecordBatch
@@ -28,7 +28,7 @@ class Case:
     partitions: int
 
     def plan(self, memory: int) -> Plan:
-        """How a load with M bytes in all would be joined; the algorithm is open."""
+        """The plan of a load with M bytes for all operators together, its algorithm left open."""
         return Plan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(self.job.on.items()),
                     self.job.columns or None, self.partitions, str(self.snapshot), auto=True)
 
@@ -42,21 +42,22 @@ class Case:
 
     @property
     def tuples(self) -> pa.RecordBatch:
-        """The sample's tuples of the slowest partition, on which the others wait."""
+        """The sample's tuples of the slowest partition. The other partitions wait for it."""
         return self._slowest[1]
 
     @property
     def share(self) -> float:
-        """Of the stream that comes to that partition."""
+        """The share of the stream that comes to the slowest partition, 0 to 1."""
         return max(self.tuples.num_rows, 1) / max(self.sample.num_rows, 1)
 
     @cached_property
     def relation(self) -> SnapshotRelation:
-        """That partition's part of R."""
+        """The part of R that the slowest partition joins with."""
         return self._balanced.relation(self._slowest[0])
 
     @cached_property
     def added(self) -> tuple[str, ...] | None:
+        """The master columns to add; None: all but the join columns."""
         return self.plan(1).added(self.relation)
 
     @property
@@ -65,10 +66,11 @@ class Case:
 
     @cached_property
     def workload(self) -> Workload:
-        """To the cost models, of one operator."""
+        """The workload of the slowest partition's operator, for the cost models."""
         spec = join_spec("", 0, self.tuples.schema, self.relation, self.on, self.added)
         return describe(spec, self.tuples)
 
     def algorithms(self, asked: tuple[str, ...]) -> list[str]:
-        """Those asked for, or all that can be used. Raises ConfigError for an unknown one."""
+        """The names of the algorithms asked for; of all that have a cost model if there are none.
+        Raises ConfigError for an unknown one."""
         return [find_algorithm(a).name for a in asked] or list(MODELS)

@@ -1,5 +1,5 @@
-"""``algorithm: auto``: what to join with, from a sample of the stream, the master relation and M
-alone; by the models, in a moment."""
+"""``algorithm: auto``: the algorithm and its sizes, chosen by the cost models from a sample of the
+stream, the master relation and M."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from semistream.sizing.opening import open_join
 from semistream.sizing.search import fastest, tune_all
 from semistream.sizing.workload import describe
 
-SMALLEST = "hybridjoin"  # a disk buffer and a few stream tuples are enough for it
+SMALLEST = "hybridjoin"  # it needs the least memory: a disk buffer and a few stream tuples
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 
@@ -32,8 +32,7 @@ class Choice:
 
 
 def known_costs(home: str | Path | None = None) -> Costs:
-    """This machine's costs as `calibrate` stored them under `home`, or, before it did, typical
-    ones."""
+    """This machine's costs, which `calibrate` stored under `home`; ``TYPICAL`` if it did not."""
     path = Path(home) / COSTS_FILE if home is not None else None
     return Costs.load(path) if path is not None and path.exists() else TYPICAL
 
@@ -41,12 +40,12 @@ def known_costs(home: str | Path | None = None) -> Costs:
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
            on: Sequence[tuple[str, str]],
            columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL) -> Choice:
-    """The algorithm and parameters of the highest predicted service rate, and why; of those that
-    are even, the soonest there.
+    """The algorithm and parameters with the highest predicted service rate, and the reason. Among
+    algorithms whose rates are even, one that reaches its rate soonest.
 
-    sample: stream tuples, the more the better (some 100,000 of the first micro-batches). Where M is
-    too small for what the models think worth while, the one that needs the least. Raises
-    NotEnoughMemory when it is too small for that one too.
+    sample: stream tuples, the more the better; some 100,000 of the first micro-batches are enough.
+    If M is too small for all that the models propose, ``SMALLEST``. Raises NotEnoughMemory if it is
+    too small for that too.
     """
     work = describe(join_spec("", memory, sample.schema, master, on, columns), sample)
 
@@ -60,7 +59,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
         try:
             opened(best.algorithm, best.parameters)
             break
-        except NotEnoughMemory:  # the models know averages
+        except NotEnoughMemory:  # the models know R's average partition, not its largest
             ranking = tuple(p for p in ranking if p is not best)
     else:
         try:

@@ -58,14 +58,19 @@ def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
                                         n) == entry.parameters.model_fields[n].default == 0]
 
 
+def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
+    """The parameters that the cost model chooses beside the sizes, for a sample."""
+    choices = MODELS[entry.name].chooses if entry.name in MODELS else ()
+    return [n for n in choices if not getattr(parameters, n)]
+
+
 def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str],
                            costs: Costs, sample: pa.RecordBatch | None) -> Iterator[Settings]:
     """asked, with values for the sizes that are open: the model's best, with what it chooses beside
     them; halves of them; and the smallest that there are."""
-    model = MODELS.get(entry.name)
-    chosen = [n for n in model.chooses if not getattr(asked, n)] if model and sample else []
-    if model and (still_open or chosen):
-        given = {n: getattr(asked, n) for n in model.sizes if n not in still_open}
+    chosen = open_choices(entry, asked) if sample else []
+    if still_open or chosen:
+        given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
         with suppress(ConfigError):  # the models know averages: what they find too small may do
             best = tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters
             names = [n for n in (*still_open, *chosen) if n in best]

@@ -1,5 +1,5 @@
-"""How P operators join a stream: the algorithm, its sizes, and who has which part of R; chosen by a
-sample where it is open."""
+"""How P operators join a stream: the algorithm, its parameters, and the buckets of R that each has.
+What the user left open is chosen by a sample of the stream."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from semistream.keys import buckets, resolve_keys
 from semistream.master import Manifest, SnapshotRelation
 from semistream.partitioning import DEALT, Placement, loads, share_out
 from semistream.sizing.choice import SMALLEST, choose
-from semistream.sizing.opening import open_join, open_sizes
+from semistream.sizing.opening import open_choices, open_join, open_sizes
 from semistream.sketches import SkimmedSketch
 
 # Simulated, 8 partitions, Zipf's law with exponent 1: the slowest has 1.04 to 1.06 times its share
 # after a first batch of 300 to 1,000 tuples, without a history 1.11 to 1.18; where other keys are
 # frequent than were before, with a sample of 100,000 1.04 with and without.
 HISTORY = 10_000
-EVEN = 1.05  # times the tuples of the best sharing out: not worth another one
+# keep the former assignment of buckets if its maximum load is within 5% of the best
+EVEN = 1.05
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all partitions of a batch have in common; a batch begun with a plan is finished with
-    it."""
+    """What all partitions of a micro-batch have in common. A micro-batch that was begun with a plan
+    is finished with it."""
 
     algorithm: str
     memory: int  # bytes of one partition, M/P
@@ -45,7 +46,7 @@ class Plan:
     snapshot: str  # directory of the master's version
     surrogate_key: bool = True  # add it to the columns, where the master has one
     reason: str = ""  # why this algorithm
-    auto: bool = False  # algorithm and parameters are, or are to be, the cost models' choice
+    auto: bool = False  # the cost models choose algorithm and parameters, or have chosen them
     # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
     owners: tuple[int, ...] = ()
     chosen: tuple[str, ...] = ()  # which of the parameters the cost models chose
@@ -64,15 +65,15 @@ class Plan:
         return Path(self.snapshot).name
 
     def relation(self, partition: int) -> SnapshotRelation:
-        """The buckets of R that a partition's operator needs."""
+        """The buckets of R that the operator of this partition joins with."""
         owners = self._owners(Manifest.read(Path(self.snapshot)))
         return SnapshotRelation(
             self.snapshot,
             buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
 
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
-        """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of
-        the M of all partitions."""
+        """The operator of one partition. Raises ConfigError if it cannot be opened; NotEnoughMemory
+        tells the M of all partitions together."""
         return self._open(stream, partition)
 
     def _open(self, stream: pa.Schema, partition: int, costs: Costs = TYPICAL,
@@ -98,8 +99,8 @@ class Plan:
 
     @property
     def open_questions(self) -> bool:
-        """Whether a sample of the stream is to decide anything; algorithm and sizes, where they are
-        open, in each run anew."""
+        """Whether a sample of the stream has to be looked at. An algorithm or sizes that the user
+        left open are chosen anew in each run."""
         return self.auto or bool(self.chosen
                                  or self._open_sizes) or (self.partitions > 1 and not self.owners)
 
@@ -110,20 +111,26 @@ class Plan:
         entry = find_algorithm(self.algorithm)
         return open_sizes(entry, entry.parameters.load(self.parameters))
 
+    @property
+    def _open_choices(self) -> list[str]:
+        entry = find_algorithm(self.algorithm)
+        return open_choices(entry, entry.parameters.load(self.parameters))
+
     def asked(self) -> Plan:
-        """The plan before anything was chosen."""
+        """The plan as the user gave it, without what a sample has decided."""
         given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
         asked = replace(self, owners=(), parameters=given, chosen=())
         return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
     def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None,
                history: SkimmedSketch | None = None) -> Plan:
-        """With the buckets of R shared out, and what was left open, the algorithm or its sizes, as
-        the models find it best for a sample of the stream.
+        """The plan with an owner for each bucket of R, and, where the user left them open, with the
+        algorithm and sizes that the cost models find best for a sample of the stream.
 
-        They are those of the slowest partition, on which the others wait. What M is too small for
-        in some partition gives way: the models' sizes, their algorithm, the sharing out. former,
-        history: see ``balance``. Raises NotEnoughMemory when it is too small for every algorithm.
+        They are chosen for the slowest partition, since the others wait for it. If M is too small
+        for the choice in some partition, the plan gives up the chosen sizes, then the chosen
+        algorithm, then the owners. former, history: see ``balance``. Raises NotEnoughMemory if M is
+        too small for every algorithm.
         """
         balanced = self.balance(sample, former, history)
         plans = [balanced, replace(balanced, owners=self.owners)]
@@ -141,24 +148,26 @@ class Plan:
         raise refusal
 
     def _sized(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
-        """With the sizes that are open as they are best in the slowest partition. Where M is too
-        small for these in another one, each finds its own. Raises ConfigError for whatever cannot
-        work."""
+        """The plan with the open sizes that are best in the slowest partition. They stay open, and
+        each operator finds its own, if M is too small for them in another partition. Raises
+        ConfigError if an operator cannot be opened."""
         if still_open := self._open_sizes:
             with suppress(NotEnoughMemory):
                 slowest, tuples = self.slowest(sample)
                 join = self._open(sample.schema, slowest, costs, tuples)
                 join.master.close()
-                sizes = {n: getattr(join.parameters, n) for n in still_open}
-                plan = replace(self, parameters=self.parameters | sizes, chosen=tuple(still_open))
+                chosen = (*still_open,
+                          *(n for n in self._open_choices if getattr(join.parameters, n)))
+                sizes = {n: getattr(join.parameters, n) for n in chosen}
+                plan = replace(self, parameters=self.parameters | sizes, chosen=chosen)
                 plan.check(sample.schema)
                 return plan
         self.check(sample.schema)
         return self
 
     def check(self, stream: pa.Schema) -> None:
-        """Open the operators of all partitions, one after another. Raises ConfigError for whatever
-        cannot work."""
+        """Open the operators of all partitions, one after another. Raises ConfigError if one cannot
+        be opened."""
         refusals = []
         for partition in range(self.partitions):
             try:
@@ -183,18 +192,18 @@ class Plan:
 
     def balance(self, sample: pa.RecordBatch, former: Plan | None = None,
                 history: SkimmedSketch | None = None) -> Plan:
-        """With the buckets of R shared out so that all partitions have as many of a sample's
-        tuples, as far as that can be.
+        """The plan with an owner for each bucket of R, so that the partitions have about as many of
+        the sample's tuples.
 
-        history: of the keys of former loads, which together count as much as HISTORY tuples of the
-        sample. As a former plan had it, if that is about as even: what its operators know of their
-        buckets is worth more. Not at all without a sample.
+        history: a sketch of the keys of former loads, which together count as much as HISTORY
+        tuples of the sample. A former plan's owners are kept if their maximum load is within 5% of
+        the best: the operators keep their caches. An empty sample changes nothing.
         """
         if self.partitions == 1 or not sample.num_rows:
             return self
         placement = self.placement(sample.schema)
         of = placement.buckets(sample)
-        # 1: R takes its time too
+        # each bucket counts as one tuple more, since its part of R has to be read
         tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))
         if history is not None and history.inserted:
             tuples += _expected(history, placement)
@@ -207,9 +216,10 @@ class Plan:
         return replace(self, owners=tuple(owners.tolist()))
 
     def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """The partition with most different keys in a sample, and its tuples. Those of a frequent
-        key come through the cache: the operator that has it, and for that less of R, waits for the
-        others."""
+        """(the partition with the most different keys in the sample, its tuples of the sample).
+
+        Keys are counted and not tuples: tuples of a frequent key are joined through the cache.
+        """
         placement = self.placement(sample.schema)
         codes, valid = placement.keys.stream_codes(sample)
         of = placement.partitions(sample)

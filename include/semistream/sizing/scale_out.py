@@ -1,8 +1,9 @@
-"""What more operators would bring, by the cost models.
+"""The service rate that more operators would reach, by the cost models.
 
-Each of P has the P-th part of M and, of R and of the stream, what belongs to its buckets, which are
-shared out so that all have about as many tuples; those of a bucket that has more are dealt out to
-all. All wait for the slowest.
+Each of P operators has the P-th part of M. It joins the buckets of R that it owns with the stream
+tuples of these buckets. Buckets are assigned so that the operators have about as many stream
+tuples; the tuples of a bucket that has more than its share go to all operators in turn. All
+operators wait for the slowest.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from semistream.sizing.search import fastest, spelled, tune_all
 
 @dataclass(frozen=True)
 class Scaled:
-    """P operators. rate: stream tuples/s of all of them, without Spark's own time; sizes in
-    bytes."""
+    """What is predicted of P operators. rate: stream tuples/s of all together, without Spark's own
+    time; sizes in bytes."""
 
     memory: int  # M, in all
     operators: int  # P
-    algorithm: str  # the one to choose, with these sizes
+    algorithm: str  # the fastest one, with these parameters
     parameters: dict[str, Any]
     rate: float
-    share: float  # of the stream that the slowest operator has
+    share: float  # of the stream, that comes to the slowest operator
     memory_each: int
     master_each: int  # of R, on disk, of that operator
-    # of a stream tuple, from the executor that reads it to another; none where each machine's tasks
-    # read Parquet
+    # bytes of a stream tuple that go from the executor that read it to another; none where each
+    # machine's tasks read the Parquet files themselves
     shuffled: float
 
 
 def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int],
               algorithms: Sequence[str], costs: Costs) -> list[Scaled]:
-    """A plan for each M and number of operators that some algorithm has room with. Raises
-    ConfigError for more of them than R has buckets."""
+    """The fastest plan for each M and number of operators with which some algorithm fits. Raises
+    ConfigError for more operators than R has buckets."""
     found, budgets, most = [], list(budgets), case.relation.manifest.bucket_count
     for count in sorted(set(operators)):
         if not 1 <= count <= most:
@@ -65,7 +66,8 @@ def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int],
 
 
 def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
-    """One a budget: what each number of operators brings, beside the fewest."""
+    """One table for each M: the rate of each number of operators, and its ratio to the smallest
+    number's."""
     for memory in dict.fromkeys(p.memory for p in plans):
         mine = [p for p in plans if p.memory == memory]
         table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left",

@@ -211,11 +211,10 @@ class PunctuationSet:
         equal to it."""
         new: list[Punctuation] = []
         for p in others:
-            if any(self._equal(p, q) for q in new):
-                continue
-            if any(p.overlaps(q) for q in new):
+            met = [q for q in new if p.overlaps(q)]
+            if any(not self._equal(p, q) for q in met):
                 raise self._overlap(p.plain(self.spec.key_columns(self.side)))
-            if not self._repeats(p):
+            if not met and not self._repeats(p):
                 new.append(p)
         return self._new_constants(constants, new), new
 

@@ -35,6 +35,7 @@ LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
 
 @lru_cache(maxsize=1)
 def _scratch(_process: int) -> Path:
+    """One for all operators of a process."""
     return scratch_directory()
 
 

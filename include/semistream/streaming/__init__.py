@@ -1,21 +1,11 @@
 """The join inside Spark: the streaming app, and the join of a batch DataFrame.
 
-``status`` and ``settings`` need no Spark; the rest is imported when it is asked for.
+``status`` and ``settings`` need no Spark. ``join_dataframe`` is imported when it is first used.
 """
 
 from typing import Any
 
-from semistream.streaming.settings import LoadSettings
-from semistream.streaming.status import (
-    Status,
-    clear_stop,
-    read_status,
-    request_stop,
-    stop_requested,
-)
-
-__all__ = ["LoadSettings", "Status", "clear_stop", "join_dataframe", "read_status", "request_stop",
-           "stop_requested"]
+__all__ = ["join_dataframe"]
 
 
 def __getattr__(name: str) -> Any:

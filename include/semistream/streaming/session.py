@@ -19,41 +19,41 @@ from semistream.config import SECRET
 from semistream.scratch import scratch_directory
 
 LOOPBACK = "127.0.0.1"
-BEFORE_SPARK = 1000  # the priority of a shutdown hook; those of Spark are below 100
+BEFORE_SPARK = 1000  # priority of a shutdown hook; Spark's own hooks are below 100
 LONGEST_DRAIN = 600  # s
-# Where the user's configuration says nothing else.
+# Settings that the user's configuration overrides.
 DEFAULTS = {
     # a task whose Python worker died is tried four times, as on a cluster
     "spark.master": "local[*,4]",
     # the allocator of Arrow in the Python workers, as `semistream` has it for a process of its own
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": ARROW_POOL,
-    # over TCP each task waits 40 ms for a delayed acknowledgement
+    # over TCP each task would wait 40 ms for a delayed acknowledgement
     "spark.python.unix.domain.socket.enabled": "true",
-    # Without Hadoop's native library the default, which keeps a checksum file beside each file,
-    # starts two processes for each.
+    # The default file system writes a checksum file beside each file. Without Hadoop's native
+    # library it starts two processes for each of them.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Spark's own does not know what a Kafka login is called
+    # Spark's default does not match the options of a Kafka login
     "spark.redaction.regex": f"(?i)access[.]?key|{SECRET}",
 }
 
 
 def is_local(master: str) -> bool:
-    """Whether the driver runs its tasks itself, so that nobody on the network has to reach it."""
+    """Whether the driver runs its tasks itself, so that no other machine has to reach it."""
     return re.match(r"local(\[|$)", master) is not None
 
 
 def local_environment(master: str) -> dict[str, str]:
-    """What spark-submit is to find in its environment: a local driver, its UI too, listens to this
-    machine only."""
+    """Environment variables for spark-submit that make a local driver and its UI listen on the
+    loopback interface only."""
     return ({"SPARK_LOCAL_IP": LOOPBACK} if is_local(master)
             and "SPARK_LOCAL_IP" not in os.environ else {})
 
 
 def local_defaults() -> dict[str, str]:
-    """The same for a driver whose JVM has begun already. The UI's address is the environment's
-    alone; without, there is none.
+    """Settings with the same effect for a driver whose JVM runs already. Only the
+    environment can set the UI's address; if it does not, the UI is off.
 
-    The secret is Spark's own, made up in the driver and in its memory only.
+    The driver generates the secret of ``spark.authenticate`` and keeps it in memory only.
     """
     if "SPARK_LOCAL_IP" in os.environ:
         return {"spark.authenticate": "true"}
@@ -62,8 +62,8 @@ def local_defaults() -> dict[str, str]:
 
 
 def open_session(app: str) -> SparkSession:
-    """On the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf name; on this
-    machine where none does."""
+    """A session on the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf name,
+    or on this machine."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     SparkContext._ensure_initialized()  # a SparkConf knows what was given only once there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
@@ -81,10 +81,10 @@ def open_session(app: str) -> SparkSession:
 
 
 class DrainFirst:
-    """Lets the JVM, when it is asked to end, wait until this process has drained: SIGTERM to
-    spark-submit reaches the JVM only, which would stop Spark at once.
+    """A shutdown hook of the JVM that waits until this process has drained. SIGTERM to spark-submit
+    reaches only the JVM, which would stop Spark at once.
 
-    A Java Runnable; ``ask`` is called from a thread of the JVM.
+    A Java Runnable. A thread of the JVM calls `ask`.
     """
 
     def __init__(self, context: SparkContext, ask: Callable[[], None]):
@@ -102,8 +102,8 @@ class DrainFirst:
         self._ended.wait(LONGEST_DRAIN)
 
     def end(self) -> None:
-        """The JVM need not wait any more."""
-        with suppress(Exception):  # it ends already
+        """Let the JVM end."""
+        with suppress(Exception):  # the JVM is ending already
             self._hooks.removeShutdownHook(self._hook)
         self._ended.set()
 
@@ -112,8 +112,8 @@ class DrainFirst:
 
 
 def start_session(app: str) -> Callable[[], SparkSession]:
-    """Open it in the background; the result waits for it, and raises what that raised. A process
-    may end without waiting."""
+    """Open the session in a background thread. Returns a function that waits for the session and
+    raises what opening it raised. The process may end without calling it."""
     opened: Future[SparkSession] = Future()
 
     def run() -> None:

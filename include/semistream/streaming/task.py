@@ -1,5 +1,5 @@
-"""What one Spark task does: join one partition of a micro-batch and load the result, exactly
-once. ``joining`` has the operator that it runs."""
+"""One Spark task: it joins one partition of a micro-batch and loads the result exactly once.
+``joining`` has the operator that it runs."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from semistream.streaming.workers.operators import OperatorCache, use_memory_fil
 from semistream.streaming.workers.parquet import read_partition
 from semistream.warehouse.ids import LONG_ID, has_long_id
 
-SUMMARY = "summary STRING"  # what a task returns to mapInArrow
+SUMMARY = "summary STRING"  # schema of the row that a task returns to mapInArrow
 AnyPlan = Plan | StreamStreamPlan
 Sided = tuple[int, pa.RecordBatch]  # a side's tuples
 
-# workers are reused, so that the next micro-batch need not read the state back
+# Spark reuses a worker: the next micro-batch finds its operator here and reads no state
 operators = OperatorCache()
 
 
 @dataclass(frozen=True)
 class Work:
-    """One micro-batch, or the drain after it, as every task of it is told.
+    """A micro-batch, or the drain after it: what all its tasks are given.
 
-    checkpoint: directory of the join states, shared by all workers; streams: schemas of their
-    tuples, ``_corrupt_record`` left out; ids: each stream's id columns; files: each stream's of the
-    micro-batch, which the tasks read themselves; none where Spark brings the tuples. sources: all
-    its files, whoever reads them.
+    states: name of the state file by partition; checkpoint: directory of the join states, shared by
+    all workers; streams: schemas of the tuples without ``_corrupt_record``; ids: each stream's id
+    columns; files: each stream's paths that the tasks read themselves, empty where Spark brings the
+    tuples; sources: the micro-batch's files, whether the tasks or Spark read them.
     """
 
     app: str
@@ -65,8 +65,8 @@ class Work:
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for ``mapInArrow``: one row, the JSON of the partition's ledger row.
-        batches: as ``micro_batch.one_frame`` has them."""
+        """The function for ``mapInArrow``. Yields one row: the partition's ledger row as JSON.
+        batches: as ``micro_batch.one_frame`` makes them."""
         sided = (one for batch in batches for one in self._by_side(batch))
         yield pa.record_batch([pa.array([self._summary(sided)])], names=["summary"])
 
@@ -83,7 +83,7 @@ class Work:
             yield side, tuples.filter(pc.equal(of, side))
 
     def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
-        """The function for ``mapPartitions``, where Spark brings no tuples; gives the same."""
+        """The function for ``mapPartitions``, if Spark brings no tuples. Yields the same row."""
         yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[Sided]) -> str:
@@ -98,11 +98,11 @@ class Work:
         return json.dumps(entry)
 
     def join_partition(self, partition: int, batches: Iterator[Sided]) -> dict[str, Any]:
-        """Join and load one partition, unless that has been done; gives the ledger row that
-        counts. batches: its tuples, each with their side."""
+        """Join and load one partition, unless an earlier attempt did so. Returns the ledger row of
+        the attempt that was first. batches: the partition's tuples, each batch with its side."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
-            for _ in batches:  # a worker that leaves input unread cannot be reused
+            for _ in batches:  # Spark does not reuse a worker that leaves input unread
                 pass
             return done
         join = self._operator(partition)
@@ -140,8 +140,8 @@ class Work:
                 yield side, tuples
 
     def _operator(self, partition: int) -> Joining:
-        """The operator as it stood after the batch before: the one at hand, or a new one that takes
-        up the state."""
+        """The operator in its state after the previous batch: the cached one, or a new one that
+        restores the state."""
         before = self.states.get(partition, "")
         cached = operators.take((self.checkpoint, partition, before)) if before else None
         if cached is not None:
@@ -227,20 +227,20 @@ def placement_of(plan: AnyPlan, streams: tuple[pa.Schema, ...], side: int) -> Pl
 
 @cache
 def keep_modules() -> None:
-    """Once in a process, when all is imported and compiled: Spark's daemon collects garbage after
-    every task, which takes a tenth of a second if it looks at all of that."""
+    """Exclude all modules and compiled kernels from garbage collection, once per process. Spark's
+    daemon collects garbage after every task; scanning them would take 0.1 s each time."""
     gc.freeze()
 
 
 def get_ready(_: Iterator[object]) -> None:
-    """A task after which its worker has imported what a micro-batch's needs; PyArrow and Numba do
-    so at their first calls."""
+    """A task that makes its worker import what a micro-batch's tasks need. PyArrow and Numba import
+    and compile at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
     SampledSketch().add(np.zeros(1, np.int64))
 
 
 def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """(tuples without ``_corrupt_record``, those that could not be parsed or None)."""
+    """(the parsed tuples without ``_corrupt_record``, the unparsable ones or None)."""
     if RAW not in batch.schema.names:
         return batch, None
     good, broken = split(batch, pc.is_valid(batch.column(RAW)))
@@ -248,7 +248,7 @@ def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBa
 
 
 def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """(the other tuples, the wrong ones or None)."""
+    """(tuples where `wrong`, bool[n], is false; those where it is true, or None)."""
     if not pc.any(wrong).as_py():
         return batch, None
     return batch.filter(pc.invert(wrong)), batch.filter(wrong)

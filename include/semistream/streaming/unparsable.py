@@ -1,8 +1,9 @@
-"""Why Spark could not parse a tuple, and on which line of its file it stands; Spark tells neither.
+"""The reason why Spark could not parse a tuple, and the tuple's line in its file. Spark tells
+neither.
 
-Spark's side hands over ``_corrupt_record`` as a document in JSON (``sources.documents``): the
-tuple's whole text, and where it is from. The task that keeps the tuple looks for the rest, with the
-definitions that ``semistream join`` has.
+The query passes ``_corrupt_record`` as a JSON document (``sources.files``) with the tuple's text
+and its file. The task that stores the tuple finds reason and line by the same rules as ``semistream
+join``.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from semistream.files.convert import cast_cells, cast_rows
 from semistream.files.source import file_columns
 from semistream.source_files import RAW, is_remote
 
-EXPLAINED = 10_000  # tuples of a partition of a micro-batch; of more, only text and file are kept
+# tuples per partition of a micro-batch that get a reason and a line; the others keep text and file
+EXPLAINED = 10_000
 UNKNOWN = "Spark does not read it as these columns' types"
 NO_UTF8 = "not UTF-8"
 
 
 def explain(documents: Sequence[str], stream: pa.Schema, before: int = 0) -> list[dict[str, Any]]:
-    """What is kept of each document's tuple: ``_corrupt_record`` (its text), and file, where it is
-    from one.
+    """The stored form of each document's tuple: ``_corrupt_record`` (its text), and ``file`` if it
+    came from one.
 
-    Of the first EXPLAINED, with ``before`` before them, also why, and line (from 1, of the first
-    one with this text, if found).
+    The first ``EXPLAINED`` tuples also get ``why`` and, if it was found, ``line``: the number, from
+    1, of the first line with this text. before: tuples explained already.
     """
     found = [json.loads(d) for d in documents]
     most = max(EXPLAINED - before, 0)
@@ -58,6 +60,7 @@ def explain(documents: Sequence[str], stream: pa.Schema, before: int = 0) -> lis
 
 
 def plain_path(uri: str) -> str:
+    """A local file's path; any other URI as it is."""
     parts = urlparse(uri)
     return unquote(parts.path) if parts.scheme in ("", "file") else uri
 
@@ -107,8 +110,8 @@ def _why_json(text: str, stream: pa.Schema) -> str:
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a JSON value is of a type, as Spark has it: strict but for texts, which any value
-    is."""
+    """Whether Spark takes a JSON value for this type. Spark is strict, except that any value is a
+    string."""
     if pa.types.is_boolean(kind) or isinstance(value, bool):
         return isinstance(value, bool) and (pa.types.is_boolean(kind) or pa.types.is_string(kind))
     if pa.types.is_integer(kind) or pa.types.is_nested(kind):
@@ -127,9 +130,8 @@ def _origin(d: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _mark(d: Mapping[str, Any]) -> Any:
-    """What to know a tuple's first line by. Spark has put U+FFFD in the place of bytes that are not
-    UTF-8, and may have written the rest of the line anew: then it is known by the texts that have
-    some."""
+    """What identifies a tuple's first line in its file: the line's text. If the line is not UTF-8,
+    Spark replaces bytes by U+FFFD and may rewrite the rest; then the cells with U+FFFD do."""
     return _damaged(d[RAW],
                     *_origin(d)[1:]) if d.get("unreadable") else d[RAW].split("\n")[0].rstrip("\r")
 
@@ -152,8 +154,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _find(file: str, kind: str, delimiter: str, wanted: dict[Any, int]) -> None:
-    """Put the number of its first line to each mark, where the file can be read here and still has
-    it."""
+    """Set the line number of each mark in `wanted`, if the file can be read here and still has the
+    line."""
     texts = {mark.encode(): mark for mark in wanted if isinstance(mark, str)}
     damaged = len(texts) < len(wanted)
     left = len(wanted)
@@ -173,4 +175,4 @@ def _find(file: str, kind: str, delimiter: str, wanted: dict[Any, int]) -> None:
                     if not left:
                         return
     except (OSError, EOFError):
-        return  # gone since, or damaged; the tuple's text is kept all the same
+        return  # the file is gone or damaged; the tuple's text is kept anyway
