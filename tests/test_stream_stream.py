@@ -12,7 +12,7 @@ from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
 from semistream.quality import verify
 from semistream.workloads import ZipfKeys
-from stream_pairs import Pair
+from stream_pairs import ORDERS, Pair
 
 
 @pytest.fixture
@@ -73,6 +73,33 @@ def test_promises_let_tuples_go(spark, tmp_path):
     assert summary["sides"] == {"left": len(newest), "right": 0}
     pair.run(spark, end=True)
     pair.check()
+
+
+def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
+    """Times are the tuples' numbers: what is more than 50 older than the other stream has met all
+    its partners. A tuple that comes too late is set apart."""
+    pair, distance = sqlite(tmp_path), 50
+    pair.change(left={"watermark": {"column": "id", "delay": 0}},
+                right={"watermark": {"column": "line", "delay": 0}})
+    within = {"left": "id", "right": "line", "distance": distance}
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | {"within": within})
+    for _ in range(4):
+        pair.add(300, 300)
+    held = pair.run(spark)["sides"]
+    # each partition goes by the newest tuple of its own
+    assert all(0 < n <= distance + 20 for n in held.values()), held
+    late = {"id": 5, "order_no": "o999", "customer": 0}
+    pair.put("left", pa.Table.from_pylist([late], ORDERS))
+    pair.rows["left"].append(late)
+    pair.run(spark, end=True)
+    assert pair.query("SELECT side, stream_id FROM unmatched WHERE reason = 'against_punctuation'"
+                      ) == [("left", "5")]
+    near = {row: n for row, n in pair.expected()[0].items() if abs(row[0] - row[3]) <= distance}
+    assert len(near) > 20
+    same(pair.facts(), Counter(near))
+    pair.check_ledger()
+    result = prove(pair, tmp_path)
+    assert result.success, result
 
 
 def test_rows_of_the_source_are_punctuations(spark, tmp_path):
