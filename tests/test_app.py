@@ -215,11 +215,13 @@ def spark_properties(url: str) -> dict[str, str]:
 
 
 def test_help_tells_every_setting_and_unknown_flags_are_errors():
-    run = subprocess.run([sys.executable, faults.APP, "--help"], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, faults.APPS / "semi_stream_join.py", "--help"],
+                         capture_output=True, text=True)
     assert run.returncode == 0
     for name in LoadSettings.model_fields:
         assert "--" + name.replace("_", "-") in run.stdout
-    wrong = subprocess.run([sys.executable, faults.APP, "--job", "tpch", "--memroy", "1MB"],
+    wrong = subprocess.run(
+        [sys.executable, faults.APPS / "semi_stream_join.py", "--job", "tpch", "--memroy", "1MB"],
                            capture_output=True, text=True)
     assert wrong.returncode == 2 and "--memroy" in wrong.stderr
 
@@ -243,8 +245,8 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_p
 
 def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
     home = {**os.environ, "SEMISTREAM_HOME": str(tmp_path)}
-    run = subprocess.run([sys.executable, faults.APP, "--job", "nope"], capture_output=True,
-                         text=True, env=home)
+    run = subprocess.run([sys.executable, faults.APPS / "semi_stream_join.py", "--job", "nope"],
+                         capture_output=True, text=True, env=home)
     assert run.returncode == 2 and "'job' must be" in run.stderr and "Traceback" not in run.stderr
     status = read_status(tmp_path / "checkpoints" / "nope")
     assert status.state == "failed" and "'job' must be" in status.error
