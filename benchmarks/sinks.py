@@ -30,7 +30,7 @@ from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.streaming.sinks.base import with_key
 from semistream.streaming.sinks.delta import DataFile, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.streaming.spool import UNMATCHED
+from semistream.streaming.spool import PROPAGATED, UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import arrow_batch
 from semistream.warehouse.load_ids import load_id
@@ -109,6 +109,9 @@ class Given:
 
     def unmatched(self) -> pa.Table:
         return UNMATCHED.empty_table()
+
+    def propagated(self) -> pa.Table:
+        return PROPAGATED.empty_table()
 
 
 class SinkPeer:
