@@ -467,7 +467,7 @@ def test_caches_of_values_that_r_lacks_are_as_large_as_they_get(tmp_path):
     half = dataclasses.replace(zipf, keys=zipf.keys / 2)
     work = describe(spec_of(master), stream_of([1, 2]),
                     frequencies=dataclasses.replace(half, lost=half))
-    sizes = {"disk_tuples": 512, "disk_share": 0.5}
+    sizes = {"disk_tuples": 512, "disk_share": 0.5, "filter_bits": -1}
     expected, without = (MODELS["elevatorjoin"].predict(w, 200_000, TYPICAL, **sizes)
                          for w in (work, dataclasses.replace(work, frequencies=half)))
     share = expected.w_n / expected.w
