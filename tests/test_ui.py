@@ -112,7 +112,7 @@ def test_form_shows_every_parameter_with_its_description(airflow_server, browser
 
     dialog = open_form(browser, airflow_server, "semi_stream_load")
     shown = ""
-    for section in ("Data", "Join", "Stop policy", "Source", "Failure"):
+    for section in ("Data", "Join", "Rows", "Stop policy", "Source", "Failure"):
         unfold(browser, section)
         shown += dialog.text
         shot(section)
