@@ -132,6 +132,7 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
     with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count,
                      page_tuples=page_tuples, keep=keep) as publication:
         rows, null_keys, size = _split(publication, batches, memory, progress)
+        give_back()
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
         for bucket in range(bucket_count):
