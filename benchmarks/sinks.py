@@ -181,7 +181,8 @@ def entry() -> dict:
     """A ledger row."""
     given = [c for c in load_batches.columns if c.name not in ("committed_at", "load_id")]
     plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in given}
-    return plain | LOAD | {"memory": {}, "rejected": {}, "state_file": "state"}
+    return plain | LOAD | {"memory": {}, "rejected": {}, "state_file": "state", "sides": None,
+                           "key_sketch": None}
 
 
 def sql_sink(peer: SinkPeer, place: str) -> float:
