@@ -218,10 +218,14 @@ def own_files(name: str) -> tuple[str, ...]:
     """The file of an algorithm, and those of the parts that no other algorithm has."""
     if name not in REGISTRY:
         return (_path(METHODS[name].__module__),)
-    modules = {a: REGISTRY[a].make.__module__ for a in REGISTRY}
-    others = {part for m in ("semistream.joins.contract", *modules.values())
-              if m != modules[name] for part in _parts(m)}
-    return tuple(_path(m) for m in (modules[name], *sorted(_parts(modules[name]) - others)))
+    contract = "semistream.joins.contract"
+    # Tuned X-HYBRIDJOIN is an X-HYBRIDJOIN: its loop is there
+    own = {k.__module__ for k in REGISTRY[name].make.__mro__
+           if k.__module__.startswith("semistream.joins.")} - {contract}
+    others = {part for m in (contract, *(a.make.__module__ for a in REGISTRY.values()))
+              if m not in own for part in _parts(m)}
+    parts = {part for m in own for part in _parts(m)}
+    return tuple(_path(m) for m in (*sorted(own), *sorted(parts - others)))
 
 
 @functools.cache

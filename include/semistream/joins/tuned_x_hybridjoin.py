@@ -2,17 +2,9 @@
 
 M. A. Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2013, sections 4 and 5.
 
-    LOAD the most frequent l pages of R into the non-swappable part of the disk buffer
-    loop
-        READ as many stream tuples as the last iteration removed into H_S, their keys into Q
-        for each tuple r of the non-swappable part
-            OUTPUT r with each of its matches in H_S, and DELETE these from H_S and Q
-        READ the k pages of R that the index gives for the oldest key in Q into the swappable part
-        for each tuple r of the swappable part
-            OUTPUT r with each of its matches in H_S, and DELETE these from H_S and Q
-
-The loop is that of X-HYBRIDJOIN (`joins/x_hybridjoin.py`), where l = k; here l and k are chosen
-apart, by the model of section 5.2 if not given.
+X-HYBRIDJOIN, with the same loop (`joins/x_hybridjoin.py`), where k pages of the swappable and l
+pages of the non-swappable part of the disk buffer need not be equal: the model of section 5.2
+chooses both where they are not given.
 
 Deviations: those of X-HYBRIDJOIN. In Eq. 6 an expected count is p where the paper prints p (1 - p);
 the tuning takes p.
@@ -20,119 +12,22 @@ the tuning takes p.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Generator, Iterator
-
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
-from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.index_phase import IndexReader
-from semistream.joins.non_swappable import NonSwappablePart
-from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
-from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey, Span
+from semistream.joins.x_hybridjoin import XHybridjoin, XHybridjoinParameters
 
 
-class TunedXHybridjoinParameters(Settings):
+class TunedXHybridjoinParameters(XHybridjoinParameters):
     disk_tuples: int = Field(0, ge=0, description="d_S, master tuples in the swappable part; 0: "
                                                   "chosen from M by the cost model")
     resident_tuples: int = Field(0, ge=0, description="d_N, master tuples in the non-swappable "
                                                       "part; 0: chosen from M likewise")
 
 
-class TunedXHybridjoin(SemiStreamJoin):
+class TunedXHybridjoin(XHybridjoin):
     """Many-to-many, needs an index. M = (k + l) v_P + alpha [M - (k + l) v_P] + (1 - alpha)[M - (k
     + l) v_P], Eq. 1."""
 
-    h_s: ByKey
-
     def __init__(self, spec: JoinSpec, parameters: TunedXHybridjoinParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
-        self.arena.reserve("swappable part", self.master.partition_bytes)
-        self.non_swappable = NonSwappablePart(self.spec, self.arena, parameters.resident_tuples)
-        self._require(self.h_s.least_bytes, self.arena.free)
-
-    @property
-    def cached(self) -> int:
-        """Master tuples in the non-swappable part."""
-        return len(self.non_swappable.codes)
-
-    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        for first in range(0, len(codes), APPEND_ROWS):
-            tuples = batch.slice(first, APPEND_ROWS)
-            buffer = StreamBuffer(self.layout, tuples, codes[first:first + APPEND_ROWS])
-            absent = buffer.look_up(self.master)
-            if len(absent):
-                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
-            # READ stream tuples until H_S is full
-            while (yield from fill(self.h_s, buffer, self.output)):
-                if self.non_swappable.chosen:
-                    yield from self.iterate()
-                else:
-                    yield from self._load()
-
-    def _load(self) -> Iterator[JoinOutput]:
-        """LOAD the keys that are most frequent in the full H_S into the non-swappable part; each
-        partition read is an iteration."""
-        h_s, part = self.h_s, self.non_swappable
-        spans = [(i, i + 1) for i in part.choose(h_s.most_frequent(part.places))]
-        for span, following in itertools.zip_longest(spans, spans[1:]):
-            begun = self._begin()
-            removed, read = yield from self._swap(span, following or h_s.following(span),
-                                                  load=True)
-            self._end(begun, removed, read, self.index.cycles)
-        part.complete()
-
-    def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
-        """expected: tuples; if fewer leave, keys that are absent are looked for."""
-        begun, h_s, part, removed, read = self._begin(), self.h_s, self.non_swappable, 0, 0
-        # for each tuple r of the non-swappable part
-        found = h_s.find(part.codes, EVERYWHERE)
-        yield from self.output.matches(part, h_s, h_s.pairs(found))  # OUTPUT
-        hits = h_s.remove(found.met)  # DELETE these from H_S and Q
-        self.stats.cache_hits += len(hits.slots)
-        yield from self.output.finish(h_s, hits)
-        if h_s.live:  # the partition of the oldest key in Q
-            span = h_s.span(h_s.oldest)
-            removed, read = yield from self._swap(span, h_s.following(span), expected)
-        self._end(begun, removed, read, self.index.cycles)
-
-    def _swap(self, span: Span, following: Span, expected: float = 0.0,
-              load: bool = False) -> Generator[JoinOutput, None, tuple[int, int]]:
-        """READ the span into the swappable part and join it. load: and LOAD from it into the
-        non-swappable part. Returns (stream tuples finished, disk tuples read)."""
-        h_s, met, read = self.h_s, [], 0
-        for partition in self.index.read(span, following):
-            found = h_s.find(partition.codes, span)
-            yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
-            met.append(found.met)
-            read += len(partition.codes)
-            if load:
-                self.non_swappable.gather(partition)
-        removed = h_s.remove(h_s.through(span, met, expected))  # DELETE these from H_S and Q
-        yield from self.output.finish(h_s, removed)
-        return len(removed.slots), read
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        while self.h_s.live:
-            yield from self.iterate(expected=math.inf)
-
-    def _state(self) -> State:
-        tables = self.h_s.tables() | self.non_swappable.tables()
-        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.index.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)
-        self.non_swappable.restore(state.tables)
+        super().__init__(spec, parameters, parameters.resident_tuples)

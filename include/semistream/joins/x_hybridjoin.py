@@ -61,11 +61,13 @@ class XHybridjoin(SemiStreamJoin):
 
     h_s: ByKey
 
-    def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters):
+    def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters, d_n: int | None = None):
+        """d_n: d_N, where l and k are apart (Tuned X-HYBRIDJOIN)."""
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
         self.arena.reserve("swappable part", self.master.partition_bytes)
-        self.non_swappable = NonSwappablePart(self.spec, self.arena, self.master.partition_tuples)
+        self.non_swappable = NonSwappablePart(
+            self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
