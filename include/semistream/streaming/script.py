@@ -1,0 +1,43 @@
+"""What the scripts in ``spark_apps`` that load a warehouse have in common."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from semistream.config import AnyJob, Places
+from semistream.errors import ConfigError
+from semistream.streaming.session import start_session
+from semistream.streaming.settings import AppSettings
+from semistream.streaming.status import StatusFile, checkpoint_lock
+
+
+def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[str, Places], AnyJob],
+         argv: Sequence[str] | None) -> int:
+    """Run the app as its command line says; gives the exit code. about: the help's text; kind: of
+    its settings; job_of: gives the job by its name or file."""
+    parser = argparse.ArgumentParser(program, description=about, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    kind.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        settings = kind.from_arguments(arguments)
+        places = Places.from_environment()
+        with checkpoint_lock(settings.directory(places)), StatusFile(
+            settings.directory(places), settings.name()) as status:
+            job = job_of(settings.job, places)
+            # while what the app needs is imported, and the settings are checked
+            session = start_session(settings.name())
+            from semistream.streaming.app import Load
+            from semistream.streaming.summary import describe
+
+            app = Load(settings, job, places, status)
+            with app.signals():
+                app.check()
+                with session() as spark:
+                    print(describe(app.run(spark)))
+        return 0
+    except ConfigError as e:
+        print(f"{parser.prog}: {e}", file=sys.stderr)
+        return 2
