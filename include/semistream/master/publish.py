@@ -169,6 +169,7 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], memory: 
                         runs[b] = pa.ipc.new_stream(sink, publication.schema)
                     runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
             progress(batch.num_rows)
+            del batch, ordered  # before the next ones are made
         with naming(publication.root):
             for run in runs.values():
                 run.close()
@@ -189,10 +190,10 @@ def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
             held.append(piece)
             size += piece.nbytes
             if size >= most:
-                yield pa.concat_batches(held)
-                held, size = [], 0
+                yield _together(held)
+                size = 0
     if held:
-        yield pa.concat_batches(held)
+        yield _together(held)
 
 
 def _sort(publication: Publication, bucket: int, run: Path, memory: int) -> BucketInfo:
@@ -201,12 +202,12 @@ def _sort(publication: Publication, bucket: int, run: Path, memory: int) -> Buck
     writer, size = publication.writer(bucket), run.stat().st_size
     if size <= memory // 4:
         for rows in _read(run):
-            writer.write(_by_code(publication, pa.concat_batches(rows)))
+            writer.write(_by_code(publication, _together(rows)))
         return writer.close()
     pieces = []
     with naming(publication.root):
         for number, rows in enumerate(_read(run, memory // 8)):
-            piece = _by_code(publication, pa.concat_batches(rows))
+            piece = _by_code(publication, _together(rows))
             pieces.append(run.with_name(f"{run.name}-{number}"))
             # all pieces' blocks together take a quarter
             block = max(piece.num_rows * (memory // 4) // size, 1)
@@ -233,6 +234,13 @@ def _read(run: Path, most: int = 2**62) -> Iterator[list[pa.RecordBatch]]:
                 held, size = [], 0
     if held:
         yield held
+
+
+def _together(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of those held, which are held no longer."""
+    whole = pa.concat_batches(held)
+    held.clear()
+    return whole
 
 
 def _by_code(publication: Publication, rows: pa.RecordBatch) -> pa.RecordBatch:
