@@ -170,6 +170,7 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], memory: 
                     runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
             progress(batch.num_rows)
             del batch, ordered  # before the next ones are made
+            give_back()
         with naming(publication.root):
             for run in runs.values():
                 run.close()
