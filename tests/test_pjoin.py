@@ -426,6 +426,30 @@ def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_sa
                                    for i in range(90_000, 99_000, 9)]))
 
 
+@pytest.mark.parametrize("relocated", [False, True])
+def test_tuples_that_have_left_do_not_hinder_forgetting(relocated):
+    """They keep the numbers of punctuations that the index has no longer."""
+    key = lambda first, last: pa.record_batch({"k": np.arange(first, last)})  # noqa: E731
+    join = open_stream_join("pjoin", memory=400_000, left=key(0, 1).schema,
+                            right=key(0, 1).schema, on=[("k", "k")])
+    list(join.process(LEFT, key(0, 1000)))
+    list(join.punctuate(LEFT, key(600, 1000)))
+    list(join.index_build())
+    if relocated:
+        list(join.state_relocation())
+    # 400 of 1000 tuples leave: not enough for their room to be given back
+    list(join.punctuate(RIGHT, key(600, 1000)))
+    list(join.request_propagation())
+    assert join.stats.sides[LEFT].propagated == 400 and join.state.held(LEFT) == 600
+    list(join.punctuate(LEFT, key(0, 10)))
+    for _ in range(5):
+        join._forget(LEFT)
+    assert join.stats.sides[LEFT].forgotten == 10 and not len(join.punctuations[LEFT].index)
+    rows = sum(out.joined.num_rows if out.joined else 0
+               for out in (*join.process(RIGHT, key(0, 600)), *join.drain()))
+    assert rows == 600
+
+
 def test_hash_collisions_purge_nobody_else(monkeypatch):
     real = keys_module.codes
     monkeypatch.setattr(keys_module, "codes",

@@ -179,11 +179,12 @@ class PJoin(StreamStreamJoin):
         pids = own.forget_half()
         gone[pids] = True
         self.stats.sides[side].forgotten += len(pids)
-        log.pid[:log.end][gone[log.pid[:log.end]]] = NONE
-        for runs in self.state.disk[side].runs:
-            for run in runs:
-                pid = run.marks()["pid"]
-                pid[gone[pid]] = NONE
+        marks = [(log.pid[:log.end], log.flags[:log.end])]
+        marks += [(m["pid"], m["flags"]) for runs in self.state.disk[side].runs
+                  for m in (run.marks() for run in runs)]
+        for pid, flags in marks:
+            live = np.flatnonzero(flags & DEAD == 0)  # the pid of others may be gone or another's
+            pid[live[gone[pid[live]]]] = NONE
 
     def _account_punctuations(self) -> None:
         self.state.punctuation_bytes = sum(p.bytes for p in self.punctuations)
