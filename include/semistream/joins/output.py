@@ -18,6 +18,7 @@ NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a t
 # the most rows of one joined batch, and about the most bytes; save for rows, where one tuple alone
 # has more matches
 OUTPUT_ROWS, OUTPUT_BYTES = 131_072, 8_000_000
+TELLING_BYTES = OUTPUT_BYTES // 64  # of a batch that is worth counting what its rows take
 
 # (rows int64[n] of a partition of R, waiting tuples int64[n]), in portions
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -86,7 +87,7 @@ class Output:
         added = [master[self.spec.fetched.index(c)] for c in self.spec.columns]
         joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
         self.statistics.output_rows += joined.num_rows
-        if joined.num_rows:
+        if joined.get_total_buffer_size() > TELLING_BYTES:
             self._width = joined.nbytes / joined.num_rows
         return JoinOutput(joined, self._nothing[1])
 

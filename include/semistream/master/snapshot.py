@@ -315,15 +315,10 @@ class SnapshotRelation:
 
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         """The same page by page, at least one."""
-        columns = list(dict.fromkeys(columns))
-        wrong = [c for c in columns if c not in self.schema.names]
-        if wrong:
-            raise ConfigError("columns", "must name columns of the master data", wrong[0],
-                              f"It has: {', '.join(self.schema.names)}.")
+        columns, few = self._asked(tuple(columns))
         if not columns:
             rows = sum(self._page_rows[self._cuts[partition]:self._cuts[partition + 1]])
             return [pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))]
-        few = self._few(columns)
         pages = [page for segment in self._segments(partition)
                  for page in (self._some_columns(*segment, columns) if few
                               else self._all_columns(*segment, columns))]
@@ -335,7 +330,8 @@ class SnapshotRelation:
         itself."""
         if not self.direct:
             return
-        suffixes = ("codes",) if not columns or self._few(columns) else ("codes", "arrow")
+        columns, few = self._asked(tuple(columns))
+        suffixes = ("codes",) if not columns or few else ("codes", "arrow")
         if self._reading is None:
             self._reading = ThreadPoolExecutor(1)
         wanted = [self._request(s, x) for p in partitions[:self.buffers] for x in suffixes
@@ -343,14 +339,21 @@ class SnapshotRelation:
         self._ahead = {r: self._ahead.get(r) or self._reading.submit(self._read, *r)
                        for r in wanted}
 
-    def _few(self, columns: Sequence[str]) -> bool:
-        """Whether the columns are so few that reading them one by one is less than reading whole
-        pages."""
+    def _asked(self, columns: tuple[str, ...]) -> tuple[list[str], bool]:
+        """The columns, each once, and whether they are so few that reading them one by one is less
+        than reading whole pages."""
         def width(names: Sequence[str]) -> int:
             types = [self.schema.field(n).type for n in names]
             return sum(max(t.bit_width // 8, 1) if is_fixed(t) else 16 for t in types)
 
-        return 3 * width(columns) < width(self.schema.names)
+        if columns not in self._widths:
+            wrong = [c for c in columns if c not in self.schema.names]
+            if wrong:
+                raise ConfigError("columns", "must name columns of the master data", wrong[0],
+                                  f"It has: {', '.join(self.schema.names)}.")
+            once = list(dict.fromkeys(columns))
+            self._widths[columns] = once, 3 * width(once) < width(self.schema.names)
+        return self._widths[columns]
 
     def _all_columns(self, bucket: int, first: int, last: int,
                      columns: list[str]) -> list[pa.RecordBatch]:
@@ -389,7 +392,7 @@ class SnapshotRelation:
     def __getstate__(self) -> dict[str, Any]:
         """Without what is open."""
         return {k: v for k, v in self.__dict__.items()
-                if k not in ("_files", "_readers", "_reading", "_ahead")}
+                if k not in ("_files", "_readers", "_reading", "_ahead", "_widths")}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._open_handles()
@@ -453,6 +456,8 @@ class SnapshotRelation:
         self._cuts = cuts if len(cuts) > 1 else [0, 0]  # an empty R has one empty partition
         self.partition_count = len(self._cuts) - 1
         edges = np.array(self._cuts)
+        self._starts = self._bucket_pages.tolist()
+        self._cut_buckets = (np.searchsorted(self._bucket_pages, edges, "right") - 1).tolist()
         self._page_partition = np.repeat(np.arange(self.partition_count, dtype=np.int32),
                                          np.diff(edges))
         self.partition_tuples = int(np.diff(ends[edges]).max())
@@ -463,10 +468,9 @@ class SnapshotRelation:
         """(place of the bucket, first page in it, last + 1) of the buckets that a partition runs
         over."""
         page, end = self._cuts[partition], self._cuts[partition + 1]
-        bucket = int(np.searchsorted(self._bucket_pages, page, "right")) - 1
+        bucket = self._cut_buckets[partition]
         while page < end:
-            start = int(self._bucket_pages[bucket])
-            stop = min(end, int(self._bucket_pages[bucket + 1]))
+            start, stop = self._starts[bucket], min(end, self._starts[bucket + 1])
             yield bucket, page - start, stop - start
             page, bucket = stop, bucket + 1
 
@@ -478,6 +482,7 @@ class SnapshotRelation:
         self._readers: dict[tuple[int, tuple[str, ...]],
                             tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]] = {}
         self._reading, self._ahead = None, {}
+        self._widths: dict[tuple[str, ...], tuple[list[str], bool]] = {}
         self.bytes_read = 0
 
     def _request(self, segment: tuple[int, int, int], suffix: str) -> tuple[int, str, int, int]:
@@ -497,8 +502,8 @@ class SnapshotRelation:
         return ahead.result() if ahead else self._read(bucket, suffix, length, offset)
 
     def _read(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
-        path = bucket_file(self.directory, bucket, suffix)
         if (bucket, suffix) not in self._files:
+            path = bucket_file(self.directory, bucket, suffix)
             try:
                 self._files[bucket, suffix] = io.FileIO(
                     path, opener=_open_direct if self.direct else None)
@@ -511,6 +516,7 @@ class SnapshotRelation:
         read = os.preadv(self._files[bucket, suffix].fileno(),
                          [memoryview(data)[skip:skip + whole]], offset - before)
         if read < before + length:
+            path = bucket_file(self.directory, bucket, suffix)
             raise StateError(f"{path} is damaged: it ends too early. {ANEW}")
         return data.slice(skip + before, length)
 
@@ -525,7 +531,7 @@ class SnapshotRelation:
                  suffix: str) -> None:
         """Raises StateError where bytes at[i] to at[i + 1] are not what was written of page first +
         i."""
-        view, place = memoryview(data).cast("B"), int(self._bucket_pages[bucket]) + first
+        view, place = memoryview(data).cast("B"), self._starts[bucket] + first
         for i, wanted in enumerate(sums[place:place + len(at) - 1].tolist()):
             if _signed(xxh3_64_intdigest(view[at[i]:at[i + 1]])) != wanted:
                 raise self._damaged(bucket, suffix, f"page {first + i}")
