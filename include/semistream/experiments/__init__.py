@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from semistream.experiments import cost_models, pjoin, sketches, ssbj, sscj, ssj, x_hybridjoin
+from semistream.experiments import (
+    cost_models,
+    pjoin,
+    sketches,
+    ssbj,
+    sscj,
+    ssj,
+    state_on_disk,
+    x_hybridjoin,
+)
 from semistream.experiments.model import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, pjoin, sketches, cost_models)
+    e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, pjoin, state_on_disk, sketches,
+                             cost_models)
     for e in module.EXPERIMENTS}
 
 __all__ = ["EXPERIMENTS", "Experiment"]

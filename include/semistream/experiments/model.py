@@ -168,7 +168,11 @@ class Runner(Protocol):
     """What measures the points of a study."""
 
     scale: float
-    costs_used: Mapping[str, Any]  # of this machine, where they were measured
+
+    @property
+    def costs_used(self) -> Mapping[str, Any]:
+        """Of this machine, where they were measured."""
+        ...
 
     def run(self, point: Any, further: Figures | None = None) -> dict[str, Any]:
         """A point's row: whatever its plots, claims and page show, and series, data, master_tuples,
@@ -222,4 +226,5 @@ TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk p
           "time": "time of the stream, s", "held": "tuples in the state",
           "held_a": "tuples of A in the state", "held_b": "tuples of B in the state",
           "results": "result tuples", "propagated": "punctuations propagated",
-          "rate_now": "output rate, tuples/s"}
+          "rate_now": "output rate, tuples/s",
+          "ratio": "the whole state over M", "slowdown": "times as long as in memory"}

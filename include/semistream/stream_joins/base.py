@@ -331,7 +331,6 @@ class StreamStreamJoin(ABC):
         streams need."""
         for left in self.state.finish(bucket):
             yield from self._leftover(left)
-        self.state.settle(bucket)
 
     def _leftover(self, left: Leftover) -> Iterator[StreamJoinOutput]:
         columns = tuple(b.columns(r) for b, r in zip(left.blocks, left.rows, strict=True))

@@ -4,7 +4,7 @@ relocation wrote."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,10 @@ CODE, ATS = "__code", "__ats"
 
 
 class Block:
-    """Tuples of one hash bucket that a disk join holds against others. dts: when they left
+    """Tuples of one hash bucket that a disk join holds against others. dts: when each left
     memory."""
 
-    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: int, pid: np.ndarray,
+    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: np.ndarray, pid: np.ndarray,
                  flags: np.ndarray):
         self.code, self.ats, self.dts, self.pid, self.flags = code, ats, dts, pid, flags
         self.newest = int(ats.max()) if len(ats) else -1
@@ -40,7 +40,8 @@ class MemoryBlock(Block):
     """Slots of a log."""
 
     def __init__(self, log: TupleLog, slots: np.ndarray):
-        super().__init__(log.code[slots], log.ats[slots], NEVER, log.pid[slots], log.flags[slots])
+        super().__init__(log.code[slots], log.ats[slots], np.full(len(slots), NEVER),
+                         log.pid[slots], log.flags[slots])
         self._log, self._slots = log, slots
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
@@ -56,7 +57,8 @@ class RunBlock(Block):
     def __init__(self, batch: pa.RecordBatch, marks: np.ndarray, dts: int):
         self._rows = np.flatnonzero(marks["flags"] & DEAD == 0)
         code, ats = (batch.column(c).to_numpy()[self._rows] for c in (CODE, ATS))
-        super().__init__(code, ats, dts, marks["pid"][self._rows], marks["flags"][self._rows])
+        super().__init__(code, ats, np.full(len(code), dts), marks["pid"][self._rows],
+                         marks["flags"][self._rows])
         self._batch, self._marks = batch, marks
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
@@ -71,6 +73,47 @@ class RunBlock(Block):
 
     def assign(self, rows: np.ndarray, pids: np.ndarray) -> None:
         self._marks["pid"][self._rows[rows]] = pids
+
+
+class Gathered(Block):
+    """Several blocks as one, so that others are held against all of them at a time."""
+
+    def __init__(self, blocks: Sequence[Block]):
+        super().__init__(*(np.concatenate([getattr(b, name) for b in blocks])
+                           for name in ("code", "ats", "dts", "pid", "flags")))
+        self._blocks = blocks
+        self._first = np.cumsum([0, *(len(b.code) for b in blocks)])
+
+    def columns(self, rows: np.ndarray) -> list[pa.Array]:
+        of = self._of(rows)
+        order = np.argsort(of, kind="stable")
+        parts = [self._blocks[k].columns(rows[of == k] - self._first[k]) for k in np.unique(of)]
+        back = np.empty(len(rows), np.int64)
+        back[order] = np.arange(len(rows))
+        at = pa.array(back)
+        return [pa.concat_arrays(c).take(at) for c in zip(*parts, strict=True)]
+
+    def match(self, rows: np.ndarray) -> None:
+        of = self._of(rows)
+        for k in np.unique(of):
+            self._blocks[k].match(rows[of == k] - self._first[k])
+
+    def _of(self, rows: np.ndarray) -> np.ndarray:
+        """Which block each row is of, int64[n]."""
+        return np.searchsorted(self._first, rows, side="right") - 1
+
+
+def gathered(blocks: Iterable[Block], most: int) -> Iterator[Block]:
+    """Blocks as few that have at most so many tuples, where each has no more."""
+    held, rows = list[Block](), 0
+    for block in blocks:
+        if held and rows + len(block.code) > most:
+            yield Gathered(held) if len(held) > 1 else held[0]
+            held, rows = [], 0
+        held.append(block)
+        rows += len(block.code)
+    if held:
+        yield Gathered(held) if len(held) > 1 else held[0]
 
 
 class Run:

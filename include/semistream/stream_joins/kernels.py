@@ -243,9 +243,9 @@ def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_
     from row i of y on, or within its chain from j on. Returns (pairs, i, j) to go on from; i ==
     len(y_code): all are given.
 
-    x_dts, y_dts: departure time of the whole block, NEVER if in memory; histories: int64[k, 2], the
-    probes of the disk portion; done: all tuples that arrived before have been joined with each
-    other.
+    code, ats, dts: int64[n], read; dts: departure time, NEVER if in memory; histories: int64[k, 2],
+    the probes of the disk portion; done: all tuples that arrived before have been joined with each
+    other. out_x, out_y: int64, written.
 
     A pair was joined if both were in memory at a time (the memory join), if both arrived before
     `done` (a disk join of the whole bucket), or if a probe of one's disk portion met the other one
@@ -258,9 +258,9 @@ def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_
         while j >= 0 and k < most:
             if x_code[j] == y_code[i]:
                 a, b = x_ats[j], y_ats[i]
-                met = (a < y_dts and b < x_dts) or (a < done and b < done)
-                if (not met and not _probed(x_history, x_dts, b, y_dts)
-                        and not _probed(y_history, y_dts, a, x_dts)):
+                met = (a < y_dts[i] and b < x_dts[j]) or (a < done and b < done)
+                if (not met and not _probed(x_history, x_dts[j], b, y_dts[i])
+                        and not _probed(y_history, y_dts[i], a, x_dts[j])):
                     out_x[k] = j
                     out_y[k] = i
                     k += 1

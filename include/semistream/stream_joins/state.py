@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,17 +20,23 @@ from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import variable_bytes
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
-from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock
+from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock, gathered
 from semistream.stream_joins.kernels import NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
-from semistream.stream_joins.spec import SIDES, StreamJoinSpec
+from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
 
 BUCKETS = 64
 # parts of M: a disk join's index; what a relocation frees; garbage let lie
 DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 8, 16
 LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
-INDEX_ROW = 12  # bytes that a row of a disk join's block takes in its index
+# bytes that a row of a disk join's blocks takes: its index; of both code, ats, dts, pid, flags
+INDEX_ROW = 12 + 2 * 29
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
+
+
+def block_rows(memory: float) -> int:
+    """The most tuples of a disk join's block, where M is so many bytes."""
+    return min(max(int(memory // DISK_SHARE // INDEX_ROW), LEAST_BLOCK), MOST_BLOCK)
 
 
 @lru_cache(maxsize=1)
@@ -56,8 +62,7 @@ class State:
 
     def __init__(self, spec: StreamJoinSpec):
         self.spec, self.arena, self.clock = spec, Arena(spec.memory), 0
-        self.block_rows = int(np.clip(spec.memory // DISK_SHARE // INDEX_ROW,
-                                      LEAST_BLOCK, MOST_BLOCK))
+        self.block_rows = block_rows(spec.memory)
         self._heads, self._following = mapped(2 * self.block_rows,
                                               np.int32), mapped(self.block_rows, np.int32)
         self.directory = Directory(spec.memory // Directory.POSITION)
@@ -179,26 +184,18 @@ class State:
     def probe(self, side: int, bucket: int) -> Iterator[Leftover]:
         """Join the bucket's disk portion of one stream with the memory portion of the other, and
         note it in the history."""
-        disk, other = self.disk[side], self._in_memory(1 - side, bucket)
+        disk = self.disk[side]
         last = disk.runs[bucket][-1].dts
-        for x in disk.blocks(bucket):
-            for y in other:
-                yield from self._left_over(bucket, side, x, y)
+        yield from self._left_over(bucket, side, disk.blocks(bucket),
+                                   lambda: self._in_memory(1 - side, bucket))
         disk.history[bucket].append((last, self.tick()))
         self.disk_joins += 1
 
     def finish(self, bucket: int) -> Iterator[Leftover]:
         """Join all of the bucket that has not been joined yet: disk with disk, and each with the
         other's memory."""
-        known = int(self.done[bucket])
-        memory = [self._in_memory(side, bucket) for side in (0, 1)]
-        for x in self.disk[0].blocks(bucket):
-            for y in (*memory[1], *self.disk[1].blocks(bucket)):
-                if x.newest >= known or y.newest >= known:
-                    yield from self._left_over(bucket, 0, x, y)
-        for x in self.disk[1].blocks(bucket):
-            for y in memory[0]:
-                yield from self._left_over(bucket, 1, x, y)
+        yield from self._left_over(bucket, LEFT, self._blocks(LEFT, bucket),
+                                   lambda: self._blocks(RIGHT, bucket))
         self.done[bucket] = self.tick()
         for disk in self.disk:
             disk.history[bucket].clear()
@@ -228,28 +225,40 @@ class State:
             if rows > 2 * disk.tuples[bucket] or len(runs) > 16:
                 disk.rewrite(bucket, int(self.done[bucket]))
 
-    def _in_memory(self, side: int, bucket: int) -> list[Block]:
+    def _blocks(self, side: int, bucket: int) -> Iterator[Block]:
+        yield from self._in_memory(side, bucket)
+        yield from self.disk[side].blocks(bucket)
+
+    def _in_memory(self, side: int, bucket: int) -> Iterator[Block]:
         """The bucket's memory portion, with the purge buffer."""
         wanted = np.zeros(BUCKETS, np.uint8)
         wanted[bucket] = 1
         slots = self.memory[side].of_buckets(wanted)
-        pieces = (slots[i:i + self.block_rows] for i in range(0, len(slots), self.block_rows))
-        return [MemoryBlock(self.memory[side], p) for p in pieces]
+        for first in range(0, len(slots), self.block_rows):
+            yield MemoryBlock(self.memory[side], slots[first:first + self.block_rows])
 
-    def _left_over(self, bucket: int, side: int, x: Block, y: Block) -> Iterator[Leftover]:
-        """side: of x, whose index is built."""
-        heads, following = self._heads[:2 * len(x.code)], self._following[:len(x.code)]
-        kernels.chain(x.code, heads, following)
+    def _left_over(self, bucket: int, side: int, blocks: Iterable[Block],
+                   others: Callable[[], Iterable[Block]]) -> Iterator[Leftover]:
+        """A block nested loop over blocks of a side and, once for as many of them as the index
+        takes, all of the other side."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
-        at, j, done = 0, -1, int(self.done[bucket])
-        while at < len(y.code):
-            rows = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
-            count, at, j = kernels.leftover_pairs(
-                heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats, y.dts,
-                histories[1], done, at, j, *rows)
-            if count:
-                found = (rows[0][:count], rows[1][:count])
-                yield Leftover((x, y), found) if side == 0 else Leftover((y, x), found[::-1])
+        done = int(self.done[bucket])
+        for x in gathered(blocks, self.block_rows):
+            heads, following = self._heads[:2 * len(x.code)], self._following[:len(x.code)]
+            kernels.chain(x.code, heads, following)
+            for y in others():
+                if x.newest < done and y.newest < done:
+                    continue
+                at, j = 0, -1
+                while at < len(y.code):
+                    rows = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
+                    count, at, j = kernels.leftover_pairs(
+                        heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats,
+                        y.dts, histories[1], done, at, j, *rows)
+                    if count:
+                        found = (rows[0][:count], rows[1][:count])
+                        yield (Leftover((x, y), found) if side == 0
+                               else Leftover((y, x), found[::-1]))
 
     # Snapshots
 
@@ -298,7 +307,7 @@ class State:
                 self.relocate()
                 continue
             part = batch.slice(first, count)
-            saved = _Saved(part, 0)
+            saved = _Saved(part)
             self.directory.grow(count)
             slots = log.append(part.columns[:-4], saved.code, saved.ats,
                                saved.flags & kernels.BUFFERED == 0)
@@ -310,10 +319,10 @@ class State:
 class _Saved(Block):
     """Rows of a snapshot's table."""
 
-    def __init__(self, batch: pa.RecordBatch, dts: int):
+    def __init__(self, batch: pa.RecordBatch):
         code, ats, pid, flags = (batch.column(c).to_numpy()
                                  for c in (CODE, ATS, "__pid", "__flags"))
-        super().__init__(code, ats, dts, pid, flags)
+        super().__init__(code, ats, np.full(len(code), NEVER), pid, flags)
         self._batch = batch
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:

@@ -1,0 +1,110 @@
+"""The cost model of XJoin, and of PJoin where nothing is purged: what state on disk costs.
+
+Neither paper gives one. A tuple is joined with what is in memory (c_M) and a result row is written
+(c_O), with or without enough memory. What does not fit M is moved to disk (c_W), and at the end of
+the streams each hash bucket is joined as a block nested loop of hash tables: each tuple of the left
+stream is put into one (c_D), and each of the right stream is looked up in every one (c_D). The
+number of passes over the right stream, and so the slowdown, stays 1 until a hash bucket of the left
+stream outgrows a block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from semistream.stream_joins.memory import LOAD, Directory
+from semistream.stream_joins.state import BUCKETS, FREED_SHARE, INDEX_ROW, block_rows
+
+
+@dataclass(frozen=True)
+class StreamWorkload:
+    """Two finite streams. left, right: tuples; tuple_bytes: v, in the memory portion, without the
+    directory; values: different join values; results: rows of the join."""
+
+    left: float
+    right: float
+    tuple_bytes: float
+    values: float
+    results: float
+
+    @property
+    def tuples(self) -> float:
+        return self.left + self.right
+
+    @property
+    def state_bytes(self) -> float:
+        """Of a state that holds all tuples. The directory doubles: between two times it is sqrt(2 /
+        LOAD) positions a value, in the geometric mean."""
+        return (self.tuples * self.tuple_bytes
+                + self.values * Directory.POSITION * math.sqrt(2 / LOAD))
+
+
+@dataclass(frozen=True)
+class StateCosts:
+    """Seconds. c_m: join a tuple with what is in memory, and store it; c_o: write a result row;
+    c_w: move a tuple to disk, with the part of closing the gap in memory, and see it leave at the
+    end; c_d: read a tuple in a disk join, to index it or to look it up."""
+
+    c_m: float
+    c_o: float
+    c_w: float
+    c_d: float
+
+
+@dataclass(frozen=True)
+class StatePrediction:
+    """relocated: tuples moved to disk; read: tuples read by the disk join; seconds: of all; in
+    memory: of the same with enough memory."""
+
+    relocated: float
+    read: float
+    seconds: float
+    in_memory: float
+
+    @property
+    def slowdown(self) -> float:
+        return self.seconds / self.in_memory
+
+
+def fitting(*, m: float, tuple_bytes: float, values: float) -> float:
+    """Tuples that M holds, of so many different join values that come evenly: their slots, and a
+    directory of twice as many positions as they have values, as large as it is made anew."""
+    free, tuples = m - INDEX_ROW * block_rows(m), m / tuple_bytes
+    for _ in range(50):
+        apart = values * -math.expm1(-tuples / values)  # different values among them
+        tuples = free / (tuple_bytes + 2 * Directory.POSITION * apart / tuples)
+    return tuples
+
+
+def relocated(*, n: float, m: float, tuple_bytes: float, values: float) -> float:
+    """Tuples that go to disk of n: in steps of what one state relocation frees."""
+    over = n - fitting(m=m, tuple_bytes=tuple_bytes, values=values)
+    step = m / FREED_SHARE / tuple_bytes
+    return min(max(math.ceil(over / step), 0) * step, n)
+
+
+def passes(*, n_a: float, m: float) -> int:
+    """Over the right stream, that the disk join of a hash bucket needs for n_A left tuples in
+    all."""
+    return max(math.ceil(n_a / BUCKETS / block_rows(m)), 1)
+
+
+def c_join(*, n: float, o: float, c_m: float, c_o: float) -> float:
+    """n c_M + o c_O, seconds: the memory join of n tuples with o result rows."""
+    return n * c_m + o * c_o
+
+
+def c_disk(*, d: float, read: float, c_w: float, c_d: float) -> float:
+    """d c_W + read c_D, seconds: what d relocated tuples cost beside."""
+    return d * c_w + read * c_d
+
+
+def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePrediction:
+    """m: M, bytes."""
+    n = work.tuples
+    d = relocated(n=n, m=m, tuple_bytes=work.tuple_bytes, values=work.values)
+    read = work.left + passes(n_a=work.left, m=m) * work.right if d else 0.0
+    memory = c_join(n=n, o=work.results, c_m=costs.c_m, c_o=costs.c_o)
+    return StatePrediction(d, read, memory + c_disk(d=d, read=read, c_w=costs.c_w, c_d=costs.c_d),
+                           memory)

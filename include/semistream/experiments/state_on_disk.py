@@ -1,0 +1,199 @@
+"""What XJoin's state on disk costs, measured and by the cost model.
+
+Two streams of as many tuples, whose values are drawn evenly, come in turns. The time is that inside
+the join, to its end. The costs are fitted to runs of half as many other tuples.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from scipy.optimize import nnls
+
+from semistream.config import Places
+from semistream.cost_models import xjoin
+from semistream.cost_models.xjoin import StateCosts, StreamWorkload
+from semistream.errors import SemistreamError
+from semistream.experiments.common import error
+from semistream.experiments.model import (
+    FAILED,
+    MEASURED,
+    Claim,
+    Experiment,
+    Number,
+    Plot,
+    Row,
+    Study,
+    having,
+)
+from semistream.experiments.verdicts import half_width
+from semistream.stream_joins import LEFT, RIGHT, open_stream_join
+
+TUPLES = 2_000_000  # of each stream
+PIECE = 20_000  # tuples of a stream that come at a time
+LEAST_TUPLES = 40_000  # fewer, and a small part of their state is less than an M can be
+REPEATS = 5
+RATIOS = (2.0, 5.0, 10.0, 20.0, 40.0)  # the whole state over M
+RESULTS = (1.0, 4.0)  # result rows per tuple of a stream
+CALIBRATED = tuple((ratio, results) for ratio in (0.8, 3.0, 12.0) for results in RESULTS)
+STREAM = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("v", pa.float64()), ("w", pa.int64())])
+AIM = 0.1  # median error of the model
+BOUND = 1.25  # by how much the slowdown may still rise from 10 to 40 times M
+
+
+@dataclass(frozen=True)
+class StatePoint:
+    ratio: float  # the whole state over M
+    results: float
+    algorithm: str = "xjoin"
+
+    @property
+    def title(self) -> str:
+        return f"XJoin, {self.results:g} result row{'s' * (self.results != 1)} a tuple"
+
+
+class StateRunner:
+    """Measures points. scale: of the streams' tuples."""
+
+    def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
+        self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)
+        join(Streams(1_000, 1.0, 0), 1e8)  # compiled once
+
+    @cached_property
+    def costs(self) -> StateCosts:
+        runs = []
+        for ratio, results in CALIBRATED:
+            for repeat in range(REPEATS):
+                streams = Streams(self.tuples // 2, results, 100 + repeat)
+                memory = streams.work.state_bytes / ratio
+                seconds, statistics = join(streams, memory)
+                moved = statistics.relocated
+                read = xjoin.predict(streams.work, memory, NONE).read if moved else 0.0
+                runs.append([streams.work.tuples, streams.work.results, moved, read, seconds])
+        *columns, seconds = np.array(runs).T
+        return StateCosts(*nnls(np.array(columns).T / seconds[:, None], np.ones(len(runs)))[0])
+
+    @property
+    def costs_used(self) -> Mapping[str, Any]:
+        return asdict(self.costs)
+
+    def run(self, point: StatePoint, further: object = None) -> dict[str, Any]:
+        begun = time.perf_counter()
+        row = {"series": point.title, **asdict(point), "data": point.title,
+               "master_tuples": self.tuples, "skew": 0.0, "state": MEASURED, "error": ""}
+        try:
+            slowdowns = []
+            for repeat in range(REPEATS):
+                streams = Streams(self.tuples, point.results, 0)
+                memory = streams.work.state_bytes / point.ratio
+                # with enough memory and without, each first in its turn
+                order = (point.ratio, 0.5) if repeat % 2 else (0.5, point.ratio)
+                found = {ratio: join(streams, streams.work.state_bytes / ratio) for ratio in order}
+                slowdowns.append(found[point.ratio][0] / found[0.5][0])
+            seconds, statistics = found[point.ratio]
+            model = xjoin.predict(streams.work, memory, self.costs)
+            row |= {"memory": memory, "answer": str(statistics.output_rows),
+                    "slowdown": float(np.mean(slowdowns)), "slowdown_runs": slowdowns,
+                    "slowdown_interval": half_width(slowdowns), "slowdown_model": model.slowdown,
+                    "relocated": statistics.relocated, "relocated_model": model.relocated,
+                    "bytes_read": statistics.bytes_read, "rate": streams.work.tuples / seconds}
+        except (SemistreamError, MemoryError, OSError) as e:
+            row |= {"state": FAILED, "error": str(e) or type(e).__name__}
+        return row | {"seconds": time.perf_counter() - begun}
+
+
+NONE = StateCosts(0.0, 0.0, 0.0, 0.0)
+
+
+class Streams:
+    """Two streams of so many tuples each, and about so many result rows a tuple."""
+
+    def __init__(self, tuples: int, results: float, seed: int):
+        rng, self.tuples = np.random.default_rng(seed), tuples
+        values = max(round(tuples / results), 1)
+        self.keys = [rng.integers(0, values, tuples) for _ in (LEFT, RIGHT)]
+        counts = [np.bincount(k, minlength=values) for k in self.keys]
+        few = open_stream_join("xjoin", memory=1 << 20, left=STREAM, right=STREAM, on=[("k", "k")])
+        self.work = StreamWorkload(tuples, tuples, few.state.memory[LEFT].slot_bytes,
+                                   int(np.count_nonzero(counts[0] + counts[1])),
+                                   int(counts[0] @ counts[1]))
+
+    def pieces(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for first in range(0, self.tuples, PIECE):
+            for side in (LEFT, RIGHT):
+                keys = self.keys[side][first:first + PIECE]
+                ids = np.arange(first, first + len(keys))
+                yield side, pa.record_batch([keys, ids, ids * 0.5, ids], schema=STREAM)
+
+
+def join(streams: Streams, memory: float) -> tuple[float, Any]:
+    """Seconds inside the join, and its statistics."""
+    operator = open_stream_join("xjoin", memory=int(memory), left=STREAM, right=STREAM,
+                                on=[("k", "k")])
+    for side, piece in streams.pieces():
+        for _ in operator.process(side, piece):
+            pass
+    for _ in operator.drain():
+        pass
+    operator.state.remove()
+    return operator.stats.seconds, operator.stats
+
+
+def told(row: Row) -> str:
+    return (f"{row['series']:<32} {row['ratio']:>4g} times M  {row['relocated']:>11,} tuples to "
+            f"disk  {row['slowdown']:.2f} times as long, by the model "
+            f"{row['slowdown_model']:.2f}  {row['seconds']:.1f} s")
+
+
+def _points(asked: StateRunner, names: Sequence[str]) -> list[StatePoint]:
+    return [StatePoint(ratio, results) for results in RESULTS for ratio in RATIOS
+            if "xjoin" in names]
+
+
+def _slowdown(rows: Sequence[Row], results: float) -> Number | None:
+    found = having(rows, ratio=10.0, results=results)
+    return Number(found[0]["slowdown"], found[0]["slowdown_interval"],
+                  found[0]["slowdown_model"]) if found else None
+
+
+def _rise(rows: Sequence[Row], results: float) -> Number | None:
+    """From 10 to 40 times M."""
+    ends = [having(rows, ratio=ratio, results=results) for ratio in (10.0, 40.0)]
+    if not all(ends):
+        return None
+    (low,), (high,) = ends
+    each = np.array(high["slowdown_runs"]) / np.array(low["slowdown_runs"])
+    return Number(float(np.mean(each)), half_width(each),
+                  high["slowdown_model"] / low["slowdown_model"])
+
+
+EXPERIMENTS = (
+    Experiment("xjoin-on-disk", "ours", "", "how much longer XJoin takes where its state is 2 to "
+                                            "40 times M, measured and by the cost model",
+               _points, ("xjoin",),
+               (Claim("median error of the slowdown",
+                      partial(error, y="slowdown", by="slowdown_model"), "under 10%", 0, AIM,
+                      unit="%", aim=True),
+                Claim("median error of the tuples that go to disk",
+                      partial(error, y="relocated", by="relocated_model"), "under 10%", 0, AIM,
+                      unit="%", aim=True),
+                *(Claim(f"{results:g} result rows a tuple: times as long with a state of 10 times "
+                        "M as in memory", partial(_slowdown, results=results), "under 3", 0, 3.0,
+                        aim=True) for results in RESULTS),
+                *(Claim(f"{results:g} result rows a tuple: the slowdown at 40 times M over that at "
+                        "10 times", partial(_rise, results=results), "at most 1.25", 0, BOUND,
+                        aim=True) for results in RESULTS)),
+               (Plot("Slowdown over the state's size", "ratio", "slowdown", log="x",
+                     caption="The time over that with enough memory."),),
+               scale=0.2, study=Study(
+                   StateRunner, told, "state_on_disk.html",
+                   f"Two streams in turns, {PIECE:,} tuples at a time; {REPEATS} runs, each beside "
+                   "one with enough memory; the time is that inside the join, to its end",
+                   "as many result rows with each M")),
+)

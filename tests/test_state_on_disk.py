@@ -1,0 +1,99 @@
+"""XJoin's state on disk: its cost model beside what the operator does."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from semistream.cli import main
+from semistream.config import Places
+from semistream.cost_models import xjoin
+from semistream.cost_models.xjoin import StateCosts, StreamWorkload
+from semistream.experiments import state_on_disk
+from semistream.experiments.state_on_disk import StatePoint, StateRunner, Streams
+from semistream.stream_joins import state
+
+COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7)
+
+
+def test_equations():
+    assert xjoin.c_join(n=1e6, o=2e6, c_m=3e-7, c_o=1e-7) == pytest.approx(0.5)
+    assert xjoin.c_disk(d=9e5, read=1e6, c_w=2e-7, c_d=1e-7) == pytest.approx(0.28)
+    # 70 bytes a row of a sixteenth of M: 8,928 tuples a block, so 571,392 of all 64 buckets
+    assert state.block_rows(10_000_000) == 8928
+    assert [xjoin.passes(n_a=n, m=1e7) for n in (1, 571_392, 571_393, 2e6)] == [1, 1, 2, 4]
+    # 9,375,040 bytes beside the index; a tuple and 32 bytes of directory, all values being apart
+    fitting = xjoin.fitting(m=1e7, tuple_bytes=68, values=1e12)
+    assert fitting == pytest.approx(93_750.4, rel=1e-6)
+    # and with 10,000 values that come again and again
+    fitting = xjoin.fitting(m=1e7, tuple_bytes=68, values=10_000)
+    assert fitting == pytest.approx((9_375_040 - 320_000) / 68, rel=1e-4)
+    # a relocation frees 12,500 tuples; 906,249.6 are over, which takes 73 of them
+    assert xjoin.relocated(n=1e6, m=1e7, tuple_bytes=100, values=1e12) == pytest.approx(
+        12_500 * np.ceil((1e6 - 9_375_040 / 132) / 12_500))
+    assert xjoin.relocated(n=1e6, m=2e8, tuple_bytes=100, values=1e6) == 0
+
+
+def test_enough_memory_costs_nothing_and_less_is_not_faster():
+    work = StreamWorkload(1e6, 1e6, 80, 1e6, 1e6)
+    seconds = [xjoin.predict(work, work.state_bytes / k, COSTS) for k in (0.9, 2, 5, 20, 100, 1000)]
+    assert seconds[0].slowdown == 1 and seconds[0].relocated == 0
+    assert all(a.slowdown < b.slowdown for a, b in pairwise(seconds))
+    assert all(p.relocated <= work.tuples for p in seconds)
+
+
+def test_a_machine_twice_as_slow_takes_twice_as_long():
+    work = StreamWorkload(2e6, 1e6, 80, 1e6, 3e6)
+    slow = StateCosts(*(2 * c for c in (COSTS.c_m, COSTS.c_o, COSTS.c_w, COSTS.c_d)))
+    once, twice = (xjoin.predict(work, 1e7, c) for c in (COSTS, slow))
+    assert twice.seconds == pytest.approx(2 * once.seconds) and twice.slowdown == once.slowdown
+
+
+@pytest.mark.parametrize("results", [1.0, 4.0])
+@pytest.mark.parametrize("ratio", [0.8, 1.5, 3.0, 10.0, 30.0])
+def test_tuples_to_disk_and_passes_are_those_of_the_operator(ratio, results):
+    streams = Streams(100_000, results, 1)
+    memory = streams.work.state_bytes / ratio
+    _, found = state_on_disk.join(streams, memory)
+    model = xjoin.predict(streams.work, memory, COSTS)
+    assert found.output_rows == streams.work.results
+    assert model.relocated == pytest.approx(found.relocated, rel=0.1, abs=0.02 * 200_000)
+    if found.relocated:
+        # what is read of what was written: the right stream's as often as there are passes, and
+        # all once more as it leaves
+        times = xjoin.passes(n_a=100_000, m=memory)
+        assert found.bytes_read == pytest.approx(found.bytes_written * ((1 + times) / 2 + 1),
+                                                 rel=0.1)
+
+
+def test_the_costs_fitted_to_known_times_are_those(monkeypatch, tmp_path):
+    def known(streams, memory):
+        model = xjoin.predict(streams.work, memory, COSTS)
+        return model.seconds, SimpleNamespace(relocated=model.relocated)
+
+    runner = StateRunner(0.01, Places(home=tmp_path), print)
+    monkeypatch.setattr(state_on_disk, "join", known)
+    assert np.array(list(runner.costs_used.values())) == pytest.approx(
+        np.array([COSTS.c_m, COSTS.c_o, COSTS.c_w, COSTS.c_d]), rel=1e-6)
+
+
+def test_the_experiment(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
+    for name, fewer in (("REPEATS", 2), ("RATIOS", (10.0, 40.0)),
+                        ("CALIBRATED", ((0.8, 1.0), (0.8, 4.0), (3.0, 1.0), (12.0, 4.0)))):
+        monkeypatch.setattr(state_on_disk, name, fewer)
+    assert main(["experiments", "xjoin-on-disk", "--scale", "0.002",
+                 "--output", str(tmp_path)]) == 0
+    results = json.loads((tmp_path / "xjoin-on-disk" / "results.json").read_text())
+    assert results["wrong_answers"] == [] and len(results["rows"]) == 4
+    assert all(r["state"] == "measured" and r["slowdown"] > 0 for r in results["rows"])
+    page = (tmp_path / "xjoin-on-disk" / "report.html").read_text()
+    assert page.count("<svg") == 1 and "tuples to disk" in page
+
+
+def test_a_point_has_a_name():
+    assert StatePoint(10.0, 1.0).title == "XJoin, 1 result row a tuple"
