@@ -1,9 +1,7 @@
-"""What passing operators between Python workers, and sharing decoded tuples, are worth: the app
-with and without each.
+"""What passing operators between Python workers is worth: the app with and without it.
 
-Without one of them, the app runs from a copy of its source in which it is switched off: a worker
-then restores the saved state of a partition that it did not run last, or decodes all files of a
-micro-batch by itself.
+Without it, the app runs from a copy of its source in which it is switched off: a worker then
+restores the saved state of a partition that it did not run last.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ from benchmarks.spark_join import App, AppPeer, Case
 
 # File, what it has, and what is put in its place.
 OPERATORS = ("operators.py", "        return fetch(key)\n", "        return None\n")
-TUPLES = ("parquet.py", "    if batch is None or ", "    if True or ")
-WITHOUT = {"both": (), "no operators passed": (OPERATORS,), "no tuples shared": (TUPLES,),
-           "neither": (OPERATORS, TUPLES)}
+WITHOUT = {"operators passed": (), "operators restored": (OPERATORS,)}
 
 
 @dataclass(frozen=True)
@@ -34,9 +30,11 @@ class Settings:
     algorithm: str = "elevatorjoin"
     driver_memory: str = "2g"
     cores: int = 2
+    partitions: tuple[int, ...] = (2, 8)  # P
 
 
-SCALES = {"smallest": Settings(master=50_000, batch=20_000, batches=4, warm_up=2),
+SCALES = {"smallest": Settings(master=50_000, batch=20_000, batches=4, warm_up=2,
+                               partitions=(2,)),
           "small": Settings(), "full": Settings(master=20_000_000, share=10.0, batch=1_000_000)}
 
 
@@ -45,9 +43,10 @@ def run(bench: Bench, s: Settings) -> None:
     case = Case(bench.files, Stream(s.master), s.batch, s.batches, s.warm_up, s.driver_memory,
                 f"local[{s.cores},4]")
     case.make()
-    peers = {name: Without(App(case, s.algorithm, memory), name) for name in WITHOUT}
-    bench.compare("workers", f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}", peers,
-                  "neither")
+    for count in s.partitions:
+        peers = {n: Without(App(case, s.algorithm, memory, count), n) for n in WITHOUT}
+        bench.compare("workers", f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,} "
+                      f"P={count}", peers, "operators restored")
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,8 @@ from sqlalchemy import text
 from loads import ON, same
 from semistream.sizing.plan import Plan
 from semistream.streaming import micro_batch
-from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.workers import parquet
-from semistream.streaming.workers.exchange import ask
 from semistream.warehouse import connect
 
 OF = "JOIN load_batches USING (load_id) WHERE app"
@@ -52,22 +49,6 @@ def test_parquet_is_read_by_the_tasks_and_gives_what_spark_gives(
     lost = [Counter(sqlite_load.query("SELECT stream_id, tuple, unmatched.reason FROM unmatched "
                                       f"{OF} = '{name}'")) for name in ("tasks", "spark")]
     same(*lost)
-
-
-def test_tasks_decode_row_groups_for_each_other(spark, sqlite_load):
-    """The workers of the newest batch still have what they decoded for the other's partition."""
-    sqlite_load.add_file(4000)
-    file = next(sqlite_load.stream_directory.iterdir())
-    pq.write_table(pq.read_table(file), file, row_group_size=1000)
-    sqlite_load.run(spark, partitions=2)
-    checkpoint = sqlite_load.settings().directory(sqlite_load.places)
-    progress = Progress.read(checkpoint)
-    files = tuple(SourceLog(checkpoint / "query", "parquet").files(progress.batch))
-    batch = str(checkpoint), progress.batch, 0, files, progress.plan
-    given = [{piece for piece, _ in ask((batch, partition), 1 - partition, 0)[1]}
-             for partition in (0, 1)]
-    assert given[0] >= {0, 2} and given[1] >= {1, 3} and given[0] | given[1] == {0, 1, 2, 3}
-    sqlite_load.check()
 
 
 def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +35,11 @@ class Placement:
         codes, valid = self.keys.stream_codes(batch)
         return _partitions(codes, valid, self.keys.exact, self.owners, self.count, first)
 
-    def split(self, batch: pa.RecordBatch, first: int = 0) -> list[pa.RecordBatch]:
-        """The tuples of each partition, in their order."""
-        order, starts = _by_partition(self.partitions(batch, first), self.count)
-        batch = batch.take(pa.array(order))
-        return [batch.slice(start, end - start) for start, end in pairwise(starts.tolist())]
+    def only(self, partition: int, batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
+        """The tuples of a partition, in their order."""
+        if self.count == 1:
+            return batch
+        return batch.take(pa.array(np.flatnonzero(self.partitions(batch, first) == partition)))
 
 
 @njit(cache=True)
@@ -55,24 +54,6 @@ def _partitions(codes, valid, exact, owners, count, first):
         owner = owners[bucket_of(codes[i], exact, len(owners))] if valid[i] else DEALT
         out[i] = owner if owner != DEALT else bucket_of(first + i, True, count)
     return out
-
-
-@njit(cache=True)
-def _by_partition(of, count):
-    """(row numbers int32[n], those of the same partition together; int64[count + 1], where in them
-    each partition starts, and the last ends).
-
-    in      of int32[n]
-    """
-    starts = np.zeros(count + 1, np.int64)
-    for partition in of:
-        starts[partition + 1] += 1
-    starts = np.cumsum(starts)
-    order, at = np.empty(len(of), np.int32), starts.copy()
-    for row in range(len(of)):
-        order[at[of[row]]] = row
-        at[of[row]] += 1
-    return order, starts
 
 
 def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:

@@ -65,12 +65,11 @@ def open_parquet(path: str | Path) -> ParquetFile:
 
 
 def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: int,
-                    groups: Sequence[int] | None = None,
                     threads: bool = False) -> Iterator[RecordBatch]:
-    """The columns of a file's row groups (None: of all) in batches of at most so many rows, and of
+    """The columns of a file in batches of at most so many rows, and of
     about ``size`` bytes at most as they are in memory: a dictionary's values, for instance, take
     many times their bytes in the file."""
-    for near in _row_groups(file.metadata, rows, groups):
+    for near in _row_groups(file.metadata, rows):
         first = next(file.iter_batches(LOOKED_AT, near, columns, use_threads=False), None)
         if first is not None and first.num_rows:
             width = max(first.nbytes / first.num_rows, _stored_width(file.metadata, near, columns))
@@ -78,11 +77,10 @@ def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: 
                                          columns, use_threads=threads)
 
 
-def _row_groups(of: FileMetaData, rows: int,
-                groups: Sequence[int] | None) -> Iterator[list[int]]:
+def _row_groups(of: FileMetaData, rows: int) -> Iterator[list[int]]:
     """Row groups one after the other, small ones together that have no more than so many rows."""
     near, count = list[int](), 0
-    for group in range(of.num_row_groups) if groups is None else groups:
+    for group in range(of.num_row_groups):
         more = of.row_group(group).num_rows
         if near and count + more > rows:
             yield near

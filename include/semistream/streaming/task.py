@@ -134,9 +134,8 @@ class Work:
         for side, files in enumerate(self.files):
             if not files:
                 continue
-            key = self.checkpoint, self.batch, side, files, self.plan
             placement = placement_of(self.plan, self.streams, side)
-            for tuples in read_partition(files, placement, partition, key):
+            for tuples in read_partition(files, placement, partition):
                 yield side, tuples
 
     def _operator(self, partition: int) -> Joining:

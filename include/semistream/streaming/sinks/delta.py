@@ -319,9 +319,8 @@ class DataFile:
             group = group.append_column(name, pa.repeat(value, joined.num_rows))
         with naming(self._path):
             if self._writer is None:
-                self._writer = pq.ParquetWriter(
-                    self._path, group.schema, filesystem=self._files, compression="snappy",
-                    use_dictionary=_with_dictionary(group.schema, self._key))
+                self._writer = data_writer(self._path, group.schema, self._key,
+                                           filesystem=self._files)
             self._writer.write_table(group, GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group, self._group_rows, self._group_bytes = [], 0, 0
@@ -340,6 +339,14 @@ def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     keys = key_of(number, *(batch.column(name).to_numpy().astype(np.int64)
                             for name in ("batch", "drain", "partition")))
     return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
+
+
+def data_writer(where: Any, schema: pa.Schema, key: Collection[str],
+                **options: Any) -> pq.ParquetWriter:
+    """Of a data file. key: columns that have one value each; options: those of ``ParquetWriter``,
+    also in the place of ours."""
+    ours = {"compression": "snappy", "use_dictionary": _with_dictionary(schema, key)}
+    return pq.ParquetWriter(where, schema, **ours | options)
 
 
 def _with_dictionary(schema: pa.Schema, key: Collection[str]) -> list[str]:

@@ -1,8 +1,9 @@
 """Parquet files of the stream, read by the tasks that join them.
 
-The tasks of a machine decode a micro-batch once for all of them, each its share (``exchange``).
-Every machine decodes all of it: as long as they are few, that costs less than to take the tuples
-through Spark as rows, over a shuffle and into Python.
+Each task decodes all of a micro-batch, and keeps the tuples of its partition: as long as partitions
+are few, that costs less than to take the tuples through Spark as rows, over a shuffle and into
+Python. That one task decodes for others, and hands them their tuples, was tried, and is gone: it
+earned nothing that could be told from noise (``workers``).
 """
 
 from __future__ import annotations
@@ -10,20 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semistream.partitioning import Placement
 from semistream.source_files import open_parquet, parquet_batches
-from semistream.streaming.workers.exchange import Exchange
 
 # decoding takes some 0.05 s a million tuples of two columns, Spark's way some 1 s of a core
 MOST_PARTITIONS = 16
 ROWS, BYTES = 262_144, 16_000_000  # decoded at a time, at most
-PIECES = 16  # for each task to decode for all, about: files, or some of their row groups each
 LEGACY = b"org.apache.spark.legacy"  # dates of another calendar, which only Spark understands
-Piece = tuple[str, range | None]  # file, row groups; None: all
 
 
 def can_read(files: Sequence[str], stream: pa.Schema, partitions: int) -> bool:
@@ -47,61 +44,22 @@ def _same(found: pa.Schema, stream: pa.Schema) -> bool:
             and not any(name.startswith(LEGACY) for name in found.metadata or ()))
 
 
-def read_partition(files: Sequence[str], placement: Placement, partition: int,
-                   batch: object = None) -> Iterator[pa.RecordBatch]:
+def read_partition(files: Sequence[str], placement: Placement,
+                   partition: int) -> Iterator[pa.RecordBatch]:
     """The tuples of one partition, in the placement's schema.
 
-    batch: what the tasks of a micro-batch know it by, to exchange tuples: each then decodes its
-    share of the files for all, and of the rest what nobody else on its machine has decoded. Raises
-    pa.ArrowException or OSError for a file that has changed since ``can_read``.
+    Raises pa.ArrowException or OSError for a file that has changed since ``can_read``.
     """
-    count = placement.count
-    pieces = _pieces(files, count)
-    if batch is None or not 1 < count <= len(pieces):
-        for piece in pieces:
-            yield from _own(piece, placement, partition)
-        return
-    exchange, left = Exchange(batch, partition, count, placement.stream), list(range(len(pieces)))
-    exchange.poll()
-    share = left[partition::count]
-    while left:
-        if share:
-            now = [share.pop(0)]
-        else:
-            exchange.poll()
-            # not all the same one
-            now = [n for n in left if n in exchange.found] or [left[partition % len(left)]]
-        for n in now:
-            yield from exchange.take(n) if n in exchange.found else _for_all(
-                n, pieces[n], placement, partition, exchange)
-            left.remove(n)
-
-
-def _for_all(n: int, piece: Piece, placement: Placement, partition: int,
-             exchange: Exchange) -> Iterator[pa.RecordBatch]:
-    """One partition's tuples of piece n; the others' are kept for them."""
-    for first, tuples in _decode(piece, placement.stream):
-        parts = placement.split(tuples, first)
-        exchange.write(parts)
-        if parts[partition].num_rows:
-            yield parts[partition]
-    exchange.publish(n)
-
-
-def _own(piece: Piece, placement: Placement, partition: int) -> Iterator[pa.RecordBatch]:
-    """One partition's tuples of a piece."""
-    for first, batch in _decode(piece, placement.stream):
-        if placement.count > 1:
-            batch = batch.take(
-                pa.array(np.flatnonzero(placement.partitions(batch, first) == partition)))
-        if batch.num_rows:
-            yield batch
+    for file in files:
+        for first, batch in decode(file, placement.stream):
+            if (own := placement.only(partition, batch, first)).num_rows:
+                yield own
 
 
 def first_tuples(files: Sequence[str], stream: pa.Schema, most: int) -> pa.RecordBatch:
     """Of all partitions, from as few files as have them. Raises as ``read_partition``."""
     taken = [pa.RecordBatch.from_pylist([], stream)]
-    for _, batch in chain.from_iterable(_decode((file, None), stream) for file in files):
+    for _, batch in chain.from_iterable(decode(file, stream) for file in files):
         taken.append(batch.slice(0, most))
         most -= len(taken[-1])
         if not most:
@@ -109,29 +67,11 @@ def first_tuples(files: Sequence[str], stream: pa.Schema, most: int) -> pa.Recor
     return pa.concat_batches(taken)
 
 
-def _pieces(files: Sequence[str], partitions: int) -> list[Piece]:
-    """What one task decodes for all each, the same for all tasks; not more than is worth to open a
-    file for."""
-    most = -(-PIECES * partitions // len(files)) if files else 1  # of a file
-    if partitions == 1 or most == 1:
-        return [(file, None) for file in files]
-    pieces: list[Piece] = []
-    for file in files:
-        groups = pq.read_metadata(file).num_row_groups
-        count = min(most, groups)
-        pieces += [(file, range(groups * n // count, groups * (n + 1) // count))
-                   for n in range(count)]
-    return pieces
-
-
-def _decode(piece: Piece, stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+def decode(file: str, stream: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the first row in its file, tuples)."""
-    file, groups = piece
+    first = 0
     with open_parquet(file) as tuples:
-        of = tuples.metadata
-        groups = range(of.num_row_groups) if groups is None else groups
-        first = sum(of.row_group(n).num_rows for n in range(groups.start))
-        for rows in parquet_batches(tuples, stream.names, ROWS, BYTES, groups):
+        for rows in parquet_batches(tuples, stream.names, ROWS, BYTES):
             yield first, pa.RecordBatch.from_arrays([rows.column(n) for n in stream.names],
                                                     schema=stream)
             first += rows.num_rows

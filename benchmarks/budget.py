@@ -1,0 +1,287 @@
+"""What a tuple costs in the app: each of its steps alone, beside a bound for it, and the whole app.
+
+The steps are the app's own parts, in one process and one thread, on the app's files, which are in
+the page cache. "decode": Parquet files of S; "split": a partition's tuples, of two; "join, S only":
+the operator, giving out columns of S; "join": with all columns of R; "checksum": of joined rows;
+"encode": a Delta table's data file, into memory; "write": its bytes to disk, flushed. Bounds:
+decoding, split and join beside a copy of the same bytes in memory; the checksum beside a sum of the
+same bytes; encoding beside plain values without compression and statistics.
+
+A tuple goes through all of them but for "join, S only". What the app takes beyond their sum is
+Spark's, the commits' and waiting for one another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.data import COLUMNS, MASTER_BYTES, ON, STREAM, Answer, Stream
+from benchmarks.harness import Bench, Result, Sample, peak_rss
+from benchmarks.spark_join import App, AppPeer, Case
+from semistream.durable import sync
+from semistream.experiments.warm_up import warm_up
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.spec import join_spec
+from semistream.partitioning import Placement
+from semistream.sizing import open_join
+from semistream.streaming.sinks.delta import GROUP_ROWS, data_writer
+from semistream.streaming.workers.parquet import ROWS, decode
+from semistream.warehouse.checksum import checksum
+
+NANOSECONDS = "ns of a core"
+KEY = {"load_id": pa.scalar(1, pa.int64())}
+
+
+@dataclass(frozen=True)
+class Settings:
+    master: int = 1_000_000  # R_t
+    share: float = 10.0  # M, percent of R
+    batch: int = 500_000  # tuples of a micro-batch
+    batches: int = 12
+    warm_up: int = 4
+    seconds: float = 1.0  # of a step, at least
+    settle: float = 30.0  # most seconds of a join's warm-up
+    algorithm: str = "elevatorjoin"
+    driver_memory: str = "2g"
+    cores: int = 2
+
+
+SCALES = {"smallest": Settings(master=50_000, share=30.0, batch=20_000, batches=3, warm_up=1,
+                               seconds=0.02, settle=0.3),
+          "small": Settings(), "full": Settings(master=20_000_000, batch=1_000_000, seconds=3.0,
+                                                settle=600.0)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    memory = int(s.share / 100 * s.master * MASTER_BYTES)
+    case = Case(bench.files, Stream(s.master), s.batch, s.batches, s.warm_up, s.driver_memory,
+                f"local[{s.cores},4]")
+    case.make()
+    bench.compare("budget", f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
+                  {"app": Whole(App(case, s.algorithm, memory)),
+                   **{name: Step(case, s, name, memory) for name in STEPS}}, "app")
+
+
+@dataclass(frozen=True)
+class Whole:
+    of: App
+
+    def __call__(self) -> WholePeer:
+        return WholePeer(self.of, MappingProxyType({}))
+
+
+class WholePeer(AppPeer):
+    def _run(self) -> Sample:
+        sample = super()._run()
+        return _told(sample, sample.extra["busy cores"] * sample.seconds)
+
+
+def _told(sample: Sample, cpu_seconds: float) -> Sample:
+    sample.cpu_seconds = cpu_seconds
+    sample.extra[NANOSECONDS] = 1e9 * cpu_seconds / sample.tuples
+    return sample
+
+
+@dataclass(frozen=True)
+class Step:
+    case: Case
+    settings: Settings
+    name: str
+    memory: int
+
+    def __call__(self) -> StepPeer:
+        return StepPeer(self)
+
+
+class StepPeer:
+    """A step, which is done over and over until the time is over."""
+
+    def __init__(self, of: Step):
+        pa.set_cpu_count(1)
+        self.of, self.rows = of, 0
+        self.once = STEPS[of.name](of)
+        self.once()
+
+    def measure(self) -> Sample:
+        tuples, start, cpu = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - start < self.of.settings.seconds:
+            tuples += self.once()
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        self.rows += tuples
+        return _told(Sample(tuples, seconds), cpu)
+
+    def finish(self) -> Result:
+        """What a step gives out is the app's, whose answer is checked."""
+        return Result(Answer(self.rows), Answer(self.rows), rss_peak=peak_rss())
+
+
+Once = Callable[[], int]  # does a step with some tuples, and tells how many
+
+
+# ---- what the steps begin with
+
+
+def files(of: Step) -> list[str]:
+    return sorted(map(str, of.case.tuples.glob("*.parquet")))
+
+
+def tuples(of: Step) -> list[pa.RecordBatch]:
+    """Of a micro-batch, as they are decoded."""
+    return [batch for _, batch in decode(files(of)[0], STREAM)]
+
+
+def placement(of: Step) -> Placement:
+    master = of.case.files.relation(of.case.stream.master, COLUMNS)
+    spec = join_spec(of.settings.algorithm, of.memory, STREAM, master, ON)
+    return Placement(STREAM, spec.keys, np.arange(master.manifest.bucket_count, dtype=np.int32) % 2,
+                     2)
+
+
+def operator(of: Step, columns: list[str] | None = None) -> SemiStreamJoin:
+    master = of.case.files.relation(of.case.stream.master, COLUMNS)
+    return open_join(of.settings.algorithm, memory=of.memory, stream=STREAM, master=master, on=ON,
+                     columns=columns)
+
+
+def fed(of: Step) -> Iterator[pa.RecordBatch]:
+    return (of.case.stream.batch(first, ROWS) for first in range(0, 2**62, ROWS))
+
+
+def joined(of: Step) -> pa.Table:
+    """Rows of a row group of a data file: frequent keys, and their master tuples, are in it again
+    and again."""
+    join, rows = operator(of), list[pa.RecordBatch]()
+    for batch in fed(of):
+        rows += [output.joined for output in join.process(batch)]
+        if sum(r.num_rows for r in rows) >= GROUP_ROWS:
+            return pa.Table.from_batches(rows).slice(0, GROUP_ROWS).combine_chunks()
+    raise AssertionError  # fed without end
+
+
+def copying(batches: list[pa.RecordBatch]) -> Once:
+    """A copy of the values' bytes."""
+    values = [np.frombuffer(b, np.uint8) for batch in batches for c in batch.columns
+              for b in c.buffers()[1:]]
+    copies = [np.empty_like(v) for v in values]
+
+    def once() -> int:
+        for copy, value in zip(copies, values, strict=True):
+            np.copyto(copy, value)
+        return sum(b.num_rows for b in batches)
+
+    return once
+
+
+# ---- the steps
+
+
+def decoding(of: Step) -> Once:
+    which = cycle(files(of))
+    return lambda: sum(batch.num_rows for _, batch in decode(next(which), STREAM))
+
+
+def splitting(of: Step) -> Once:
+    batches, place = tuples(of), placement(of)
+
+    def once() -> int:
+        for batch in batches:
+            place.only(0, batch)
+        return sum(b.num_rows for b in batches)
+
+    return once
+
+
+def joining(of: Step, columns: list[str] | None = None) -> Once:
+    """The operator, warmed up as in all benchmarks."""
+    join, more = operator(of, columns), fed(of)
+
+    def feed(batch: pa.RecordBatch | None = None) -> None:
+        for _ in join.process(next(more) if batch is None else batch):
+            pass
+
+    warm_up(join, feed, of.settings.seconds, of.case.stream.drift, of.settings.settle)
+    batches = [next(more) for _ in range(16)]
+
+    def once() -> int:
+        before = join.stats.matched
+        for batch in batches:
+            feed(batch)
+        return join.stats.matched - before
+
+    return once
+
+
+def summing(of: Step) -> Once:
+    columns = [c.to_numpy() for c in joined(of).columns]
+
+    def once() -> int:
+        for column in columns:
+            column.sum()
+        return len(columns[0])
+
+    return once
+
+
+def checking(of: Step) -> Once:
+    rows = joined(of)
+
+    def once() -> int:
+        checksum(rows)
+        return rows.num_rows
+
+    return once
+
+
+def encoding(of: Step, plain: bool = False) -> Once:
+    rows = joined(of)
+    for name, value in KEY.items():
+        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    options = {"compression": "none", "use_dictionary": False,
+               "write_statistics": False} if plain else {}
+
+    def once() -> int:
+        with data_writer(pa.BufferOutputStream(), rows.schema, KEY, **options) as writer:
+            writer.write_table(rows, GROUP_ROWS * 2)
+        return rows.num_rows
+
+    return once
+
+
+def writing(of: Step) -> Once:
+    rows, out, path = joined(of), pa.BufferOutputStream(), of.case.files.runs / "written"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with data_writer(out, rows.schema, KEY) as writer:
+        writer.write_table(rows, GROUP_ROWS * 2)
+    data = out.getvalue()
+
+    def once() -> int:
+        _written(path, iter([data] * 8))
+        return 8 * rows.num_rows
+
+    return once
+
+
+def _written(path: Path, pieces: Iterator[pa.Buffer]) -> None:
+    with open(path, "wb") as file:
+        for piece in pieces:
+            file.write(piece)
+    sync(path)
+    path.unlink()
+
+
+STEPS: dict[str, Callable[[Step], Once]] = {
+    "decode": decoding, "split": splitting,
+    "bound of each of these: a copy": lambda of: copying(tuples(of)),
+    "join, S only": lambda of: joining(of, []), "join": joining,
+    "bound: a copy of joined rows": lambda of: copying(joined(of).to_batches()),
+    "checksum": checking, "bound: a sum of joined rows": summing,
+    "encode": encoding, "bound: plain, uncompressed": lambda of: encoding(of, plain=True),
+    "write": writing}
