@@ -248,8 +248,8 @@ def encoding(of: Step, plain: bool = False) -> Once:
                "write_statistics": False} if plain else {}
 
     def once() -> int:
-        with data_writer(pa.BufferOutputStream(), rows.schema, KEY, **options) as writer:
-            writer.write_table(rows, GROUP_ROWS * 2)
+        with data_writer(pa.BufferOutputStream(), rows, KEY, **options) as writer:
+            writer.write_table(rows.cast(writer.schema), GROUP_ROWS * 2)
         return rows.num_rows
 
     return once
@@ -258,8 +258,8 @@ def encoding(of: Step, plain: bool = False) -> Once:
 def writing(of: Step) -> Once:
     rows, out, path = joined(of), pa.BufferOutputStream(), of.case.files.runs / "written"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with data_writer(out, rows.schema, KEY) as writer:
-        writer.write_table(rows, GROUP_ROWS * 2)
+    with data_writer(out, rows, KEY) as writer:
+        writer.write_table(rows.cast(writer.schema), GROUP_ROWS * 2)
     data = out.getvalue()
 
     def once() -> int:

@@ -34,7 +34,7 @@ APP = "include/semistream/streaming"  # what benchmarks of the whole app run bes
 FORMER = "today's method, as its warm-up and its intervals are of the former one"
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
                    "include/semistream/warehouse/sqlite_rows.py"],
-         **{name: [APP] for name in ("spark", "scale-out", "workers", "start")}}
+         **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start")}}
 
 
 class NoHistory(Exception):

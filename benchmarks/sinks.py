@@ -28,7 +28,7 @@ from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batch
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
 from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.streaming.sinks.base import with_key
-from semistream.streaming.sinks.delta import DataFile, DeltaSink
+from semistream.streaming.sinks.delta import DataFiles, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.spool import PROPAGATED, UNMATCHED
 from semistream.warehouse import connect, create_all
@@ -102,7 +102,7 @@ class Given:
     rows: pa.Table
     stream_schema: pa.Schema = STREAM
     added_schema: pa.Schema = ADDED
-    data: DataFile | None = None
+    data: DataFiles | None = None
 
     def joined(self) -> pa.Table:
         return self.rows
@@ -235,7 +235,7 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
     sink, given = DeltaSink(place, str(checkpoint), warehouse), Given(peer.rows)
     sink = sink.prepare(STREAM, ADDED, ("id",))
     start = time.perf_counter()
-    given.data = sink.data_file(peer.rows.schema, LOAD)
+    given.data = sink.data_files(peer.rows.schema, LOAD)
     for rows in peer.rows.to_batches(PROBE_ROWS):
         given.data.write(rows)
     loaded = sink.write(entry(), given)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from semistream.errors import StateError
 from semistream.files.sink import OutputFile
 from semistream.master import publish_snapshot
 from semistream.master.publish import Publication
-from semistream.streaming.sinks.delta import DataFile
+from semistream.streaming.sinks.delta import DataFiles
 from semistream.streaming.spool import Spool
 from semistream.streaming.status import StatusFile, read_status
 from semistream.warehouse import connect
@@ -66,8 +66,8 @@ def json_lines(place: Path) -> None:
 
 
 def delta(place: Path) -> None:
-    file = DataFile(str(place), ROWS.schema, {"app": "a", "batch": 0, "drain": 0, "partition": 0},
-                    {"load_id": pa.scalar(1)})
+    file = DataFiles(str(place), ROWS.schema, {"app": "a", "batch": 0, "drain": 0, "partition": 0},
+                     {"load_id": pa.scalar(1)})
     try:
         file.write(ROWS)
         file.close()

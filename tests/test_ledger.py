@@ -10,6 +10,7 @@ import traceback
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +23,7 @@ from semistream.sizing.plan import Plan
 from semistream.streaming import joining, task
 from semistream.streaming.sinks import delta as delta_sink
 from semistream.streaming.sinks import sql as sql_sink
-from semistream.streaming.sinks.delta import DataFile, DeltaSink
+from semistream.streaming.sinks.delta import DataFiles, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
@@ -282,8 +283,8 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
         raise StateError("does not add up")
 
     monkeypatch.setattr(task.Work, "_entry", failing)
-    discard, written = DataFile.discard, []
-    monkeypatch.setattr(DataFile, "discard",
+    discard, written = DataFiles.discard, []
+    monkeypatch.setattr(DataFiles, "discard",
                         lambda self: (written.append(self._rows), discard(self)))
     with pytest.raises(StateError, match="does not add up"):
         delta.run(3000)
@@ -295,12 +296,58 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
 def test_small_outputs_share_a_group(limit, groups, tmp_path, monkeypatch):
     monkeypatch.setattr(delta_sink, limit, 100)
     load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
-    file = DataFile(str(tmp_path), pa.schema([("id", pa.int64())]), load, {"load_id": pa.scalar(1)})
+    data = DataFiles(str(tmp_path), pa.schema([("id", pa.int64())]), load,
+                     {"load_id": pa.scalar(1)})
     for i in range(sum(groups)):
-        file.write(pa.record_batch({"id": [i]}))
-    written = pq.ParquetFile(tmp_path / file.close()["path"])
+        data.write(pa.record_batch({"id": [i]}))
+    (file,) = data.close()
+    written = pq.ParquetFile(tmp_path / file["path"])
     assert [written.metadata.row_group(g).num_rows for g in range(written.num_row_groups)] == groups
     assert written.read(["id"])["id"].to_pylist() == list(range(sum(groups)))
+
+
+def test_a_column_whose_first_null_comes_late_begins_another_file(tmp_path, monkeypatch):
+    """Those before it say that they have none; rows, sizes and what a discard leaves are right."""
+    monkeypatch.setattr(delta_sink, "GROUP_ROWS", 2)
+    load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("on", pa.bool_())])
+    rows = [(1, "a", True), (2, "b", False), (3, "c", True), (4, None, True), (None, "e", True),
+            (6, None, None), (7, "g", False)]
+
+    def written():
+        data = DataFiles(str(tmp_path), schema, load, {"load_id": pa.scalar(1)})
+        for row in rows:
+            data.write(pa.record_batch([[value] for value in row], schema))
+        return data, data.close()
+
+    _, files = written()
+    assert [f["rows"] for f in files] == [2, 2, 3]
+    assert all((tmp_path / f["path"]).stat().st_size == f["size"] for f in files)
+    tables = [pq.read_table(tmp_path / f["path"]) for f in files]
+    assert [[f.nullable for f in t.schema] for t in tables] == [
+        [False] * 4, [False, True, False, False], [True, True, True, False]]
+    found = pa.concat_tables([t.select(schema.names).cast(schema) for t in tables])
+    assert [tuple(row.values()) for row in found.to_pylist()] == rows
+    data, more = written()
+    data.discard()
+    assert {f.name for f in tmp_path.iterdir()} == {f["path"] for f in files} and len(more) == 3
+
+
+def test_only_columns_that_become_half_as_large_are_compressed(tmp_path):
+    random = np.random.default_rng(0)
+    columns = {"small": random.integers(0, 100, 10_000), "large": random.integers(0, 2**62, 10_000),
+               "empty": pa.array([None] * 10_000, pa.int64()), "flag": [True] * 10_000,
+               "text": [f"{i}" for i in range(10_000)]}
+    data = DataFiles(str(tmp_path), pa.table(columns).schema, {"batch": 0, "drain": 0,
+                     "partition": 0}, {"load_id": pa.scalar(1)})
+    data.write(pa.record_batch(columns).slice(3))
+    (file,) = data.close()
+    group = pq.ParquetFile(tmp_path / file["path"]).metadata.row_group(0)
+    codecs = {group.column(i).path_in_schema: group.column(i).compression
+              for i in range(group.num_columns)}
+    assert codecs == dict.fromkeys([*columns, "load_id"], "SNAPPY") | {"large": "UNCOMPRESSED"}
+    assert pq.read_table(tmp_path / file["path"], columns=list(columns)).to_pydict() == pa.table(
+        columns).slice(3).to_pydict()
 
 
 def test_writers_at_the_same_time_all_get_through(warehouse):

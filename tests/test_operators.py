@@ -11,7 +11,10 @@ from semistream.joins import REGISTRY
 from semistream.joins.arena import Region
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.sizing import open_join
-from semistream.streaming.joining import WithMaster
+from semistream.stream_joins import open_stream_join
+from semistream.stream_joins.sources import UniqueKey
+from semistream.streaming.joining import OfTwoStreams, WithMaster
+from semistream.streaming.promises import AtOnce
 from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
@@ -104,3 +107,48 @@ def test_one_is_taken_here_or_there_but_once(root):
     cache.put(key, join)
     cache.clear()
     assert cache.take(key) is None
+
+
+def side(side, first, count):
+    """Tuples of one of two streams; a key of the left one comes once."""
+    ids = np.arange(first, first + count)
+    return pa.record_batch([ids, ids if side == 0 else ids // 3, [f"n{i}" for i in ids]],
+                           schema=STREAM)
+
+
+def work_on_two_streams(memory, queue, key):
+    """What a worker does in the first micro-batch."""
+    operators.use_memory_files()
+    join = open_stream_join("pjoin", memory=memory, left=STREAM, right=STREAM, on=ON,
+                            join_type="left")
+    promises = [AtOnce(UniqueKey(["k"]))], []
+    two = OfTwoStreams(join, promises, alone=True)
+    rows = sum(o.joined.num_rows for s, n in ((0, 1000), (1, 1500))
+               for o in two.process(s, side(s, 0, n)) if o.joined is not None)
+    cache = operators.OperatorCache()
+    cache.put(key, two)
+    queue.put((rows, join.stats.as_dict()))
+    multiprocessing.Event().wait()
+
+
+@pytest.mark.parametrize("memory", [4_000_000, 160_000])
+def test_another_process_goes_on_with_two_streams_unless_they_are_on_disk(memory):
+    spawn, key = multiprocessing.get_context("spawn"), ("checkpoint", 3, f"{memory}")
+    queue = spawn.Queue()
+    worker = spawn.Process(target=work_on_two_streams, args=(memory, queue, key), daemon=True)
+    worker.start()
+    rows, stats = queue.get(timeout=60)
+    two = operators.fetch(key)
+    worker.kill()
+    if stats["relocated"]:
+        assert memory == 160_000 and two is None
+        return
+    assert memory == 4_000_000 and rows == 1500 and two.join.stats.as_dict() == stats
+    assert two.promises[0][0].state is two.promises[0][0].source.state
+    finished = [o for s, first, n in ((1, 1500, 900), (0, 1000, 100))
+                for o in two.process(s, side(s, first, n))]
+    finished += two.drain()
+    joined = [row for o in finished if o.joined is not None for row in o.joined.to_pylist()]
+    assert len(joined) == 900 + 300 and {r[name] for r in joined for name in r if "k" in name} == {
+        *range(500, 1100), None}
+    assert two.join.stats.sides[0].held == two.join.stats.sides[1].held == 0

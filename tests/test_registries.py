@@ -59,7 +59,7 @@ class FileSink:
     def take_back(self, app, batch, drain):
         return None
 
-    def data_file(self, schema, load):
+    def data_files(self, schema, load):
         return None
 
     def prepare(self, stream, added, id_columns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -17,12 +18,15 @@ from semistream.experiments import state_on_disk
 from semistream.experiments.state_on_disk import StatePoint, StateRunner, Streams
 from semistream.stream_joins import state
 
-COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7)
+COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7, c_f=1e-4)
 
 
 def test_equations():
     assert xjoin.c_join(n=1e6, o=2e6, c_m=3e-7, c_o=1e-7) == pytest.approx(0.5)
-    assert xjoin.c_disk(d=9e5, read=1e6, c_w=2e-7, c_d=1e-7) == pytest.approx(0.28)
+    assert xjoin.c_disk(d=9e5, read=1e6, files=1000, c_w=2e-7, c_d=1e-7,
+                        c_f=1e-4) == pytest.approx(0.38)
+    # 128 hash buckets of 1,000 tuples
+    assert xjoin.runs(d=1.4e6, fitting=128_000) == pytest.approx(1000)
     # 70 bytes a row of a sixteenth of M: 8,928 tuples a block, so 571,392 of all 64 buckets
     assert state.block_rows(10_000_000) == 8928
     assert [xjoin.passes(n_a=n, m=1e7) for n in (1, 571_392, 571_393, 2e6)] == [1, 1, 2, 4]
@@ -48,7 +52,7 @@ def test_enough_memory_costs_nothing_and_less_is_not_faster():
 
 def test_a_machine_twice_as_slow_takes_twice_as_long():
     work = StreamWorkload(2e6, 1e6, 80, 1e6, 3e6)
-    slow = StateCosts(*(2 * c for c in (COSTS.c_m, COSTS.c_o, COSTS.c_w, COSTS.c_d)))
+    slow = StateCosts(*(2 * c for c in astuple(COSTS)))
     once, twice = (xjoin.predict(work, 1e7, c) for c in (COSTS, slow))
     assert twice.seconds == pytest.approx(2 * once.seconds) and twice.slowdown == once.slowdown
 
@@ -78,7 +82,7 @@ def test_the_costs_fitted_to_known_times_are_those(monkeypatch, tmp_path):
     runner = StateRunner(0.01, Places(home=tmp_path), print)
     monkeypatch.setattr(state_on_disk, "join", known)
     assert np.array(list(runner.costs_used.values())) == pytest.approx(
-        np.array([COSTS.c_m, COSTS.c_o, COSTS.c_w, COSTS.c_d]), rel=1e-6)
+        np.array(astuple(COSTS)), rel=1e-6)
 
 
 def test_the_experiment(tmp_path, monkeypatch):

@@ -4,8 +4,9 @@ Neither paper gives one. A tuple is joined with what is in memory (c_M) and a re
 (c_O), with or without enough memory. What does not fit M is moved to disk (c_W), and at the end of
 the streams each hash bucket is joined as a block nested loop of hash tables: each tuple of the left
 stream is put into one (c_D), and each of the right stream is looked up in every one (c_D). The
-number of passes over the right stream, and so the slowdown, stays 1 until a hash bucket of the left
-stream outgrows a block.
+number of passes over the right stream stays 1 until a hash bucket of the left stream outgrows a
+block. A bucket that is moved is a run, a file of its own (c_F, also each time that it is opened):
+the smaller M, the more of them there are of the same tuples.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from dataclasses import dataclass
 
 from semistream.stream_joins.memory import LOAD, Directory
 from semistream.stream_joins.state import BUCKETS, FREED_SHARE, INDEX_ROW, block_rows
+
+# tuples of a run over those of a stream's mean hash bucket in memory; measured, where the state is 2
+# to 20 times M
+RUN = 1.4
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,24 @@ class StreamWorkload:
 class StateCosts:
     """Seconds. c_m: join a tuple with what is in memory, and store it; c_o: write a result row;
     c_w: move a tuple to disk, with the part of closing the gap in memory, and see it leave at the
-    end; c_d: read a tuple in a disk join, to index it or to look it up."""
+    end; c_d: read a tuple in a disk join, to index it or to look it up; c_f: make the file of a
+    run, or open it."""
 
     c_m: float
     c_o: float
     c_w: float
     c_d: float
+    c_f: float
 
 
 @dataclass(frozen=True)
 class StatePrediction:
-    """relocated: tuples moved to disk; read: tuples read by the disk join; seconds: of all; in
-    memory: of the same with enough memory."""
+    """relocated: tuples moved to disk; read: tuples read by the disk join; files: made, and opened
+    each time; seconds: of all; in memory: of the same with enough memory."""
 
     relocated: float
     read: float
+    files: float
     seconds: float
     in_memory: float
 
@@ -84,6 +92,12 @@ def relocated(*, n: float, m: float, tuple_bytes: float, values: float) -> float
     return min(max(math.ceil(over / step), 0) * step, n)
 
 
+def runs(*, d: float, fitting: float) -> float:
+    """Of d relocated tuples. A run is ``RUN`` times as large as a stream's hash bucket in memory is
+    on average, as the largest ones go."""
+    return d / (RUN * fitting / (2 * BUCKETS))
+
+
 def passes(*, n_a: float, m: float) -> int:
     """Over the right stream, that the disk join of a hash bucket needs for n_A left tuples in
     all."""
@@ -95,16 +109,20 @@ def c_join(*, n: float, o: float, c_m: float, c_o: float) -> float:
     return n * c_m + o * c_o
 
 
-def c_disk(*, d: float, read: float, c_w: float, c_d: float) -> float:
-    """d c_W + read c_D, seconds: what d relocated tuples cost beside."""
-    return d * c_w + read * c_d
+def c_disk(*, d: float, read: float, files: float, c_w: float, c_d: float, c_f: float) -> float:
+    """d c_W + read c_D + files c_F, seconds: what d relocated tuples cost beside."""
+    return d * c_w + read * c_d + files * c_f
 
 
 def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePrediction:
     """m: M, bytes."""
     n = work.tuples
     d = relocated(n=n, m=m, tuple_bytes=work.tuple_bytes, values=work.values)
-    read = work.left + passes(n_a=work.left, m=m) * work.right if d else 0.0
+    times = passes(n_a=work.left, m=m)
+    read = work.left + times * work.right if d else 0.0
+    # made once; opened for the left stream's pass or the right one's, and as its tuples leave
+    files = (2 + (1 + times) / 2) * runs(d=d, fitting=fitting(
+        m=m, tuple_bytes=work.tuple_bytes, values=work.values))
     memory = c_join(n=n, o=work.results, c_m=costs.c_m, c_o=costs.c_o)
-    return StatePrediction(d, read, memory + c_disk(d=d, read=read, c_w=costs.c_w, c_d=costs.c_d),
-                           memory)
+    disk = c_disk(d=d, read=read, files=files, c_w=costs.c_w, c_d=costs.c_d, c_f=costs.c_f)
+    return StatePrediction(d, read, files, memory + disk, memory)

@@ -38,7 +38,7 @@ from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 TUPLES = 2_000_000  # of each stream
 PIECE = 20_000  # tuples of a stream that come at a time
 LEAST_TUPLES = 40_000  # fewer, and a small part of their state is less than an M can be
-REPEATS = 5
+REPEATS = 3
 RATIOS = (2.0, 5.0, 10.0, 20.0, 40.0)  # the whole state over M
 RESULTS = (1.0, 4.0)  # result rows per tuple of a stream
 CALIBRATED = tuple((ratio, results) for ratio in (0.8, 3.0, 12.0) for results in RESULTS)
@@ -74,8 +74,10 @@ class StateRunner:
                 memory = streams.work.state_bytes / ratio
                 seconds, statistics = join(streams, memory)
                 moved = statistics.relocated
-                read = xjoin.predict(streams.work, memory, NONE).read if moved else 0.0
-                runs.append([streams.work.tuples, streams.work.results, moved, read, seconds])
+                model = xjoin.predict(streams.work, memory, NONE)
+                read, files = (model.read, model.files) if moved else (0.0, 0.0)
+                runs.append([streams.work.tuples, streams.work.results, moved, read, files,
+                             seconds])
         *columns, seconds = np.array(runs).T
         return StateCosts(*nnls(np.array(columns).T / seconds[:, None], np.ones(len(runs)))[0])
 
@@ -108,7 +110,7 @@ class StateRunner:
         return row | {"seconds": time.perf_counter() - begun}
 
 
-NONE = StateCosts(0.0, 0.0, 0.0, 0.0)
+NONE = StateCosts(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Streams:

@@ -117,10 +117,17 @@ def gathered(blocks: Iterable[Block], most: int) -> Iterator[Block]:
 
 
 class Run:
-    """Tuples that left memory together: an Arrow stream, read by mapping, and a file of marks."""
+    """Tuples that left memory together: an Arrow stream, read by mapping, and their marks.
 
-    def __init__(self, path: Path, rows: int, dts: int, live: int):
+    marks_in: the file that has the marks from the byte ``marks_at`` on: the same one, behind the
+    stream, as to make a file takes longer than to fill a small one; or, of a saved state's stream,
+    which others may read too, one that is the operator's alone.
+    """
+
+    def __init__(self, path: Path, rows: int, dts: int, live: int, marks_in: Path,
+                 marks_at: int = 0):
         self.path, self.rows, self.dts, self.live = path, rows, dts, live
+        self._marks_in, self._marks_at = marks_in, marks_at
 
     def blocks(self, most: int) -> Iterator[RunBlock]:
         """most: tuples of a block."""
@@ -133,7 +140,7 @@ class Run:
                     first += part.num_rows
 
     def marks(self) -> np.ndarray:
-        return np.memmap(self.path.with_suffix(".marks"), MARKS, "r+", shape=(self.rows,))
+        return np.memmap(self._marks_in, MARKS, "r+", self._marks_at, (self.rows,))
 
     def marks_table(self) -> pa.Table:
         """The marks as they are."""
@@ -142,8 +149,8 @@ class Run:
                          "flags": np.ascontiguousarray(marks["flags"])})
 
     def delete(self) -> None:
-        self.path.unlink()
-        self.path.with_suffix(".marks").unlink()
+        for path in {self.path, self._marks_in}:
+            path.unlink()
 
 
 class DiskPortion:
@@ -176,11 +183,11 @@ class DiskPortion:
                     mark["pid"], mark["flags"] = block.pid[which], block.flags[which]
                     marks.append(mark)
                     rows += len(which)
+            marks_at = file.tell()
+            file.write(np.concatenate(marks).tobytes())
             self.written += file.tell()
-        with naming(path):
-            np.concatenate(marks).tofile(path.with_suffix(".marks"))
         live = int(sum(np.count_nonzero(m["flags"] & DEAD == 0) for m in marks))
-        self.runs[bucket].append(Run(path, rows, dts, live))
+        self.runs[bucket].append(Run(path, rows, dts, live, path, marks_at))
         self.tuples[bucket] += live
 
     def take_up(self, bucket: int, file: Path, marks: pa.Table, dts: int) -> None:
@@ -191,9 +198,9 @@ class DiskPortion:
         for name in ("pid", "flags"):
             mark[name] = marks.column(name).to_numpy()
         with naming(path):
-            mark.tofile(path.with_suffix(".marks"))
+            mark.tofile(marks_in := path.with_suffix(".marks"))
         live = int(np.count_nonzero(mark["flags"] & DEAD == 0))
-        self.runs[bucket].append(Run(path, len(mark), dts, live))
+        self.runs[bucket].append(Run(path, len(mark), dts, live, marks_in))
         self.tuples[bucket] += live
 
     def blocks(self, bucket: int) -> Iterator[RunBlock]:

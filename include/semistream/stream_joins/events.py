@@ -49,6 +49,10 @@ class Monitor:
     since_propagation: int = 0
     propagated_at: float | None = None
 
+    def is_idle(self) -> bool:
+        """Long enough for a disk join."""
+        return self.idle >= self.activation_seconds
+
     def propagation_is_due(self, clock: Callable[[], float]) -> bool:
         """By time; the first interval begins with the first question."""
         if self.propagate_seconds == math.inf:
@@ -62,6 +66,10 @@ class Monitor:
 Condition = Callable[[Monitor], bool]
 
 
+def always(_monitor: Monitor) -> bool:
+    return True
+
+
 class Registry:
     """Event -> condition and ordered components; entries may be set at run time."""
 
@@ -69,12 +77,12 @@ class Registry:
         self._entries: dict[Event, tuple[tuple[Component, ...], Condition]] = {}
 
     def set(self, event: Event, components: Sequence[Component],
-            condition: Condition = lambda monitor: True) -> Registry:
+            condition: Condition = always) -> Registry:
         """These components, in this order, where the condition holds; no components: nothing
-        happens."""
+        happens. A condition is pickled with the operator where another process goes on with it."""
         self._entries[event] = tuple(components), condition
         return self
 
     def listeners(self, event: Event, monitor: Monitor) -> tuple[Component, ...]:
-        components, condition = self._entries.get(event, ((), lambda monitor: False))
+        components, condition = self._entries.get(event, ((), always))
         return components if condition(monitor) else ()

@@ -403,7 +403,7 @@ def registry() -> Registry:
     """Eager or lazy purge by ``Monitor.purge_threshold``; lazy index; propagation pushed by count
     and by time, and pulled."""
     found = Registry().set(Event.STATE_FULL, [Component.STATE_PURGE, Component.STATE_RELOCATION])
-    found.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], lambda m: m.idle >= m.activation_seconds)
+    found.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
     found.set(Event.PURGE_THRESHOLD_REACH, [Component.STATE_PURGE])
     for event in (Event.PROPAGATE_COUNT_REACH, Event.PROPAGATE_TIME_EXPIRE):
         found.set(event, [Component.INDEX_BUILD, Component.PROPAGATION])

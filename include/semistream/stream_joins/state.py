@@ -179,6 +179,11 @@ class State:
             if disk.directory != Path():
                 shutil.rmtree(disk.directory, ignore_errors=True)
 
+    @property
+    def uses_disk(self) -> bool:
+        """Whether any of it has been there since the operator was opened."""
+        return any(disk.directory != Path() for disk in self.disk)
+
     # Disk join
 
     def probe(self, side: int, bucket: int) -> Iterator[Leftover]:

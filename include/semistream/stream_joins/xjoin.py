@@ -33,4 +33,4 @@ class XJoin(StreamStreamJoin):
 
 def registry() -> Registry:
     return Registry().set(Event.STATE_FULL, [Component.STATE_RELOCATION]).set(
-        Event.STREAM_EMPTY, [Component.DISK_JOIN], lambda m: m.idle >= m.activation_seconds)
+        Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)

@@ -40,13 +40,15 @@ class Finished(NamedTuple):
 
 class Joining(Protocol):
     """An operator in a task. first: how many of its output columns are the (left) stream's;
-    portable: whether another process can go on with it; what it has on disk is its process's
-    alone. sketched: whether its keys can be, for the ledger."""
+    sketched: whether its keys can be, for the ledger."""
 
     output_schema: pa.Schema
     first: int
-    portable: ClassVar[bool]
     sketched: ClassVar[bool]
+
+    @property
+    def portable(self) -> bool:
+        """Whether another process can go on with it as it is now."""
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Take in tuples of a side."""
@@ -80,7 +82,7 @@ class Joining(Protocol):
 class WithMaster:
     """A stream, joined with R."""
 
-    portable: ClassVar[bool] = True
+    portable = True
     sketched: ClassVar[bool] = True
 
     def __init__(self, join: SemiStreamJoin):
@@ -138,12 +140,16 @@ class OfTwoStreams:
     partition; else a range that it propagates says nothing of the others' keys, and is not told.
     """
 
-    portable: ClassVar[bool] = False
     sketched: ClassVar[bool] = False
 
     def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...], alone: bool):
         self.join, self.output_schema, self.promises = join, join.output_schema, promises
         self.first, self.alone = len(join.spec.schemas[0]), alone
+
+    @property
+    def portable(self) -> bool:
+        """What is on disk is this process's, and goes with it."""
+        return not self.join.state.uses_disk
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return self._finished(self._process(side, tuples, self.promises[side]))

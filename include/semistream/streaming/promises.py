@@ -1,7 +1,7 @@
 """What two streams promise about tuples to come, as punctuations, where they come in micro-batches.
 
-Within a micro-batch tuples have no order: partitions of the source are read side by side, and tasks
-read pieces of it for each other. What a stream's order tells therefore holds behind a micro-batch.
+Within a micro-batch tuples have no order, as partitions of the source are read side by side. What a
+stream's order tells therefore holds behind a micro-batch.
 """
 
 from __future__ import annotations

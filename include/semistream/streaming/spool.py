@@ -16,7 +16,7 @@ from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.source_files import RAW
 from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED
-from semistream.streaming.sinks.delta import DataFile
+from semistream.streaming.sinks.delta import DataFiles
 from semistream.warehouse.ids import stream_ids
 
 GATHERED_BYTES = 16_000_000  # of unparsable tuples
@@ -32,7 +32,7 @@ class Spool:
     """
 
     def __init__(self, joined: pa.Schema, streams: tuple[pa.Schema, ...],
-                 ids: tuple[tuple[str, ...], ...], data: DataFile | None = None,
+                 ids: tuple[tuple[str, ...], ...], data: DataFiles | None = None,
                  first: int | None = None):
         """joined: schema of the joined rows, of which the first ones are the (left) stream's;
         streams: of each stream's rows; ids: names of its id columns."""

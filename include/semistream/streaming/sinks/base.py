@@ -12,7 +12,7 @@ import pyarrow as pa
 from semistream.warehouse.checksum import as_stored, checksum, signed
 
 if TYPE_CHECKING:
-    from semistream.streaming.sinks.delta import DataFile
+    from semistream.streaming.sinks.delta import DataFiles
     from semistream.streaming.sinks.sql import SqlSink
     from semistream.streaming.spool import Spool
 
@@ -35,7 +35,7 @@ class StoredRows(NamedTuple):
 
 
 class Sink(Protocol):
-    """``loaded``, ``data_file`` and ``write`` run in tasks, the rest in the driver; a sink is sent
+    """``loaded``, ``data_files`` and ``write`` run in tasks, the rest in the driver; a sink is sent
     to the tasks pickled.
 
     two_phase: whether ``commit`` needs a durable note before it, as it is made of several steps;
@@ -59,7 +59,7 @@ class Sink(Protocol):
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Forget what some partitions have written of a batch that is not committed."""
 
-    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
+    def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles | None:
         """Where joined rows go at once; None: into the spool. load: app, batch, drain and
         partition."""
 

@@ -47,6 +47,9 @@ FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "par
 READ_ROWS = 100_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
+# a column of numbers is compressed where that saves so much of its bytes: below, compressing them
+# takes longer than to write them, and reading them back is slower too
+LEAST_SAVED, SAMPLED_ROWS = 0.5, 8192
 
 
 @lru_cache(maxsize=4)
@@ -89,12 +92,12 @@ class DeltaSink:
     def take_back(self, app: str, batch: int, drain: int) -> None:
         return None  # nothing refers to what was written
 
-    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile:
+    def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles:
         if self.former:
-            return DataFile(self.uri, schema, load, {name: pa.scalar(load[name], kind)
+            return DataFiles(self.uri, schema, load, {name: pa.scalar(load[name], kind)
                                                      for name, kind in FORMER_KEY.items()})
         key = self.warehouse.ledger(load["app"]).load_id(load)
-        return DataFile(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
+        return DataFiles(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
         assert spool.data is not None
@@ -168,7 +171,7 @@ class DeltaSink:
         table.update_incremental()
         newest = table.transaction_version(commit["app"])
         if newest is None or newest < version:
-            files = [e["data"] for e in entries if e["data"]]
+            files = [file for e in entries for file in _data_files(e)]
             actions: list[AddAction | RemoveAction] = [
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
                 for f in files]
@@ -250,6 +253,12 @@ class DeltaSink:
         sync(log)
 
 
+def _data_files(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """A former version had one file, or None."""
+    found = entry["data"] or []
+    return [found] if isinstance(found, dict) else found
+
+
 def _staged(entry: dict[str, Any]) -> dict[str, str]:
     """The file of rows for each table of the warehouse. A former version had a promise of unmatched
     tuples alone."""
@@ -257,9 +266,12 @@ def _staged(entry: dict[str, Any]) -> dict[str, str]:
     return entry.get("staged") or ({unmatched.name: former} if former else {})
 
 
-class DataFile:
-    """A partition's joined rows as a Parquet file of a Delta table, written, and on a local disk
-    flushed, while they are joined; until the driver's commit nothing refers to it.
+class DataFiles:
+    """A partition's joined rows as Parquet files of a Delta table, written, and on a local disk
+    flushed, while they are joined; until the driver's commit nothing refers to them.
+
+    It is one file, unless a column has its first null in a later row group: the file before says
+    that it has none, which spares a level of definition for each of its values.
 
     load: batch, drain and partition; key: further columns, of which each has one value in all rows.
     """
@@ -268,10 +280,11 @@ class DataFile:
                  key: dict[str, pa.Scalar]):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
         self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
-        self._name = (f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}-"
-                      f"{uuid.uuid4().hex}.parquet")
+        self._names = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}"
         self._schema, self._key = schema, key
-        self._writer: pq.ParquetWriter | None = None
+        self._written: list[dict[str, Any]] = []
+        self._path = ""  # of the newest file
+        self._writer: pq.ParquetWriter | None = None  # likewise
         self._flushing: threading.Thread | None = None
         self._group: list[pa.RecordBatch] = []
         self._rows = self._group_rows = self._group_bytes = 0
@@ -284,20 +297,15 @@ class DataFile:
         if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
             self._write_group()
 
-    def close(self) -> dict[str, Any] | None:
-        """What the commit says of it: path, size and rows; None where there are none, and no
-        file."""
+    def close(self) -> list[dict[str, Any]]:
+        """What the commit says of each file: path, size and rows."""
         if self._group:
             self._write_group()
-        if self._writer is None:
-            return None
-        with naming(self._path):
-            self._writer.close()
-            if self._local:
-                sync(Path(self._path))
-                sync(Path(self._directory))
-        return {"path": self._name, "size": self._files.get_file_info(self._path).size,
-                "rows": self._rows}
+        if self._writer is not None:
+            self._end()
+        if self._written and self._local:
+            sync(Path(self._directory))
+        return self._written
 
     def discard(self) -> None:
         if self._writer is not None:
@@ -306,10 +314,8 @@ class DataFile:
             if self._flushing is not None:
                 self._flushing.join()
             self._files.delete_file(self._path)
-
-    @property
-    def _path(self) -> str:
-        return f"{self._directory}/{self._name}"
+        for file in self._written:
+            self._files.delete_file(f"{self._directory}/{file['path']}")
 
     def _write_group(self) -> None:
         joined = pa.Table.from_batches(self._group, self._schema)
@@ -317,14 +323,31 @@ class DataFile:
         group = joined
         for name, value in self._key.items():
             group = group.append_column(name, pa.repeat(value, joined.num_rows))
+        if self._writer is not None and any(
+                column.null_count and not field.nullable
+                for column, field in zip(group.columns, self._writer.schema, strict=True)):
+            self._end()
+        if self._writer is None:
+            self._path = f"{self._directory}/{self._names}-{uuid.uuid4().hex}.parquet"
+            with naming(self._path):
+                self._writer = data_writer(self._path, group, self._key, filesystem=self._files)
         with naming(self._path):
-            if self._writer is None:
-                self._writer = data_writer(self._path, group.schema, self._key,
-                                           filesystem=self._files)
-            self._writer.write_table(group, GROUP_ROWS * 2)
+            self._writer.write_table(group.cast(self._writer.schema), GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group, self._group_rows, self._group_bytes = [], 0, 0
         self._flush()
+
+    def _end(self) -> None:
+        """End the newest file."""
+        assert self._writer is not None
+        with naming(self._path):
+            self._writer.close()
+            if self._local:
+                sync(Path(self._path))
+        self._written.append({"path": self._path.removeprefix(f"{self._directory}/"),
+                              "size": self._files.get_file_info(self._path).size,
+                              "rows": self._rows})
+        self._writer, self._rows = None, 0
 
     def _flush(self) -> None:
         """Begin to bring what is written to disk, so that little is left of it when the file
@@ -341,12 +364,30 @@ def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
 
 
-def data_writer(where: Any, schema: pa.Schema, key: Collection[str],
+def data_writer(where: Any, first: pa.Table, key: Collection[str],
                 **options: Any) -> pq.ParquetWriter:
-    """Of a data file. key: columns that have one value each; options: those of ``ParquetWriter``,
-    also in the place of ours."""
-    ours = {"compression": "snappy", "use_dictionary": _with_dictionary(schema, key)}
+    """Of a data file that begins with these rows; columns that have no null in them can have none.
+
+    key: columns that have one value each; options: those of ``ParquetWriter``, also in the place of
+    ours.
+    """
+    schema = pa.schema([field.with_nullable(column.null_count > 0)
+                        for field, column in zip(first.schema, first.columns, strict=True)])
+    codecs = {name: "snappy" if name in key or _worth_compressing(first[name]) else "none"
+              for name in first.column_names}
+    ours = {"compression": codecs, "use_dictionary": _with_dictionary(schema, key)}
     return pq.ParquetWriter(where, schema, **ours | options)
+
+
+def _worth_compressing(column: pa.ChunkedArray) -> bool:
+    """Whether Snappy saves ``LEAST_SAVED`` of the bytes, by a sample. Other types than numbers are
+    always compressed."""
+    if not pa.types.is_primitive(column.type) or column.type.bit_width < 8:
+        return True
+    sample = pa.concat_arrays(column.slice(0, SAMPLED_ROWS).chunks)
+    width = column.type.bit_width // 8
+    values = sample.buffers()[1].slice(sample.offset * width, len(sample) * width)
+    return len(pa.compress(values, "snappy")) <= (1 - LEAST_SAVED) * len(values)
 
 
 def _with_dictionary(schema: pa.Schema, key: Collection[str]) -> list[str]:

@@ -25,7 +25,7 @@ from semistream.warehouse.schema import propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 
 if TYPE_CHECKING:
-    from semistream.streaming.sinks.delta import DataFile
+    from semistream.streaming.sinks.delta import DataFiles
     from semistream.streaming.spool import Spool
 
 
@@ -67,7 +67,7 @@ class SqlSink:
     def take_back(self, app: str, batch: int, drain: int) -> None:
         self.ledger(app).take_back(batch, drain, existing_table(self.engine, self.fact))
 
-    def data_file(self, schema: pa.Schema, load: dict[str, Any]) -> DataFile | None:
+    def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles | None:
         return None
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:

@@ -12,7 +12,8 @@ that runs the partition next takes the operator from its own cache, or connects 
 gets it: file descriptors of its memory, and the pickle of the rest. Nothing is copied. An operator
 that no worker has is restored from the saved state, which costs the reading of that state, a reset
 of I/O statistics and a cold page cache, but is always correct: the state file is written before a
-batch is committed.
+batch is committed. An operator of two streams is passed on as long as it has never been on
+disk: what is there belongs to the process that wrote it.
 
 Processes find each other by abstract Unix sockets (``sockets``), which vanish with the process that
 listens. They answer processes of the same user only. Everything here is an optimisation: a worker
