@@ -17,6 +17,7 @@ from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.experiments import state_on_disk
 from semistream.experiments.state_on_disk import StatePoint, StateRunner, Streams
 from semistream.stream_joins import state
+from semistream.stream_joins.base import StreamStreamJoin
 
 COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7, c_f=1e-4)
 
@@ -72,6 +73,22 @@ def test_tuples_to_disk_and_passes_are_those_of_the_operator(ratio, results):
         times = xjoin.passes(n_a=100_000, m=memory)
         assert found.bytes_read == pytest.approx(found.bytes_written * ((1 + times) / 2 + 1),
                                                  rel=0.1)
+
+
+@pytest.mark.parametrize("ratio", [2.0, 5.0, 8.0])
+def test_a_full_directory_does_not_take_tuples_one_by_one(ratio, monkeypatch):
+    """Each of so few different values comes again and again, so that its last positions stay
+    free."""
+    streams, pieces, take = Streams(100_000, 4.0, 0), [], StreamStreamJoin._join_piece
+
+    def counting(self, side, batch, *rest):
+        pieces.append(batch.num_rows)
+        return take(self, side, batch, *rest)
+
+    monkeypatch.setattr(StreamStreamJoin, "_join_piece", counting)
+    _, found = state_on_disk.join(streams, streams.work.state_bytes / ratio)
+    assert found.output_rows == streams.work.results and found.relocated
+    assert sum(pieces) == 200_000 and len(pieces) < 400
 
 
 def test_the_costs_fitted_to_known_times_are_those(monkeypatch, tmp_path):

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from semistream.stream_joins.memory import LOAD, Directory
 from semistream.stream_joins.state import BUCKETS, FREED_SHARE, INDEX_ROW, block_rows
 
-# tuples of a run over those of a stream's mean hash bucket in memory; measured, where the state is 2
-# to 20 times M
+# tuples of a run over those of a stream's mean hash bucket in memory; measured, where the state is
+# 2 to 20 times M
 RUN = 1.4
 
 

@@ -245,7 +245,7 @@ class StreamStreamJoin(ABC):
             if not count:
                 if not self.state.compact():
                     yield from self._raise(Event.STATE_FULL)
-                    if not self.state.fitting(side, sizes[first:first + 1]):
+                    if not self.state.fitting(side, sizes[first:]):
                         yield from self.state_relocation()
                 continue
             last = min(first + count, len(codes))

@@ -32,6 +32,7 @@ LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
 # bytes that a row of a disk join's blocks takes: its index; of both code, ats, dts, pid, flags
 INDEX_ROW = 12 + 2 * 29
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
+LEAST_PIECE = 256  # tuples, that are taken in together
 
 
 def block_rows(memory: float) -> int:
@@ -97,9 +98,14 @@ class State:
         return self.memory[side].live + self.disk[side].total
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
-        """How many of the coming tuples, with these heap bytes each, can be stored now."""
+        """How many of the coming tuples, with these heap bytes each, can be stored now.
+
+        For very few, a full directory is not filled to its last position while tuples can go to
+        disk: it would take the rest one by one.
+        """
         slot, count = self.memory[side].slot_bytes, len(sizes)
-        while count:  # fewer tuples take less to make place for
+        least = min(max(count, 1), LEAST_PIECE) if any(log.live for log in self.memory) else 1
+        while count >= least:  # fewer tuples take less to make place for
             free = self.free - self.directory.growth(count)
             if fits := int(np.searchsorted(np.cumsum(sizes[:count] + slot), free, side="right")):
                 return fits
