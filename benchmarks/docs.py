@@ -21,6 +21,7 @@ from typing import Any
 
 from semistream.joins import REGISTRY
 from semistream.sketches import METHODS
+from semistream.stream_joins import REGISTRY as STREAM_JOINS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -34,7 +35,8 @@ APP = "include/semistream/streaming"  # what benchmarks of the whole app run bes
 FORMER = "today's method, as its warm-up and its intervals are of the former one"
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
                    "include/semistream/warehouse/sqlite_rows.py"],
-         **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start")}}
+         **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start")},
+         "stream-stream": ["include/semistream/stream_joins", APP]}
 
 
 class NoHistory(Exception):
@@ -160,9 +162,8 @@ def claims_of(name: str) -> str:
     machine, commit, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
     found = _points(RESULTS / f"{name}.csv")
     at = commit.removeprefix("commit ").split(",")[0]
-    sketches = name.startswith("experiments/sketch-")  # whose repetitions are within a point
-    flaws = [] if sketches or "settled" in found[0] else [
-        FORMER]
+    # service rates of a join with R alone need a warm-up
+    flaws = [FORMER] if "mu" in found[0] and "settled" not in found[0] else []
     flaws += _changes(at.split()[0].split("-")[0], "change" in at,
                       {r["algorithm"] for r in found}, [])
     text = "\n".join(["```", *(line for line in lines if line), "```", ""])
@@ -205,7 +206,7 @@ def _measured(command: str, commit: str, machine: str, flaws: Sequence[str]) -> 
 
 
 def _changes(commit: str, dirty: bool, peers: Iterable[str], further: Sequence[str]) -> list[str]:
-    known = REGISTRY.keys() | METHODS.keys()
+    known = REGISTRY.keys() | METHODS.keys() | STREAM_JOINS.keys()
     changed = sorted({n for n in peers if n in known
                       and any(has_changed(commit, f) for f in own_files(n))}
                      | {f for f in further if has_changed(commit, f)})
@@ -216,6 +217,8 @@ def _changes(commit: str, dirty: bool, peers: Iterable[str], further: Sequence[s
 @functools.cache
 def own_files(name: str) -> tuple[str, ...]:
     """The file of an algorithm, and those of the parts that no other algorithm has."""
+    if name in STREAM_JOINS:
+        return ("include/semistream/stream_joins",)
     if name not in REGISTRY:
         return (_path(METHODS[name].__module__),)
     contract = "semistream.joins.contract"
