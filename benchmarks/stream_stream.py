@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,9 +81,9 @@ def run(bench: Bench, s: Settings) -> None:
         case = StreamCase(bench.files, Stream(s.orders), s.orders // s.files, s.files, s.warm_up,
                           s.driver_memory, f"local[{s.cores},4]", streams)
         peers: dict[str, Callable[[], ProgramPeer]] = {
-            "spark, rocksdb": lambda: SparkPeer(case),
-            "app, watermarks": lambda: AppPeer(case, s.memory, False),
-            "app, unique orders": lambda: AppPeer(case, s.memory, True)}
+            "spark, rocksdb": partial(SparkPeer, case),
+            "app, watermarks": partial(AppPeer, case, s.memory, False),
+            "app, unique orders": partial(AppPeer, case, s.memory, True)}
         bench.compare("stream-stream",
                       f"spark, orders={s.orders:,} M={s.memory / 1e6:,.0f}MB", peers,
                       "spark, rocksdb")
