@@ -26,7 +26,8 @@ def main() -> None:
     def read(path: Path, column: str) -> DataFrame:
         schema = spark.read.parquet(str(path)).schema
         return (spark.readStream.schema(schema).option("maxFilesPerTrigger", "1")
-                .parquet(str(path)).withWatermark(column, "0 seconds"))
+                .parquet(str(path)).withColumn(column, F.col(column).cast("timestamp"))
+                .withWatermark(column, "0 seconds"))
 
     orders, lines = read(a.left, "o_time"), read(a.right, "l_time")
     later = lines.l_time.between(orders.o_time,
