@@ -46,6 +46,7 @@ from semistream.stream_joins import LEFT, RIGHT, Within, open_stream_join
 
 APP = ROOT / "spark_apps" / "stream_stream_join.py"
 LEAST = 1 << 20  # bytes of M
+START = 86_400  # s; Spark's watermark begins at 0, and drops what is not later
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders 1..n and their lines, as Parquet files; times are seconds, an order's number in its
-    stream."""
+    """Orders 1..n and their lines, as Parquet files; times are seconds from ``START`` on, by an
+    order's number in its stream."""
 
     files: Files
     orders: int
@@ -129,16 +130,16 @@ class Orders:
             table = by_key.take(pa.array(self.keys() - 1))
             _write(table.append_column("o_time", _times(np.arange(self.orders))), at, self.parts)
 
-        return self.files.made(f"orders-{self.orders}-{self.parts}.parquet", make)
+        return self.files.made(f"orders-{START}-{self.orders}-{self.parts}.parquet", make)
 
     @property
     def right(self) -> Path:
-        return self.files.made(f"order-lines-{self.orders}-{self.span}-{self.parts}.parquet",
+        return self.files.made(f"order-lines-{START}-{self.orders}-{self.span}-{self.parts}.parquet",
                                lambda at: _write(self.lines(), at, self.parts))
 
 
 def _times(seconds: np.ndarray) -> pa.Array:
-    return pa.array(seconds.astype(np.int64) * 1_000_000).cast(pa.timestamp("us"))
+    return pa.array((START + seconds.astype(np.int64)) * 1_000_000).cast(pa.timestamp("us"))
 
 
 def _write(table: pa.Table, at: Path, parts: int) -> None:
