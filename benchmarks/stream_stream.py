@@ -134,8 +134,8 @@ class Orders:
 
     @property
     def right(self) -> Path:
-        return self.files.made(f"order-lines-{START}-{self.orders}-{self.span}-{self.parts}.parquet",
-                               lambda at: _write(self.lines(), at, self.parts))
+        name = f"order-lines-{START}-{self.orders}-{self.span}-{self.parts}.parquet"
+        return self.files.made(name, lambda at: _write(self.lines(), at, self.parts))
 
 
 def _times(seconds: np.ndarray) -> pa.Array:
