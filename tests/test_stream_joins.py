@@ -68,7 +68,7 @@ def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
         data, join_type, restarts, tmp_path_factory):
     left, right, on, _ = data.draw(strategies.joins())
     join, outputs, totals = start(left, right, on, join_type), [], [Counter(), Counter()]
-    path, at = tmp_path_factory.mktemp("state") / "state", [0, 0]
+    path, saved, at = tmp_path_factory.mktemp("state"), "", [0, 0]
     steps = data.draw(st.lists(st.sampled_from(["left", "right", "relocate", "idle", "finish"]),
                                max_size=25))
     for step in [*steps, "left", "right"]:
@@ -87,10 +87,12 @@ def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
             for bucket in np.flatnonzero(join.state.disk[0].tuples + join.state.disk[1].tuples):
                 outputs += join.finish_bucket(int(bucket))
         if restarts:
-            join.snapshot().write(path)
+            former, saved = saved, path / f"{len(list(path.iterdir()))}"
+            join.snapshot(changes=bool(former)).write(saved, former and former.name)
+        if restarts and data.draw(st.booleans()):
             before = join
             join = start(left, right, on, join_type)
-            join.restore(*JoinState.read(path))
+            join.restore(*JoinState.read(saved))
             assert [join.state.held(s) for s in (0, 1)] == [before.state.held(s) for s in (0, 1)]
             for total, side in zip(totals, before.stats.sides, strict=True):
                 total.update(read=side.rows_read, out=side.matched + sum(side.unmatched.values()))
@@ -130,6 +132,37 @@ def test_large_streams_stay_within_memory(memory, skew):
         (counts[0] * counts[1]).sum()
         + counts[0][counts[1] == 0].sum() + counts[1][counts[0] == 0].sum())
     assert max(found(outputs)[0].values()) == 1
+
+
+@pytest.mark.parametrize("memory", [120_000, 20_000_000])
+def test_a_state_is_saved_by_its_changes(memory, tmp_path):
+    """Twenty more tuples of 2,000 that are held cost their own bytes, in memory and on disk."""
+    left, right = (pa.table({"id": range(1200), "k": [i * 7 % 1500 for i in range(1200)],
+                             "note": [f"a note of tuple {i}" for i in range(1200)]})
+                   for _ in range(2))
+    join, outputs, saved = start(left, right, [("k", "k")], "full", memory), [], []
+
+    def save():
+        path = tmp_path / f"{len(saved)}"
+        join.snapshot(changes=bool(saved)).write(path, f"{len(saved) - 1}" if saved else "")
+        saved.append(path.stat().st_size)
+        return JoinState.files(path)
+
+    for first, last in ((0, 1000), (1000, 1010), (1010, 1020)):
+        for side, table in enumerate((left, right)):
+            for batch in table.slice(first, last - first).to_batches():
+                outputs += join.process(side, batch)
+        files = save()
+    assert (join.state.disk[0].total > 0) == (memory == 120_000)
+    assert files[:3] == ["0", "1", "2"] and max(saved[1:]) < saved[0] / 4
+    again = start(left, right, [("k", "k")], "full", memory)
+    again.restore(*JoinState.read(tmp_path / "2"))
+    assert [again.state.held(side) for side in (0, 1)] == [1020, 1020]
+    for side, table in enumerate((left, right)):
+        for batch in table.slice(1020).to_batches():
+            outputs += again.process(side, batch)
+    outputs += again.drain()
+    assert found(outputs) == expected(left, right, [("k", "k")], "full")
 
 
 def test_hash_collisions_cost_time_and_no_row(monkeypatch):

@@ -159,7 +159,7 @@ class MasterCache:
         if not len(rows):
             return
         first = self.tuples + self.staged.tuples
-        self.heap_at = self.store.put(batch, rows, first + np.arange(len(rows)), self.heap_at)
+        self.heap_at = self.store.put(batch, rows, slice(first, first + len(rows)), self.heap_at)
         self.staged.owners.append(owners.astype(np.int32))
         self.staged.tuples += len(rows)
         count_by(owners, self.staged.counts)

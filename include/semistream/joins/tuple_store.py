@@ -27,7 +27,7 @@ class FixedLane:
     def bytes_per_slot(kind: pa.DataType) -> int:
         return 1 if pa.types.is_boolean(kind) else kind.bit_width // 8
 
-    def put(self, column: pa.Array, rows: np.ndarray, slots: np.ndarray) -> None:
+    def put(self, column: pa.Array, rows: np.ndarray, slots: np.ndarray | slice) -> None:
         if not len(rows):
             return
         if self.boolean:
@@ -93,16 +93,18 @@ class TupleStore:
         return cls._null_bytes(schema) + sum(VariableLane.bytes_per_slot() if is_variable(f.type)
                                              else FixedLane.bytes_per_slot(f.type) for f in schema)
 
-    def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray, at: int = 0) -> int:
+    def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray | slice,
+            at: int = 0) -> int:
         """Copy the batch's rows into slots, their variable-length values to heap[at:]. Returns the
-        heap's new end."""
+        heap's new end. Into a slice it is faster."""
+        each = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
         self.nulls[slots] = 0
         for i, (column, lane) in enumerate(zip(batch.columns, self.lanes, strict=True)):
             if column.null_count:
                 null = column.is_null().to_numpy(zero_copy_only=False)[rows]
-                self.nulls[slots[null], i // 8] |= np.uint8(1 << i % 8)
+                self.nulls[each[null], i // 8] |= np.uint8(1 << i % 8)
             if isinstance(lane, VariableLane):
-                at = lane.put(column, rows, slots, self.heap, at)
+                at = lane.put(column, rows, each, self.heap, at)
             else:
                 lane.put(column, rows, slots)
         return at

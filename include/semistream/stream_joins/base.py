@@ -143,24 +143,26 @@ class StreamStreamJoin(ABC):
         """Both streams have ended. Afterwards nothing is held."""
         return timed(self._drain(), self._account)
 
-    def snapshot(self) -> JoinState:
-        """The state between two calls."""
-        tables, values, linked = self.state.saved()
-        more, told = self._state()
-        return JoinState(tables | more,
-                         {"state": values, "identity": self.spec.identity()} | told, linked=linked)
+    def snapshot(self, *, changes: bool = False) -> JoinState:
+        """The state between two calls. changes: what has changed since the last snapshot will do
+        (of tuples; punctuations are given whole)."""
+        state = self.state.saved(changes)
+        tables, values = self._state()
+        state.tables |= tables
+        state.values |= {"identity": self.spec.identity()} | values
+        return state
 
-    def restore(self, state: JoinState) -> None:
-        """Go on from the snapshot of an operator opened alike, in a new one. Raises StateError when
-        it does not fit."""
-        mine, theirs = self.spec.identity(), state.values.get("identity", {})
+    def restore(self, *states: JoinState) -> None:
+        """Go on from snapshots of an operator opened alike, a whole one and what has changed since,
+        in a new one. Raises StateError when they do not fit."""
+        mine, theirs = self.spec.identity(), states[0].values.get("identity", {})
         wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here"
                  for k, v in mine.items() if theirs.get(k) != v]
         if wrong:
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
                              "the former settings.")
-        self._restore(state)
-        self.state.restore(state.tables, state.values["state"], state.linked)
+        self._restore(states[-1])
+        self.state.restore(*states)
         self._account()
 
     # What an algorithm gives

@@ -54,12 +54,12 @@ class MemoryBlock(Block):
 class RunBlock(Block):
     """Live tuples of a part of a run."""
 
-    def __init__(self, batch: pa.RecordBatch, marks: np.ndarray, dts: int):
+    def __init__(self, batch: pa.RecordBatch, marks: np.ndarray, run: Run):
         self._rows = np.flatnonzero(marks["flags"] & DEAD == 0)
         code, ats = (batch.column(c).to_numpy()[self._rows] for c in (CODE, ATS))
-        super().__init__(code, ats, np.full(len(code), dts), marks["pid"][self._rows],
+        super().__init__(code, ats, np.full(len(code), run.dts), marks["pid"][self._rows],
                          marks["flags"][self._rows])
-        self._batch, self._marks = batch, marks
+        self._batch, self._marks, self._run = batch, marks, run
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
         at = pa.array(self._rows[rows])
@@ -67,12 +67,15 @@ class RunBlock(Block):
 
     def match(self, rows: np.ndarray) -> None:
         self._marks["flags"][self._rows[rows]] |= MATCHED
+        self._run.changed = True
 
     def remove(self, rows: np.ndarray) -> None:
         self._marks["flags"][self._rows[rows]] |= DEAD
+        self._run.changed = True
 
     def assign(self, rows: np.ndarray, pids: np.ndarray) -> None:
         self._marks["pid"][self._rows[rows]] = pids
+        self._run.changed = True
 
 
 class Gathered(Block):
@@ -121,13 +124,14 @@ class Run:
 
     marks_in: the file that has the marks from the byte ``marks_at`` on: the same one, behind the
     stream, as to make a file takes longer than to fill a small one; or, of a saved state's stream,
-    which others may read too, one that is the operator's alone.
+    which others may read too, one that is the operator's alone. changed: whether the last snapshot
+    has other marks, or none.
     """
 
     def __init__(self, path: Path, rows: int, dts: int, live: int, marks_in: Path,
-                 marks_at: int = 0):
+                 marks_at: int = 0, changed: bool = True):
         self.path, self.rows, self.dts, self.live = path, rows, dts, live
-        self._marks_in, self._marks_at = marks_in, marks_at
+        self._marks_in, self._marks_at, self.changed = marks_in, marks_at, changed
 
     def blocks(self, most: int) -> Iterator[RunBlock]:
         """most: tuples of a block."""
@@ -136,7 +140,7 @@ class Run:
             for batch in pa.ipc.open_stream(file):
                 for at in range(0, batch.num_rows, most):
                     part = batch.slice(at, most)
-                    yield RunBlock(part, marks[first:first + part.num_rows], self.dts)
+                    yield RunBlock(part, marks[first:first + part.num_rows], self)
                     first += part.num_rows
 
     def marks(self) -> np.ndarray:
@@ -200,7 +204,7 @@ class DiskPortion:
         with naming(path):
             mark.tofile(marks_in := path.with_suffix(".marks"))
         live = int(np.count_nonzero(mark["flags"] & DEAD == 0))
-        self.runs[bucket].append(Run(path, len(mark), dts, live, marks_in))
+        self.runs[bucket].append(Run(path, len(mark), dts, live, marks_in, changed=False))
         self.tuples[bucket] += live
 
     def blocks(self, bucket: int) -> Iterator[RunBlock]:

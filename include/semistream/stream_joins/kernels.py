@@ -8,8 +8,8 @@ own list with one look-up. Positions rise with the hash, so that a table is copi
 in order.
 
 **Log**: per slot ``code`` (int64), ``ats`` (int64, arrival time), ``same`` (int32, the next older
-slot of the same list, or -1), ``pid`` (int32, the punctuation that the tuple matches, or -1) and
-``flags`` (uint8).
+slot of the same list, -1, or UNLINKED), ``pid`` (int32, the punctuation that the tuple matches, or
+-1) and ``flags`` (uint8).
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list
-MATCHED, DEAD, BUFFERED = 1, 2, 4
+# flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list; of a changed
+# one the last snapshot has other flags or another pid
+MATCHED, DEAD, BUFFERED, CHANGED = 1, 2, 4, 8
+UNLINKED = -2  # in the place of an older slot: taken out of its list
+LANES = 16  # searches side by side, so that their cache misses overlap
 NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -139,20 +142,27 @@ def pairs(found, same, i, slot, out_row, out_slot):
 
 @njit(cache=True)
 def unlink(slots, side, t64, t32, code, same, flags):
-    """Take slots that are dead or buffered out of their lists (t32 and same: written)."""
+    """Take slots that are dead or buffered out of their lists, with all others there that are: a
+    list is passed through once (t32 and same: written)."""
     gone = DEAD | BUFFERED
     for i in range(len(slots)):
+        if same[slots[i]] == UNLINKED:
+            continue
         p = _position(code[slots[i]], t64)
-        s = t32[p, 2 + side] - 1
-        while s >= 0 and flags[s] & gone:
-            s = same[s]
-        t32[p, 2 + side] = s + 1 if s >= 0 else -1
+        newest = t32[p, 2 + side] - 1
+        before, s = -1, newest
         while s >= 0:
             after = same[s]
-            while after >= 0 and flags[after] & gone:
-                after = same[after]
-            same[s] = after
+            if flags[s] & gone:
+                same[s] = UNLINKED
+                if before < 0:
+                    newest = after
+                else:
+                    same[before] = after
+            else:
+                before = s
             s = after
+        t32[p, 2 + side] = newest + 1 if newest >= 0 else -1
 
 
 @njit(cache=True)
@@ -196,15 +206,16 @@ def compact(end, flags, same, moved, kept):
             n += 1
     for k in range(n):
         s = kept[k]
-        linked = same[s] >= 0 and not flags[s] & BUFFERED
-        same[k] = moved[same[s]] if linked else -1
+        same[k] = moved[same[s]] if same[s] >= 0 else same[s]
     return n
 
 
 @njit(cache=True)
-def mark(flags, slots, bits):
+def match(flags, slots):
+    """Note that these tuples have had a partner (flags: written)."""
     for i in range(len(slots)):
-        flags[slots[i]] |= bits
+        if not flags[slots[i]] & MATCHED:
+            flags[slots[i]] |= MATCHED | CHANGED
 
 
 @njit(cache=True)
@@ -280,14 +291,20 @@ def find_intervals(codes, low, high, pid, out):
     codes: int64[n], read; low, high: int64[m], disjoint closed intervals, ascending, read; pid:
     int32[m], read.
     """
-    for i in range(len(codes)):
-        k, n = 0, len(low)
+    at = np.empty(LANES, np.int64)
+    for first in range(0, len(codes), LANES):
+        lanes, n = min(LANES, len(codes) - first), len(low)
+        at[:lanes] = 0
         while n > 1:  # without a branch to mispredict
             half = n // 2
-            k = k + half if low[k + half] <= codes[i] else k
+            for g in range(lanes):
+                k = at[g] + half
+                at[g] = k if low[k] <= codes[first + g] else at[g]
             n -= half
-        if n and low[k] <= codes[i] <= high[k]:
-            out[i] = pid[k]
+        for g in range(lanes):
+            k, c = at[g], codes[first + g]
+            if n and low[k] <= c <= high[k]:
+                out[first + g] = pid[k]
 
 
 @njit(cache=True)

@@ -13,7 +13,7 @@ from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import as_stored
 from semistream.joins.tuple_store import TupleStore, VariableLane
 from semistream.stream_joins import kernels
-from semistream.stream_joins.kernels import BUFFERED, DEAD, MATCHED
+from semistream.stream_joins.kernels import BUFFERED, CHANGED, DEAD
 
 LEAST = 1024  # positions of a directory
 LOAD = 0.7  # of its positions, that may be used
@@ -77,6 +77,9 @@ class TupleLog:
         self.flags = mapped(slots, np.uint8)
         self._moved, self._kept = mapped(slots, np.int32), mapped(slots, np.int32)
         self.end = self.heap_at = self.dead = self.buffered = 0
+        # tuples that arrived before are in the last snapshot, those of `gone` (ats) though they
+        # have left
+        self.saved_until, self.gone = 0, list[np.ndarray]()
 
     @property
     def live(self) -> int:
@@ -84,19 +87,18 @@ class TupleLog:
 
     @property
     def bytes(self) -> int:
-        return self.end * self.slot_bytes + self.heap_at
+        return self.end * self.slot_bytes + self.heap_at + sum(a.nbytes for a in self.gone)
 
     @property
     def garbage(self) -> int:
         """Bytes that `compact` gives back, about."""
-        return self.bytes * self.dead // max(self.end, 1)
+        return (self.end * self.slot_bytes + self.heap_at) * self.dead // max(self.end, 1)
 
     def store_rows(self, batch: pa.RecordBatch, rows: np.ndarray, ats: np.ndarray) -> None:
         """Append rows whose lists are made already."""
-        slots = np.arange(self.end, self.end + len(rows))
         last = self.end + len(rows)
         self.ats[self.end:last], self.pid[self.end:last], self.flags[self.end:last] = ats, -1, 0
-        self.heap_at = self.store.put(batch, rows, slots, self.heap_at)
+        self.heap_at = self.store.put(batch, rows, slice(self.end, last), self.heap_at)
         self.end = last
 
     def find(self, codes: np.ndarray) -> np.ndarray:
@@ -134,7 +136,12 @@ class TupleLog:
                 else lane.get(slots, None))
 
     def match(self, slots: np.ndarray) -> None:
-        kernels.mark(self.flags, slots, MATCHED)
+        kernels.match(self.flags, slots)
+
+    def assign(self, slots: np.ndarray, pids: np.ndarray) -> None:
+        """pids: int32[n], of punctuations."""
+        self.pid[slots] = pids
+        self.flags[slots] |= CHANGED
 
     def remove(self, slots: np.ndarray) -> None:
         """Of live slots without twice the same one."""
@@ -146,18 +153,18 @@ class TupleLog:
 
     def buffer(self, slots: np.ndarray) -> None:
         """Move linked slots to the purge buffer: no probe finds them there."""
-        self.flags[slots] |= BUFFERED
+        self.flags[slots] |= BUFFERED | CHANGED
         self.buffered += len(slots)
         self._unlink(slots)
 
     def _unlink(self, slots: np.ndarray) -> None:
-        # a list is passed through as a whole
-        once = slots[np.unique(self.code[slots], return_index=True)[1]]
-        kernels.unlink(once, self.side, self.directory.t64, self.directory.t32, self.code,
+        kernels.unlink(slots, self.side, self.directory.t64, self.directory.t32, self.code,
                        self.same, self.flags)
 
     def compact(self) -> np.ndarray:
         """Slide what lives to the front. Gives the old slots, ascending."""
+        if len(left := self._left()):
+            self.gone.append(left)
         left = kernels.compact(self.end, self.flags, self.same, self._moved, self._kept)
         kernels.directory_move(self.directory.t32, self.side, self._moved)
         for array in (self.code, self.ats, self.pid, self.flags, *self.store.arrays()):
@@ -191,3 +198,23 @@ class TupleLog:
         if not linked.all():
             self.buffer(slots[~linked])
         return slots
+
+    # Changes since the last snapshot
+
+    def _left(self) -> np.ndarray:
+        """ats of garbage that the last snapshot has."""
+        ats, flags = self.ats[:self.end], self.flags[:self.end]
+        return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
+
+    def changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(ats of tuples that have left, slots of those whose flags or pid have changed, slots of
+        those that have come)."""
+        slots = self.slots()
+        old = self.ats[slots] < self.saved_until
+        changed = slots[old & (self.flags[slots] & CHANGED != 0)]
+        return np.concatenate([*self.gone, self._left()]), changed, slots[~old]
+
+    def saved(self, clock: int) -> None:
+        """A snapshot has what arrived before."""
+        self.gone, self.saved_until = [], clock
+        self.flags[:self.end] &= 255 - CHANGED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from semistream.stream_joins.base import (
 )
 from semistream.stream_joins.disk import Block
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
-from semistream.stream_joins.kernels import BUFFERED, DEAD
+from semistream.stream_joins.kernels import BUFFERED, CHANGED, DEAD
 from semistream.stream_joins.punctuation_set import (
     NONE,
     Closed,
@@ -180,11 +181,14 @@ class PJoin(StreamStreamJoin):
         gone[pids] = True
         self.stats.sides[side].forgotten += len(pids)
         marks = [(log.pid[:log.end], log.flags[:log.end])]
-        marks += [(m["pid"], m["flags"]) for runs in self.state.disk[side].runs
-                  for m in (run.marks() for run in runs)]
+        for run in chain(*self.state.disk[side].runs):
+            run.changed, on_disk = True, run.marks()
+            marks.append((on_disk["pid"], on_disk["flags"]))
         for pid, flags in marks:
             live = np.flatnonzero(flags & DEAD == 0)  # the pid of others may be gone or another's
-            pid[live[gone[pid[live]]]] = NONE
+            changed = live[gone[pid[live]]]
+            pid[changed] = NONE
+            flags[changed] |= CHANGED
 
     def _account_punctuations(self) -> None:
         self.state.punctuation_bytes = sum(p.bytes for p in self.punctuations)
@@ -236,7 +240,8 @@ class PJoin(StreamStreamJoin):
         """Slots of a memory portion, outside of the purge buffer, whose tuples match any of these,
         or (times) have become too old. Constants are looked up; others need a pass over the
         state."""
-        log, found = self.state.memory[side], []
+        log = self.state.memory[side]
+        found = [np.empty(0, np.int64)]
         if len(constants.codes) and log.live:
             for rows, slots in log.pairs(log.find(constants.codes)):
                 if constants.values:
@@ -245,21 +250,22 @@ class PJoin(StreamStreamJoin):
                 found.append(slots)
         horizon = self._horizon(side) if times else NO_WATERMARK
         aged = horizon > self._purged_until[side]
-        if (others or aged) and log.live:
-            every = log.slots(DEAD | BUFFERED)
-            for first in range(0, len(every), OUTPUT_ROWS):
-                slots = every[first:first + OUTPUT_ROWS]
-                mask = np.zeros(len(slots), bool)
-                if others:
-                    keys = self._keys(side, slots)
-                    values = keys.values or [values_of(keys.codes, self.spec.keys.types[0])]
-                    for p in others:
-                        mask |= p.matches(values)
-                if aged and self.spec.within:
-                    column = log.column(self.spec.within.columns[side], slots)
-                    mask |= self.spec.within.times(column) <= horizon
-                found.append(slots[mask])
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        if not (others or aged):
+            return np.sort(np.concatenate(found))
+        wanted = np.zeros(log.end, bool)
+        wanted[np.concatenate(found)] = True
+        every = log.slots(DEAD | BUFFERED)
+        for first in range(0, len(every), OUTPUT_ROWS):
+            slots = every[first:first + OUTPUT_ROWS]
+            if others:
+                keys = self._keys(side, slots)
+                values = keys.values or [values_of(keys.codes, self.spec.keys.types[0])]
+                for p in others:
+                    wanted[slots[p.matches(values)]] = True
+            if aged and self.spec.within:
+                column = log.column(self.spec.within.columns[side], slots)
+                wanted[slots[self.spec.within.times(column) <= horizon]] = True
+        return np.flatnonzero(wanted)
 
     def _keys(self, side: int, slots: np.ndarray) -> Keys:
         log = self.state.memory[side]
@@ -319,7 +325,7 @@ class PJoin(StreamStreamJoin):
             slots = np.concatenate([slots, buffered])
             slots = slots[log.pid[slots] == NONE]
             pids = own.match(self._keys(side, slots))
-            log.pid[slots] = pids
+            log.assign(slots, pids)
             own.count(pids, 1)
             own.indexed = own.sequence
         yield from ()

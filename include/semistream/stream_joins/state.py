@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +17,12 @@ import pyarrow as pa
 from semistream.errors import NotEnoughMemory
 from semistream.joins.arena import Arena, mapped
 from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import variable_bytes
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
 from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock, gathered
-from semistream.stream_joins.kernels import NEVER
+from semistream.stream_joins.kernels import CHANGED, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
 
@@ -33,6 +34,8 @@ LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
 INDEX_ROW = 12 + 2 * 29
 LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
 LEAST_PIECE = 256  # tuples, that are taken in together
+MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
+PID, FLAGS = "__pid", "__flags"
 
 
 def block_rows(memory: float) -> int:
@@ -74,6 +77,8 @@ class State:
         self.done = np.zeros(BUCKETS, np.int64)
         self.relocations = self.relocated = self.disk_joins = 0
         self.punctuation_bytes = 0
+        # snapshots that have been told, or 0; tuples that changed since the last whole one
+        self._saves = self._changed = 0
         self.account()
 
     def account(self) -> None:
@@ -273,39 +278,65 @@ class State:
 
     # Snapshots
 
-    def saved(self) -> tuple[dict[str, pa.Table], dict[str, Any], dict[str, Path]]:
-        """What ``JoinState`` has of it: tables, values, and the files of runs on disk, which never
-        change but for their marks."""
+    def saved(self, changes: bool) -> JoinState:
+        """A snapshot, or (changes) what has changed since the last one; all of it where that is
+        less than has changed since it was last given.
+
+        Of each stream ``left``, tuples in memory (the whole, or those that have come), ``left
+        gone``, ats of those that have left, and ``left changed``, of those whose pid or flags are
+        others now; of each run on disk its marks. Files of runs are linked.
+        """
+        since = [log.changes() for log in self.memory]
+        self._changed += sum(len(which) for found in since for which in found)
+        changes = (changes and 0 < self._saves <= MOST_CHANGES
+                   and self._changed <= sum(log.live for log in self.memory))
+        self._saves = self._saves + 1 if changes else 1
         tables: dict[str, pa.Table] = {}
         linked: dict[str, Path] = {}
-        runs_told: list[list[Any]] = []
+        told: list[list[Any]] = []
         for side, log in enumerate(self.memory):
-            slots = log.slots()
-            columns = [*log.columns(slots),
-                       *(pa.array(a[slots]) for a in (log.code, log.ats, log.pid, log.flags))]
-            names = [*self.spec.schemas[side].names, CODE, ATS, "__pid", "__flags"]
+            gone, changed, slots = since[side]
+            if changes:
+                tables[f"{SIDES[side]} gone"] = pa.table({ATS: gone})
+                tables[f"{SIDES[side]} changed"] = pa.table(
+                    {ATS: log.ats[changed], PID: log.pid[changed],
+                     FLAGS: log.flags[changed] & (255 - CHANGED)})
+            else:
+                slots, self._changed = log.slots(), 0
+            columns = [*log.columns(slots), pa.array(log.code[slots]), pa.array(log.ats[slots]),
+                       pa.array(log.pid[slots]), pa.array(log.flags[slots] & (255 - CHANGED))]
+            names = [*self.spec.schemas[side].names, CODE, ATS, PID, FLAGS]
             tables[SIDES[side]] = pa.Table.from_arrays(columns, names)
-            disk = self.disk[side]
-            for bucket, runs in enumerate(disk.runs):
+            log.saved(self.clock)
+            for bucket, runs in enumerate(self.disk[side].runs):
                 for run in runs:
-                    tables[run.path.name] = run.marks_table()
+                    if run.changed or not changes:
+                        tables[run.path.name] = run.marks_table()
+                    run.changed = False
                     linked[run.path.name] = run.path
-                    runs_told.append([run.path.name, side, bucket, run.dts])
-        return tables, {"clock": self.clock, "done": self.done.tolist(), "disk": runs_told,
-                        "history": [disk.history for disk in self.disk]}, linked
+                    told.append([run.path.name, side, bucket, run.dts])
+        values = {"clock": self.clock, "done": self.done.tolist(), "disk": told,
+                  "history": [disk.history for disk in self.disk], "changed": self._changed}
+        return JoinState(tables, {"state": values}, not changes, linked)
 
-    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any],
-                linked: dict[str, Path]) -> None:
-        """What was in memory and does not fit there now, as M is smaller, goes to disk."""
+    def restore(self, *states: JoinState) -> None:
+        """A whole snapshot, and the changes since. What was in memory and does not fit there now,
+        as M is smaller, goes to disk."""
+        last = states[-1]
+        values = last.values["state"]
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
+        self._saves, self._changed = len(states), values.get("changed", 0)
         for name, side, bucket, dts in values["disk"]:
-            self._on_disk(side).take_up(bucket, linked[name], tables[name], dts)
+            marks = next(s.tables[name] for s in reversed(states) if name in s.tables)
+            self._on_disk(side).take_up(bucket, last.linked[name], marks, dts)
         for disk, history in zip(self.disk, values["history"], strict=True):
             disk.history = [[(a, b) for a, b in one] for one in history]
-        for side in (0, 1):
-            for whole in tables[SIDES[side]].to_batches():
+        for side, log in enumerate(self.memory):
+            log.saved_until = self.clock
+            since = _Since(side, states[1:])
+            for whole in (b for s in states for b in s.tables[SIDES[side]].to_batches()):
                 for batch in _pieces(whole, self.block_rows):
-                    self._take_up(side, batch)
+                    self._take_up(side, since.apply(batch))
         self.account()
 
     def _take_up(self, side: int, batch: pa.RecordBatch) -> None:
@@ -327,12 +358,43 @@ class State:
             first += count
 
 
+class _Since:
+    """What snapshots that tell changes have of tuples of earlier ones."""
+
+    def __init__(self, side: int, states: Sequence[JoinState]):
+        gone = [s.tables[f"{SIDES[side]} gone"][ATS].to_numpy() for s in states]
+        self._gone = np.sort(np.concatenate([np.empty(0, np.int64), *gone]))
+        changed = [s.tables[f"{SIDES[side]} changed"] for s in states]
+        ats, self._pid, self._flags = (
+            np.concatenate([np.empty(0, kind), *(t[name].to_numpy() for t in changed)])
+            for name, kind in ((ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))
+        self._order = np.argsort(ats, kind="stable")  # the newest of a tuple comes last
+        self._ats = ats[self._order]
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Those of a snapshot's tuples that are still there, as they are now."""
+        ats = batch.column(ATS).to_numpy()
+        at = np.searchsorted(self._ats, ats, "right") - 1
+        known = np.flatnonzero(at >= 0)
+        rows = known[self._ats[at[known]] == ats[known]]
+        newest = self._order[at[rows]]
+        pid, flags = (batch.column(c).to_numpy().copy() for c in (PID, FLAGS))
+        pid[rows], flags[rows] = self._pid[newest], self._flags[newest]
+        now = pa.RecordBatch.from_arrays(
+            [*batch.columns[:-2], pa.array(pid), pa.array(flags)], schema=batch.schema)
+        at = np.searchsorted(self._gone, ats)
+        known = np.flatnonzero(at < len(self._gone))
+        still = np.ones(len(ats), bool)
+        still[known] = self._gone[at[known]] != ats[known]
+        return now if still.all() else now.filter(pa.array(still))
+
+
 class _Saved(Block):
     """Rows of a snapshot's table."""
 
     def __init__(self, batch: pa.RecordBatch):
         code, ats, pid, flags = (batch.column(c).to_numpy()
-                                 for c in (CODE, ATS, "__pid", "__flags"))
+                                 for c in (CODE, ATS, PID, FLAGS))
         super().__init__(code, ats, np.full(len(code), NEVER), pid, flags)
         self._batch = batch
 

@@ -213,16 +213,16 @@ class OfTwoStreams:
             "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
 
     def save(self, path: Path, before: str) -> None:
-        state = self.join.snapshot()
+        state = self.join.snapshot(changes=bool(before))
         state.values["promises"] = [[promise.state for promise in of] for of in self.promises]
-        state.write(path)
+        state.write(path, before)
 
     def restore(self, path: Path) -> None:
-        (state,) = JoinState.read(path)
-        for of, states in zip(self.promises, state.values["promises"], strict=True):
-            for promise, former in zip(of, states, strict=True):
-                promise.state.update(former)
-        self.join.restore(state)
+        states = JoinState.read(path)
+        for of, former in zip(self.promises, states[-1].values["promises"], strict=True):
+            for promise, state in zip(of, former, strict=True):
+                promise.state.update(state)
+        self.join.restore(*states)
 
     def close(self) -> None:
         self.join.state.remove()
