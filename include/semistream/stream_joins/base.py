@@ -18,8 +18,9 @@ from semistream.joins.state_file import JoinState
 from semistream.joins.statistics import timed
 from semistream.joins.stored_types import as_stored, variable_bytes
 from semistream.stream_joins import kernels
+from semistream.stream_joins.disk import Run
 from semistream.stream_joins.events import Event, Monitor, Registry
-from semistream.stream_joins.kernels import MATCHED
+from semistream.stream_joins.kernels import DEAD, MATCHED
 from semistream.stream_joins.spec import JOIN_TYPES, SIDES, StreamJoinSpec, equal_keys
 from semistream.stream_joins.state import Leftover, State
 
@@ -347,10 +348,10 @@ class StreamStreamJoin(ABC):
         for bucket in np.flatnonzero(self.state.disk[0].tuples + self.state.disk[1].tuples):
             yield from self.finish_bucket(int(bucket))
         for side, disk in enumerate(self.state.disk):
-            for bucket in np.flatnonzero(disk.tuples):
-                yield from self._leave_disk(side, int(bucket),
-                                            lambda block: np.arange(len(block.code)))
-                disk.rewrite(int(bucket), 0)
+            for bucket in map(int, np.flatnonzero(disk.tuples)):
+                for run in disk.runs[bucket]:
+                    yield from self._leave_run(side, run)
+                disk.clear(bucket)
         for side, log in enumerate(self.state.memory):
             yield from self._leave(side, log.slots())
             log.compact()
@@ -381,6 +382,19 @@ class StreamStreamJoin(ABC):
             disk.tuples[bucket] -= len(rows)
             if len(lone):
                 yield from self._unmatched(side, block.columns(lone), NO_PARTNER)
+
+    def _leave_run(self, side: int, run: Run) -> Iterator[StreamJoinOutput]:
+        """All that is left of a run leaves. Only its marks are read where all have had a
+        partner."""
+        marks = run.marks()
+        live = marks["flags"] & DEAD == 0
+        lone = live & (marks["flags"] & MATCHED == 0)
+        self._left(side, marks["pid"][live])
+        self.stats.sides[side].matched += int(np.count_nonzero(live) - np.count_nonzero(lone))
+        for block in run.blocks(self.state.block_rows) if lone.any() else ():
+            rows = np.flatnonzero(block.flags & MATCHED == 0)
+            if len(rows):
+                yield from self._unmatched(side, block.columns(rows), NO_PARTNER)
 
     def _equal(self, pair: tuple[list[pa.Array], list[pa.Array]]
                ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:

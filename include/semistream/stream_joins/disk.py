@@ -3,6 +3,7 @@ relocation wrote."""
 
 from __future__ import annotations
 
+import mmap
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -88,22 +89,23 @@ class Gathered(Block):
         self._first = np.cumsum([0, *(len(b.code) for b in blocks)])
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
-        of = self._of(rows)
-        order = np.argsort(of, kind="stable")
-        parts = [self._blocks[k].columns(rows[of == k] - self._first[k]) for k in np.unique(of)]
+        order = np.argsort(rows)
+        parts = [block.columns(mine) for block, mine in self._by_block(rows[order])]
         back = np.empty(len(rows), np.int64)
         back[order] = np.arange(len(rows))
         at = pa.array(back)
         return [pa.concat_arrays(c).take(at) for c in zip(*parts, strict=True)]
 
     def match(self, rows: np.ndarray) -> None:
-        of = self._of(rows)
-        for k in np.unique(of):
-            self._blocks[k].match(rows[of == k] - self._first[k])
+        for block, mine in self._by_block(np.sort(rows)):
+            block.match(mine)
 
-    def _of(self, rows: np.ndarray) -> np.ndarray:
-        """Which block each row is of, int64[n]."""
-        return np.searchsorted(self._first, rows, side="right") - 1
+    def _by_block(self, rows: np.ndarray) -> Iterator[tuple[Block, np.ndarray]]:
+        """Those of ascending rows that each block has, by its own numbers."""
+        bounds = np.searchsorted(rows, self._first)
+        for k, block in enumerate(self._blocks):
+            if bounds[k] < bounds[k + 1]:
+                yield block, rows[bounds[k]:bounds[k + 1]] - self._first[k]
 
 
 def gathered(blocks: Iterable[Block], most: int) -> Iterator[Block]:
@@ -135,16 +137,21 @@ class Run:
 
     def blocks(self, most: int) -> Iterator[RunBlock]:
         """most: tuples of a block."""
-        marks, first = self.marks(), 0
-        with pa.memory_map(str(self.path)) as file:
-            for batch in pa.ipc.open_stream(file):
-                for at in range(0, batch.num_rows, most):
-                    part = batch.slice(at, most)
-                    yield RunBlock(part, marks[first:first + part.num_rows], self)
-                    first += part.num_rows
+        mapped = _mapped(self._marks_in)
+        marks, first = self._marks(mapped), 0
+        stream = mapped if self.path == self._marks_in else _mapped(self.path, "rb")
+        for batch in pa.ipc.open_stream(pa.py_buffer(stream)):
+            for at in range(0, batch.num_rows, most):
+                part = batch.slice(at, most)
+                yield RunBlock(part, marks[first:first + part.num_rows], self)
+                first += part.num_rows
 
     def marks(self) -> np.ndarray:
-        return np.memmap(self._marks_in, MARKS, "r+", self._marks_at, (self.rows,))
+        """MARKS[rows]; what is written there is in the file."""
+        return self._marks(_mapped(self._marks_in))
+
+    def _marks(self, mapped: mmap.mmap) -> np.ndarray:
+        return np.frombuffer(mapped, MARKS, self.rows, self._marks_at)
 
     def marks_table(self) -> pa.Table:
         """The marks as they are."""
@@ -155,6 +162,12 @@ class Run:
     def delete(self) -> None:
         for path in {self.path, self._marks_in}:
             path.unlink()
+
+
+def _mapped(path: Path, mode: str = "r+b") -> mmap.mmap:
+    with open(path, mode) as file:
+        return mmap.mmap(file.fileno(), 0,
+                         access=mmap.ACCESS_WRITE if "+" in mode else mmap.ACCESS_READ)
 
 
 class DiskPortion:
@@ -223,6 +236,11 @@ class DiskPortion:
                                 for b in run.blocks(self.block_rows) if len(b.code)), dts)
         for run in old:
             run.delete()
+
+    def clear(self, bucket: int) -> None:
+        """Delete what is there."""
+        self.tuples[bucket] = 0
+        self.rewrite(bucket, 0)
 
     def probes(self, bucket: int) -> np.ndarray:
         """int64[k, 2]."""

@@ -328,10 +328,10 @@ class PunctuationSet:
     def since(self, arrived: int) -> tuple[Keys, list[Punctuation]]:
         """Those open that came then or later: constants, and others."""
         pids = np.flatnonzero(self.index["open"] & (self.index["arrived"] >= arrived))
-        others = [self.forms[p] for p in pids.tolist() if p in self.forms]
+        constant = self.index["constant"][pids]
         wanted = np.zeros(len(self.index), bool)
-        wanted[pids] = self.index["constant"][pids]
-        return self._constants(wanted)[0], others
+        wanted[pids[constant]] = True
+        return self._constants(wanted)[0], [self.forms[p] for p in pids[~constant].tolist()]
 
     def _constants(self, wanted: np.ndarray) -> tuple[Keys, np.ndarray]:
         """Keys of the constants with wanted[pid], and their pids."""
@@ -368,7 +368,7 @@ class PunctuationSet:
         closing = np.zeros(len(self.index), bool)
         closing[pids] = True
         constants = self._constants(closing & self.index["constant"])[0]
-        others = [self.forms.pop(p) for p in pids.tolist() if p in self.forms]
+        others = [self.forms.pop(p) for p in pids[~self.index["constant"][pids]].tolist()]
         for table in self.intervals.values():
             table.close(closing)
         if self.hashed:

@@ -262,7 +262,7 @@ class State:
         for x in gathered(blocks, self.block_rows):
             heads, following = self._heads[:2 * len(x.code)], self._following[:len(x.code)]
             kernels.chain(x.code, heads, following)
-            for y in others():
+            for y in gathered(others(), self.block_rows):
                 if x.newest < done and y.newest < done:
                     continue
                 at, j = 0, -1
