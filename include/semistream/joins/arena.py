@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ import numpy as np
 from semistream.errors import ConfigError
 
 _MAP_NORESERVE, _PAGE = 0x4000, mmap.PAGESIZE  # Linux; the first is not in Python 3.11
+# bytes of an array that has huge pages where the system gives them: so large that a part of a page
+# of 2 MB, which it may not need, is little beside it
+LARGE = 32 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -73,11 +77,21 @@ class Region(mmap.mmap):
 
 
 def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
-    """A zeroed array whose pages become resident when first written."""
+    """A zeroed array whose pages become resident when first written.
+
+    A look-up by a random key touches a page of its own, whose address the processor then has to
+    find: of huge pages there are few.
+    """
     dtype = np.dtype(dtype)
     size = max(count, 1) * width * dtype.itemsize
-    region = Region(size) if Region.wanted else mmap.mmap(
-        -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    if Region.wanted:
+        region: mmap.mmap = Region(size)
+    else:
+        region = mmap.mmap(-1, size,
+                           flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        if size >= LARGE:
+            with suppress(OSError):  # a system without them
+                region.madvise(mmap.MADV_HUGEPAGE)
     array = np.frombuffer(region, dtype, count * width)
     return array.reshape(count, width) if width > 1 else array
 

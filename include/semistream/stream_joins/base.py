@@ -345,8 +345,9 @@ class StreamStreamJoin(ABC):
     # The end of the streams
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
-        for bucket in np.flatnonzero(self.state.disk[0].tuples + self.state.disk[1].tuples):
-            yield from self.finish_bucket(int(bucket))
+        on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
+        for bucket in map(int, np.flatnonzero(on_disk)):
+            yield from self.finish_bucket(bucket)
         for side, disk in enumerate(self.state.disk):
             for bucket in map(int, np.flatnonzero(disk.tuples)):
                 for run in disk.runs[bucket]:

@@ -287,7 +287,7 @@ class PunctuationSet:
         """Take in punctuations that are `new`."""
         n = len(constants.codes)
         pids = self._allocate(n + len(others))
-        rows = self.index[pids]
+        rows = np.empty(len(pids), INDEX)
         rows["count"], rows["bucket"], rows["open"] = 0, ANY_BUCKET, True
         rows["arrived"] = self.sequence + np.arange(len(pids))
         rows["constant"] = np.arange(len(pids)) < n
