@@ -5,8 +5,8 @@ Neither paper gives one. A tuple is joined with what is in memory (c_M) and a re
 the streams each hash bucket is joined as a block nested loop of hash tables: each tuple of the left
 stream is put into one (c_D), and each of the right stream is looked up in every one (c_D). The
 number of passes over the right stream stays 1 until a hash bucket of the left stream outgrows a
-block. A bucket that is moved is a run, a file of its own (c_F, also each time that it is opened):
-the smaller M, the more of them there are of the same tuples.
+block. A bucket that is moved is a run, which takes time for itself when it is written and each time
+that it is read (c_R): the smaller M, the more of them there are of the same tuples.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ class StreamWorkload:
 class StateCosts:
     """Seconds. c_m: join a tuple with what is in memory, and store it; c_o: write a result row;
     c_w: move a tuple to disk, with the part of closing the gap in memory, and see it leave at the
-    end; c_d: read a tuple in a disk join, to index it or to look it up; c_f: make the file of a
-    run, or open it."""
+    end; c_d: read a tuple in a disk join, to index it or to look it up; c_r: begin to write or to
+    read a run."""
 
     c_m: float
     c_o: float
     c_w: float
     c_d: float
-    c_f: float
+    c_r: float
 
 
 @dataclass(frozen=True)
 class StatePrediction:
-    """relocated: tuples moved to disk; read: tuples read by the disk join; files: made, and opened
-    each time; seconds: of all; in memory: of the same with enough memory."""
+    """relocated: tuples moved to disk; read: tuples read by the disk join; accesses: of runs, to
+    write or to read them; seconds: of all; in memory: of the same with enough memory."""
 
     relocated: float
     read: float
-    files: float
+    accesses: float
     seconds: float
     in_memory: float
 
@@ -109,9 +109,9 @@ def c_join(*, n: float, o: float, c_m: float, c_o: float) -> float:
     return n * c_m + o * c_o
 
 
-def c_disk(*, d: float, read: float, files: float, c_w: float, c_d: float, c_f: float) -> float:
-    """d c_W + read c_D + files c_F, seconds: what d relocated tuples cost beside."""
-    return d * c_w + read * c_d + files * c_f
+def c_disk(*, d: float, read: float, accesses: float, c_w: float, c_d: float, c_r: float) -> float:
+    """d c_W + read c_D + accesses c_R, seconds: what d relocated tuples cost beside."""
+    return d * c_w + read * c_d + accesses * c_r
 
 
 def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePrediction:
@@ -120,9 +120,9 @@ def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePredictio
     d = relocated(n=n, m=m, tuple_bytes=work.tuple_bytes, values=work.values)
     times = passes(n_a=work.left, m=m)
     read = work.left + times * work.right if d else 0.0
-    # made once; opened for the left stream's pass or the right one's, and as its tuples leave
-    files = (2 + (1 + times) / 2) * runs(d=d, fitting=fitting(
+    # written once; read in the left stream's pass or the right one's, and as its tuples leave
+    accesses = (2 + (1 + times) / 2) * runs(d=d, fitting=fitting(
         m=m, tuple_bytes=work.tuple_bytes, values=work.values))
     memory = c_join(n=n, o=work.results, c_m=costs.c_m, c_o=costs.c_o)
-    disk = c_disk(d=d, read=read, files=files, c_w=costs.c_w, c_d=costs.c_d, c_f=costs.c_f)
-    return StatePrediction(d, read, files, memory + disk, memory)
+    disk = c_disk(d=d, read=read, accesses=accesses, c_w=costs.c_w, c_d=costs.c_d, c_r=costs.c_r)
+    return StatePrediction(d, read, accesses, memory + disk, memory)

@@ -1,7 +1,7 @@
 """What XJoin's state on disk costs, measured and by the cost model.
 
 Two streams of as many tuples, whose values are drawn evenly, come in turns. The time is that inside
-the join, to its end. The costs are fitted to runs of half as many other tuples.
+the join, to its end. The costs are fitted to runs of as many other tuples, with other M.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 TUPLES = 2_000_000  # of each stream
 PIECE = 20_000  # tuples of a stream that come at a time
 LEAST_TUPLES = 40_000  # fewer, and a small part of their state is less than an M can be
-REPEATS = 3
+REPEATS, CALIBRATIONS = 5, 2
 RATIOS = (2.0, 5.0, 10.0, 20.0, 40.0)  # the whole state over M
 RESULTS = (1.0, 4.0)  # result rows per tuple of a stream
-CALIBRATED = tuple((ratio, results) for ratio in (0.8, 3.0, 12.0) for results in RESULTS)
+CALIBRATED = tuple((ratio, results) for ratio in (0.8, 1.5, 6.0, 30.0)
+                   for results in RESULTS)
 STREAM = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("v", pa.float64()), ("w", pa.int64())])
 AIM = 0.1  # median error of the model
 BOUND = 1.25  # by how much the slowdown may still rise from 10 to 40 times M
@@ -69,14 +70,14 @@ class StateRunner:
     def costs(self) -> StateCosts:
         runs = []
         for ratio, results in CALIBRATED:
-            for repeat in range(REPEATS):
-                streams = Streams(self.tuples // 2, results, 100 + repeat)
+            for repeat in range(CALIBRATIONS):
+                streams = Streams(self.tuples, results, 100 + repeat)
                 memory = streams.work.state_bytes / ratio
                 seconds, statistics = join(streams, memory)
                 moved = statistics.relocated
                 model = xjoin.predict(streams.work, memory, NONE)
-                read, files = (model.read, model.files) if moved else (0.0, 0.0)
-                runs.append([streams.work.tuples, streams.work.results, moved, read, files,
+                read, accesses = (model.read, model.accesses) if moved else (0.0, 0.0)
+                runs.append([streams.work.tuples, streams.work.results, moved, read, accesses,
                              seconds])
         *columns, seconds = np.array(runs).T
         return StateCosts(*nnls(np.array(columns).T / seconds[:, None], np.ones(len(runs)))[0])

@@ -387,7 +387,7 @@ class StreamStreamJoin(ABC):
     def _leave_run(self, side: int, run: Run) -> Iterator[StreamJoinOutput]:
         """All that is left of a run leaves. Only its marks are read where all have had a
         partner."""
-        marks = run.marks()
+        marks = run.marks
         live = marks["flags"] & DEAD == 0
         lone = live & (marks["flags"] & MATCHED == 0)
         self._left(side, marks["pid"][live])

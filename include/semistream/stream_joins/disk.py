@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import mmap
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -121,53 +123,81 @@ def gathered(blocks: Iterable[Block], most: int) -> Iterator[Block]:
         yield Gathered(held) if len(held) > 1 else held[0]
 
 
-class Run:
-    """Tuples that left memory together: an Arrow stream, read by mapping, and their marks.
+class RunFile:
+    """Tuples that left memory together: an Arrow file of their columns, code and ats, and behind it
+    their marks. Both are mapped as long as the file is in use.
 
-    marks_in: the file that has the marks from the byte ``marks_at`` on: the same one, behind the
-    stream, as to make a file takes longer than to fill a small one; or, of a saved state's stream,
-    which others may read too, one that is the operator's alone. changed: whether the last snapshot
-    has other marks, or none.
+    One file has runs of many hash buckets, as to make and open a file takes longer than to read a
+    few tuples. size: bytes of the Arrow file. marks_in: another file that has the marks, for a
+    saved state's, which others may read too. runs: how many are in use; the file goes with the last
+    of them.
     """
 
-    def __init__(self, path: Path, rows: int, dts: int, live: int, marks_in: Path,
-                 marks_at: int = 0, changed: bool = True):
-        self.path, self.rows, self.dts, self.live = path, rows, dts, live
-        self._marks_in, self._marks_at, self.changed = marks_in, marks_at, changed
+    def __init__(self, path: Path, size: int, rows: int, runs: int, marks_in: Path | None = None):
+        self.path, self.size, self.rows, self.runs = path, size, rows, runs
+        self._marks_in = marks_in
+
+    @cached_property
+    def _mapped(self) -> mmap.mmap:
+        return _mapped(self.path, "rb" if self._marks_in else "r+b")
+
+    @cached_property
+    def batches(self) -> pa.ipc.RecordBatchFileReader:
+        return pa.ipc.open_file(pa.py_buffer(self._mapped).slice(0, self.size))
+
+    @cached_property
+    def marks(self) -> np.ndarray:
+        """MARKS[rows]; what is written there is in the file."""
+        if self._marks_in:
+            return np.frombuffer(_mapped(self._marks_in, "r+b"), MARKS, self.rows)
+        return np.frombuffer(self._mapped, MARKS, self.rows, self.size)
+
+    def leave(self) -> None:
+        """A run of it is not in use any more."""
+        self.runs -= 1
+        if not self.runs:
+            for path in filter(None, (self.path, self._marks_in)):
+                path.unlink()
+
+
+def _mapped(path: Path, mode: str) -> mmap.mmap:
+    with open(path, mode) as file:
+        return mmap.mmap(file.fileno(), 0,
+                         access=mmap.ACCESS_WRITE if "+" in mode else mmap.ACCESS_READ)
+
+
+class Run:
+    """Tuples of one hash bucket that left memory together: rows first..first + rows of a file, its
+    batches from ``batch`` to ``last``. changed: whether the last snapshot has other marks, or
+    none."""
+
+    def __init__(self, file: RunFile, dts: int, batch: int, last: int, first: int, rows: int, *,
+                 changed: bool = True):
+        self.file, self.dts, self.batch, self.last = file, dts, batch, last
+        self.first, self.rows, self.changed = first, rows, changed
+
+    @property
+    def name(self) -> str:
+        """Of a snapshot's table of its marks."""
+        return f"{self.file.path.name} {self.first}"
+
+    @property
+    def marks(self) -> np.ndarray:
+        return self.file.marks[self.first:self.first + self.rows]
+
+    @property
+    def bytes(self) -> int:
+        return self.file.size * self.rows // self.file.rows
 
     def blocks(self, most: int) -> Iterator[RunBlock]:
         """most: tuples of a block."""
-        mapped = _mapped(self._marks_in)
-        marks, first = self._marks(mapped), 0
-        stream = mapped if self.path == self._marks_in else _mapped(self.path, "rb")
-        for batch in pa.ipc.open_stream(pa.py_buffer(stream)):
+        first, marks = 0, self.marks
+        for number in range(self.batch, self.last):
+            batch = self.file.batches.get_batch(number)
             for at in range(0, batch.num_rows, most):
                 part = batch.slice(at, most)
                 yield RunBlock(part, marks[first:first + part.num_rows], self)
                 first += part.num_rows
-
-    def marks(self) -> np.ndarray:
-        """MARKS[rows]; what is written there is in the file."""
-        return self._marks(_mapped(self._marks_in))
-
-    def _marks(self, mapped: mmap.mmap) -> np.ndarray:
-        return np.frombuffer(mapped, MARKS, self.rows, self._marks_at)
-
-    def marks_table(self) -> pa.Table:
-        """The marks as they are."""
-        marks = self.marks()
-        return pa.table({"pid": np.ascontiguousarray(marks["pid"]),
-                         "flags": np.ascontiguousarray(marks["flags"])})
-
-    def delete(self) -> None:
-        for path in {self.path, self._marks_in}:
-            path.unlink()
-
-
-def _mapped(path: Path, mode: str = "r+b") -> mmap.mmap:
-    with open(path, mode) as file:
-        return mmap.mmap(file.fileno(), 0,
-                         access=mmap.ACCESS_WRITE if "+" in mode else mmap.ACCESS_READ)
 
 
 class DiskPortion:
@@ -186,43 +216,63 @@ class DiskPortion:
     def total(self) -> int:
         return int(self.tuples.sum())
 
-    def write(self, bucket: int, blocks: Iterator[tuple[Block, np.ndarray]], dts: int) -> None:
-        """A run of the rows of these blocks, which are at most `block_rows` each."""
-        path = self.directory / f"run-{uuid.uuid4().hex}.arrow"
-        marks, rows = [], 0
+    def write(self, buckets: Iterable[tuple[int, Iterator[tuple[Block, np.ndarray]]]],
+              dts: int) -> None:
+        """A file with a run of each of these hash buckets: the rows of blocks, which are at most
+        `block_rows` each."""
+        path = self.directory / f"runs-{uuid.uuid4().hex}.arrow"
+        marks, runs, batches, rows = [np.zeros(0, MARKS)], [], 0, 0
         with naming(path), open(path, "wb") as file:
-            with pa.ipc.new_stream(file, self.schema) as writer:
-                for block, which in blocks:
-                    columns = [*block.columns(which), pa.array(block.code[which]),
-                               pa.array(block.ats[which])]
-                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-                    mark = np.zeros(len(which), MARKS)
-                    mark["pid"], mark["flags"] = block.pid[which], block.flags[which]
-                    marks.append(mark)
-                    rows += len(which)
-            marks_at = file.tell()
+            with pa.ipc.new_file(file, self.schema) as writer:
+                for bucket, blocks in buckets:
+                    batch, first = batches, rows
+                    for block, which in blocks:
+                        columns = [*block.columns(which), pa.array(block.code[which]),
+                                   pa.array(block.ats[which])]
+                        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+                        mark = np.zeros(len(which), MARKS)
+                        mark["pid"], mark["flags"] = block.pid[which], block.flags[which]
+                        marks.append(mark)
+                        batches, rows = batches + 1, rows + len(which)
+                    runs.append((bucket, batch, batches, first, rows - first))
+            size = file.tell()
             file.write(np.concatenate(marks).tobytes())
             self.written += file.tell()
-        live = int(sum(np.count_nonzero(m["flags"] & DEAD == 0) for m in marks))
-        self.runs[bucket].append(Run(path, rows, dts, live, path, marks_at))
-        self.tuples[bucket] += live
+        written = RunFile(path, size, rows, len(runs))
+        for bucket, *where in runs:
+            self._add(bucket, Run(written, dts, *where))
 
-    def take_up(self, bucket: int, file: Path, marks: pa.Table, dts: int) -> None:
-        """A run of a saved state, whose file this is."""
-        path = self.directory / file.name
-        link(file, path)
-        mark = np.zeros(marks.num_rows, MARKS)
-        for name in ("pid", "flags"):
-            mark[name] = marks.column(name).to_numpy()
-        with naming(path):
-            mark.tofile(marks_in := path.with_suffix(".marks"))
-        live = int(np.count_nonzero(mark["flags"] & DEAD == 0))
-        self.runs[bucket].append(Run(path, len(mark), dts, live, marks_in, changed=False))
-        self.tuples[bucket] += live
+    def _add(self, bucket: int, run: Run) -> None:
+        self.runs[bucket].append(run)
+        self.tuples[bucket] += np.count_nonzero(run.marks["flags"] & DEAD == 0)
+
+    def saved(self) -> list[list[Any]]:
+        """What a snapshot tells of each run: file, its size, its rows, bucket, dts, and where."""
+        return [[run.file.path.name, run.file.size, run.file.rows, bucket, run.dts, run.batch,
+                 run.last, run.first, run.rows]
+                for bucket, runs in enumerate(self.runs) for run in runs]
+
+    def take_up(self, saved: Sequence[Sequence[Any]], files: Mapping[str, Path],
+                marks: Callable[[str], pa.Table]) -> None:
+        """The runs of a saved state. marks: gives a run's, by its name."""
+        of: dict[str, list[Sequence[Any]]] = {}
+        for run in saved:
+            of.setdefault(run[0], []).append(run)
+        for name, runs in of.items():
+            path, (_, size, rows, *_) = self.directory / name, runs[0]
+            link(files[name], path)
+            with naming(path), open(marks_in := path.with_suffix(".marks"), "wb") as file:
+                file.truncate(rows * MARKS.itemsize)
+            taken = RunFile(path, size, rows, len(runs), marks_in)
+            for _, _, _, bucket, dts, *where in runs:
+                one = Run(taken, dts, *where, changed=False)
+                for column in MARKS.names or ():
+                    one.marks[column] = marks(one.name)[column].to_numpy()
+                self._add(bucket, one)
 
     def blocks(self, bucket: int) -> Iterator[RunBlock]:
         for run in self.runs[bucket]:
-            self.read += run.path.stat().st_size
+            self.read += run.bytes
             for block in run.blocks(self.block_rows):
                 if len(block.code):
                     yield block
@@ -232,10 +282,11 @@ class DiskPortion:
         old = self.runs[bucket]
         self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
         if live:
-            self.write(bucket, ((b, np.arange(len(b.code))) for run in old
-                                for b in run.blocks(self.block_rows) if len(b.code)), dts)
+            blocks = ((b, np.arange(len(b.code))) for run in old
+                      for b in run.blocks(self.block_rows) if len(b.code))
+            self.write([(bucket, blocks)], dts)
         for run in old:
-            run.delete()
+            run.file.leave()
 
     def clear(self, bucket: int) -> None:
         """Delete what is there."""

@@ -182,8 +182,8 @@ class PJoin(StreamStreamJoin):
         self.stats.sides[side].forgotten += len(pids)
         marks = [(log.pid[:log.end], log.flags[:log.end])]
         for run in chain(*self.state.disk[side].runs):
-            run.changed, on_disk = True, run.marks()
-            marks.append((on_disk["pid"], on_disk["flags"]))
+            run.changed = True
+            marks.append((run.marks["pid"], run.marks["flags"]))
         for pid, flags in marks:
             live = np.flatnonzero(flags & DEAD == 0)  # the pid of others may be gone or another's
             changed = live[gone[pid[live]]]

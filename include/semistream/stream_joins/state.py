@@ -8,8 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,15 @@ from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import variable_bytes
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
-from semistream.stream_joins.disk import ATS, CODE, Block, DiskPortion, MemoryBlock, gathered
+from semistream.stream_joins.disk import (
+    ATS,
+    CODE,
+    MARKS,
+    Block,
+    DiskPortion,
+    MemoryBlock,
+    gathered,
+)
 from semistream.stream_joins.kernels import CHANGED, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
@@ -171,10 +180,14 @@ class State:
         slots = log.of_buckets(wanted)
         of = np.empty(len(slots), np.int32)
         kernels.buckets(log.code[slots], BUCKETS, of)
-        for bucket in np.flatnonzero(wanted):
+
+        def blocks(bucket: int) -> Iterator[tuple[Block, np.ndarray]]:
             mine = slots[of == bucket]
-            pieces = (mine[i:i + self.block_rows] for i in range(0, len(mine), self.block_rows))
-            disk.write(int(bucket), ((MemoryBlock(log, p), np.arange(len(p))) for p in pieces), dts)
+            for first in range(0, len(mine), self.block_rows):
+                part = mine[first:first + self.block_rows]
+                yield MemoryBlock(log, part), np.arange(len(part))
+
+        disk.write(((b, blocks(b)) for b in map(int, np.flatnonzero(wanted))), dts)
         self.relocated += len(slots)
         log.remove(slots)
 
@@ -293,7 +306,6 @@ class State:
         self._saves = self._saves + 1 if changes else 1
         tables: dict[str, pa.Table] = {}
         linked: dict[str, Path] = {}
-        told: list[list[Any]] = []
         for side, log in enumerate(self.memory):
             gone, changed, slots = since[side]
             if changes:
@@ -308,14 +320,14 @@ class State:
             names = [*self.spec.schemas[side].names, CODE, ATS, PID, FLAGS]
             tables[SIDES[side]] = pa.Table.from_arrays(columns, names)
             log.saved(self.clock)
-            for bucket, runs in enumerate(self.disk[side].runs):
-                for run in runs:
-                    if run.changed or not changes:
-                        tables[run.path.name] = run.marks_table()
-                    run.changed = False
-                    linked[run.path.name] = run.path
-                    told.append([run.path.name, side, bucket, run.dts])
-        values = {"clock": self.clock, "done": self.done.tolist(), "disk": told,
+            for run in chain(*self.disk[side].runs):
+                if run.changed or not changes:
+                    tables[run.name] = pa.table({column: np.ascontiguousarray(run.marks[column])
+                                                 for column in MARKS.names or ()})
+                run.changed = False
+                linked[run.file.path.name] = run.file.path
+        values = {"clock": self.clock, "done": self.done.tolist(),
+                  "disk": [disk.saved() for disk in self.disk],
                   "history": [disk.history for disk in self.disk], "changed": self._changed}
         return JoinState(tables, {"state": values}, not changes, linked)
 
@@ -325,10 +337,11 @@ class State:
         last = states[-1]
         values = last.values["state"]
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
-        self._saves, self._changed = len(states), values.get("changed", 0)
-        for name, side, bucket, dts in values["disk"]:
-            marks = next(s.tables[name] for s in reversed(states) if name in s.tables)
-            self._on_disk(side).take_up(bucket, last.linked[name], marks, dts)
+        self._saves, self._changed = len(states), values["changed"]
+        for side, saved in enumerate(values["disk"]):
+            if saved:
+                self._on_disk(side).take_up(saved, last.linked, lambda name: next(
+                    s.tables[name] for s in reversed(states) if name in s.tables))
         for disk, history in zip(self.disk, values["history"], strict=True):
             disk.history = [[(a, b) for a, b in one] for one in history]
         for side, log in enumerate(self.memory):
