@@ -13,11 +13,12 @@ from typing import Any
 from semistream.tuning.calibration import processor
 
 HERE = Path(__file__).parent
+RESULTS = (":(top,exclude)benchmarks/results", ":(top,exclude)docs", ":(top,exclude)README.md")
 
 
 def commit() -> dict[str, Any]:
-    """commit: of the source tree, short; dirty: whether a file of it has changed since. Empty and
-    True where there is no git."""
+    """commit: of the source tree, short; dirty: whether a file of it has changed since, of other
+    measurements' results and pages apart. Empty and True where there is no git."""
     def git(*words: str) -> str | None:
         try:
             return subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True,
@@ -26,7 +27,7 @@ def commit() -> dict[str, Any]:
             return None
 
     return {"commit": git("rev-parse", "--short", "HEAD") or "",
-            "dirty": git("status", "--porcelain", "-uno", ":/") != ""}
+            "dirty": git("status", "--porcelain", "-uno", "--", ":/", *RESULTS) != ""}
 
 
 def machine() -> dict[str, Any]:
