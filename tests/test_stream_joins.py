@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import semistream.keys as keys_module
 import strategies
 from semistream.errors import ConfigError, StateError
+from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.state_file import JoinState
+from semistream.resident import ResidentPeak, resident
 from semistream.stream_joins import LEFT, RIGHT, XJoin, stream_join_spec
 from semistream.stream_joins.spec import JOIN_TYPES
 
@@ -163,6 +165,20 @@ def test_a_state_is_saved_by_its_changes(memory, tmp_path):
             outputs += again.process(side, batch)
     outputs += again.drain()
     assert found(outputs) == expected(left, right, [("k", "k")], "full")
+
+
+def test_a_state_is_saved_without_a_second_one_in_memory(tmp_path):
+    memory, rows = 80_000_000, 450_000
+    table = pa.table({name: np.arange(rows) for name in ("id", "k", "a", "b", "c", "d")})
+    join = start(table, table, [("k", "k")], "inner", memory)
+    for batch in table.to_batches(max_chunksize=50_000):
+        assert not list(join.process(LEFT, batch))
+    assert join.stats.memory_peak > 0.5 * memory and not join.stats.relocations
+    for number in range(2):
+        before, peak = resident(), ResidentPeak()
+        join.save(tmp_path / f"{number}", "0" if number else "")
+        peak.stop()
+        assert peak.read() < before + 0.1 * memory + 2 * OUTPUT_BYTES
 
 
 def test_hash_collisions_cost_time_and_no_row(monkeypatch):

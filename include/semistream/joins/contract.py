@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,10 +76,7 @@ class SemiStreamJoin(ABC):
     def snapshot(self, *, changes: bool = False) -> JoinState:
         """The state between two calls. changes: what has changed since the last snapshot will do,
         where the join knows it."""
-        state = self._snapshot(changes)
-        return replace(state, tables={
-            name: table.read_all() if isinstance(table, pa.RecordBatchReader) else table
-            for name, table in state.tables.items()})
+        return self._snapshot(changes).held()
 
     def save(self, path: str | Path, before: str = "") -> None:
         """Write a snapshot, without holding it. before: name of the file, in the same directory,

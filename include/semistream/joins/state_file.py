@@ -8,7 +8,7 @@ import os
 import shutil
 import uuid
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,6 +38,12 @@ class JoinState:
     values: dict[str, Any]
     whole: bool = True
     linked: dict[str, Path] = field(default_factory=dict)
+
+    def held(self) -> JoinState:
+        """With tables in the place of readers."""
+        return replace(self, tables={
+            name: table.read_all() if isinstance(table, pa.RecordBatchReader) else table
+            for name, table in self.tables.items()})
 
     def write(self, path: str | Path, before: str = "") -> None:
         """One file, written beside, flushed to disk and renamed into place.

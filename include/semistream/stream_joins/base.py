@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,6 +148,17 @@ class StreamStreamJoin(ABC):
     def snapshot(self, *, changes: bool = False) -> JoinState:
         """The state between two calls. changes: what has changed since the last snapshot will do
         (of tuples; punctuations are given whole)."""
+        return self._snapshot(changes).held()
+
+    def save(self, path: str | Path, before: str = "", **beside: Any) -> None:
+        """Write a snapshot, and values beside, without holding it. before: name of the file, in the
+        same directory, that was saved before it: what has changed since will do. Raises StateError
+        when that is damaged."""
+        state = self._snapshot(bool(before))
+        state.values |= beside
+        state.write(path, before)
+
+    def _snapshot(self, changes: bool) -> JoinState:
         state = self.state.saved(changes)
         tables, values = self._state()
         state.tables |= tables

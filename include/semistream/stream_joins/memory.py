@@ -207,12 +207,11 @@ class TupleLog:
         return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
 
     def changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(ats of tuples that have left, slots of those whose flags or pid have changed, slots of
-        those that have come)."""
-        slots = self.slots()
-        old = self.ats[slots] < self.saved_until
-        changed = slots[old & (self.flags[slots] & CHANGED != 0)]
-        return np.concatenate([*self.gone, self._left()]), changed, slots[~old]
+        """(ats of tuples that have left, slots of those whose flags or pid have changed, bool[end]
+        for those that have come)."""
+        old, flags = self.ats[:self.end] < self.saved_until, self.flags[:self.end]
+        changed = np.flatnonzero(old & (flags & (DEAD | CHANGED) == CHANGED))
+        return np.concatenate([*self.gone, self._left()]), changed, ~old & (flags & DEAD == 0)
 
     def saved(self, clock: int) -> None:
         """A snapshot has what arrived before."""

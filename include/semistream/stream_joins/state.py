@@ -31,7 +31,7 @@ from semistream.stream_joins.disk import (
     MemoryBlock,
     gathered,
 )
-from semistream.stream_joins.kernels import CHANGED, NEVER
+from semistream.stream_joins.kernels import CHANGED, DEAD, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
 
@@ -295,30 +295,29 @@ class State:
         """A snapshot, or (changes) what has changed since the last one; all of it where that is
         less than has changed since it was last given.
 
-        Of each stream ``left``, tuples in memory (the whole, or those that have come), ``left
-        gone``, ats of those that have left, and ``left changed``, of those whose pid or flags are
-        others now; of each run on disk its marks. Files of runs are linked.
+        Of each stream ``left``, tuples in memory (the whole, or those that have come, to be read
+        before the state changes), ``left gone``, ats of those that have left, and ``left changed``,
+        of those whose pid or flags are others now; of each run on disk its marks. Files of runs are
+        linked.
         """
         since = [log.changes() for log in self.memory]
-        self._changed += sum(len(which) for found in since for which in found)
+        self._changed += sum(len(gone) + len(changed) + int(np.count_nonzero(came))
+                             for gone, changed, came in since)
         changes = (changes and 0 < self._saves <= MOST_CHANGES
                    and self._changed <= sum(log.live for log in self.memory))
         self._saves = self._saves + 1 if changes else 1
-        tables: dict[str, pa.Table] = {}
+        tables: dict[str, pa.Table | pa.RecordBatchReader] = {}
         linked: dict[str, Path] = {}
         for side, log in enumerate(self.memory):
-            gone, changed, slots = since[side]
+            gone, changed, came = since[side]
             if changes:
                 tables[f"{SIDES[side]} gone"] = pa.table({ATS: gone})
                 tables[f"{SIDES[side]} changed"] = pa.table(
                     {ATS: log.ats[changed], PID: log.pid[changed],
                      FLAGS: log.flags[changed] & (255 - CHANGED)})
             else:
-                slots, self._changed = log.slots(), 0
-            columns = [*log.columns(slots), pa.array(log.code[slots]), pa.array(log.ats[slots]),
-                       pa.array(log.pid[slots]), pa.array(log.flags[slots] & (255 - CHANGED))]
-            names = [*self.spec.schemas[side].names, CODE, ATS, PID, FLAGS]
-            tables[SIDES[side]] = pa.Table.from_arrays(columns, names)
+                came, self._changed = log.flags[:log.end] & DEAD == 0, 0
+            tables[SIDES[side]] = self._in_pieces(log, came)
             log.saved(self.clock)
             for run in chain(*self.disk[side].runs):
                 if run.changed or not changes:
@@ -330,6 +329,22 @@ class State:
                   "disk": [disk.saved() for disk in self.disk],
                   "history": [disk.history for disk in self.disk], "changed": self._changed}
         return JoinState(tables, {"state": values}, not changes, linked)
+
+    @staticmethod
+    def _in_pieces(log: TupleLog, which: np.ndarray) -> pa.RecordBatchReader:
+        """Tuples with which[slot]."""
+        schema = pa.schema([*log.schema, *((name, pa.from_numpy_dtype(kind)) for name, kind in (
+            (CODE, np.int64), (ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for first in range(0, len(which), OUTPUT_ROWS):
+                slots = first + np.flatnonzero(which[first:first + OUTPUT_ROWS])
+                numbers = (log.code[slots], log.ats[slots], log.pid[slots],
+                           log.flags[slots] & (255 - CHANGED))
+                yield pa.RecordBatch.from_arrays([*log.columns(slots), *map(pa.array, numbers)],
+                                                 schema=schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def restore(self, *states: JoinState) -> None:
         """A whole snapshot, and the changes since. What was in memory and does not fit there now,

@@ -213,9 +213,8 @@ class OfTwoStreams:
             "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
 
     def save(self, path: Path, before: str) -> None:
-        state = self.join.snapshot(changes=bool(before))
-        state.values["promises"] = [[promise.state for promise in of] for of in self.promises]
-        state.write(path, before)
+        self.join.save(path, before,
+                       promises=[[promise.state for promise in of] for of in self.promises])
 
     def restore(self, path: Path) -> None:
         states = JoinState.read(path)
