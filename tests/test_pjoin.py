@@ -3,6 +3,7 @@ propagated and restarted."""
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from datetime import datetime, timedelta
 
@@ -30,7 +31,7 @@ from semistream.stream_joins import (
 )
 from semistream.stream_joins.sources import Clustered, PunctuationRows, UniqueKey, Watermark
 from semistream.stream_joins.spec import JOIN_TYPES
-from test_stream_joins import OUTER, complete, expected, found
+from test_stream_joins import OUTER, complete, expected, forget_others, found
 
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -164,11 +165,12 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
                 assert join.state.held(side) == len(
                     waits), "what cannot have a partner is no longer held"
         if restarts:
-            former, saved = saved, path / f"{len(list(path.iterdir()))}"
+            former, saved = saved, path / uuid.uuid4().hex
             join.snapshot(changes=bool(former)).write(saved, former and former.name)
         if restarts and data.draw(st.booleans()):
             before = join
             join = start()
+            forget_others(saved)
             join.restore(*JoinState.read(saved))
             assert [join.state.held(s) for s in (0, 1)] == [before.state.held(s) for s in (0, 1)]
             assert [p.bytes for p in join.punctuations] <= [p.bytes for p in before.punctuations]
@@ -568,10 +570,11 @@ def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_f
                          and (mark is None or r["t"] + within >= mark - delay)]
                 assert join.state.held(side) == len(waits)
         if restarts:
-            former, saved = saved, path / f"{len(list(path.iterdir()))}"
+            former, saved = saved, path / uuid.uuid4().hex
             join.snapshot(changes=bool(former)).write(saved, former and former.name)
         if restarts and data.draw(st.booleans()):
             join = start()
+            forget_others(saved)
             join.restore(*JoinState.read(saved))
     outputs += join.drain()
     joined, lone = Counter(), [Counter(), Counter()]

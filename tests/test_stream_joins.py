@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 
 import numpy as np
@@ -55,6 +56,12 @@ def found(outputs):
     return joined, *lone
 
 
+def forget_others(state):
+    """Delete what the state does not need, as the app does."""
+    for name in {file.name for file in state.parent.iterdir()} - {*JoinState.files(state)}:
+        (state.parent / name).unlink()
+
+
 def start(left, right, on, join_type="inner", memory=100_000):
     return XJoin(stream_join_spec("xjoin", memory, left.schema, right.schema, on, join_type))
 
@@ -89,11 +96,12 @@ def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
             for bucket in np.flatnonzero(join.state.disk[0].tuples + join.state.disk[1].tuples):
                 outputs += join.finish_bucket(int(bucket))
         if restarts:
-            former, saved = saved, path / f"{len(list(path.iterdir()))}"
+            former, saved = saved, path / uuid.uuid4().hex
             join.snapshot(changes=bool(former)).write(saved, former and former.name)
         if restarts and data.draw(st.booleans()):
             before = join
             join = start(left, right, on, join_type)
+            forget_others(saved)
             join.restore(*JoinState.read(saved))
             assert [join.state.held(s) for s in (0, 1)] == [before.state.held(s) for s in (0, 1)]
             for total, side in zip(totals, before.stats.sides, strict=True):
@@ -165,6 +173,24 @@ def test_a_state_is_saved_by_its_changes(memory, tmp_path):
             outputs += again.process(side, batch)
     outputs += again.drain()
     assert found(outputs) == expected(left, right, [("k", "k")], "full")
+
+
+def test_files_that_only_a_former_state_needs_may_be_gone(tmp_path):
+    left = pa.table({"id": range(1000), "k": range(1000)})
+    join = start(left, left, [("k", "k")], memory=400_000)
+    for batch in left.to_batches():
+        assert not list(join.process(LEFT, batch))
+    join.state.relocate()
+    join.save(tmp_path / "0")
+    [former] = {run.file.path.name for runs in join.state.disk[LEFT].runs for run in runs}
+    for bucket in map(int, np.flatnonzero(join.state.disk[LEFT].tuples)):
+        join.state.disk[LEFT].rewrite(bucket, join.state.tick())
+    join.save(tmp_path / "1", "0")
+    assert {"0", "1"} < {*JoinState.files(tmp_path / "1")} and (tmp_path / former).exists()
+    forget_others(tmp_path / "1")
+    again = start(left, left, [("k", "k")], memory=400_000)
+    again.restore(*JoinState.read(tmp_path / "1"))
+    assert not (tmp_path / former).exists() and again.state.held(LEFT) == 1000
 
 
 def test_a_state_is_saved_without_a_second_one_in_memory(tmp_path):

@@ -83,12 +83,14 @@ class JoinState:
 
     @classmethod
     def read(cls, path: str | Path) -> list[JoinState]:
-        """The whole state and what has changed since, oldest first. Raises StateError when a file
-        is missing or damaged."""
-        return [cls._read(Path(path).with_name(name)) for name in cls._parts(path)]
+        """The whole state and what has changed since, oldest first. Only the last one has linked
+        files: those of former ones may be gone. Raises StateError when a file is missing or
+        damaged."""
+        parts = [Path(path).with_name(name) for name in cls._parts(path)]
+        return [*(cls._read(part, last=False) for part in parts[:-1]), cls._read(parts[-1])]
 
     @classmethod
-    def _read(cls, path: Path) -> JoinState:
+    def _read(cls, path: Path, last: bool = True) -> JoinState:
         foot, data = _foot(path)
         at, tables = len(HEADER), {}
         for name, length, check in foot["tables"]:
@@ -97,7 +99,7 @@ class JoinState:
                 raise StateError(f"the join state {path} is damaged at {name!r}")
             tables[name] = pa.ipc.open_stream(part).read_all()
             at += length
-        linked = foot.get("linked", {})
+        linked = foot.get("linked", {}) if last else {}
         for name, size in linked.items():
             file = path.with_name(name)
             if not file.exists() or file.stat().st_size != size:
