@@ -12,6 +12,12 @@ join by key and by time: a line is at most the span behind its order, and a wate
 without delay lets both forget what is older. Spark keeps its state in RocksDB and writes Parquet;
 the app holds M and writes a Delta table. The rate is in tuples of both streams, from commit to
 commit behind the warm-up.
+
+The same beside Spark for the files of the shipped job tpch_orders, TPC-H at scale factor 0.1.
+Orders come in the order of their dates, lines in that of their orders' keys. The app knows by the
+job that an order comes once and its lines together. Spark joins by key and by date, as a line is
+shipped within 121 days. Its watermark of the lines has to wait for all seven years, as any date may
+come yet.
 """
 
 from __future__ import annotations
@@ -19,11 +25,12 @@ from __future__ import annotations
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +50,9 @@ from benchmarks.data import (
 from benchmarks.harness import ROOT, Bench, Result, Sample, peak_rss
 from benchmarks.processes import answer_of, commits, program
 from benchmarks.spark_join import Case, ProgramPeer, places
+from semistream.config import Places
 from semistream.stream_joins import LEFT, RIGHT, Within, open_stream_join
+from semistream.workloads.jobs import STREAM_FILES, load_stream_stream_job, prepare
 
 APP = ROOT / "spark_apps" / "stream_stream_join.py"
 LEAST = 1 << 20  # bytes of M
@@ -60,7 +69,7 @@ class Settings:
     piece: int = 65_536  # orders, and as many lines for each, that the join gets at a time
     driver_memory: str = "2g"
     cores: int = 2
-    parts: tuple[str, ...] = ("in process", "spark")
+    parts: tuple[str, ...] = ("in process", "spark", "tpch")
 
 
 SCALES = {"smallest": Settings(orders=4_000, span=500, files=2, warm_up=1, parts=("in process",)),
@@ -90,6 +99,13 @@ def run(bench: Bench, s: Settings) -> None:
         bench.compare("stream-stream",
                       f"spark, orders={s.orders:,} M={s.memory / 1e6:,.0f}MB", peers,
                       "spark, rocksdb")
+    if "tpch" in s.parts:
+        tpch = Tpch(bench.files)
+        case = StreamCase(bench.files, Stream(1), 0, STREAM_FILES // tpch.at_once, 1,
+                          s.driver_memory, f"local[{s.cores},4]", tpch)
+        bench.compare("stream-stream", f"tpch_orders, M={s.memory / 1e6:,.0f}MB", {
+            "spark, rocksdb": partial(SparkPeer, case),
+            "app, the shipped job": partial(AppPeer, case, s.memory, None)}, "spark, rocksdb")
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,10 @@ class Orders:
     orders: int
     span: int
     parts: int
+    at_once: ClassVar[int] = 1  # files of a micro-batch
+    # columns of key and time, and seconds that a line comes out of order
+    columns: ClassVar[tuple[str, ...]] = ("key", "o_time", "key", "l_time")
+    delay: ClassVar[int] = 0
 
     @property
     def held(self) -> int:
@@ -138,6 +158,76 @@ class Orders:
     def right(self) -> Path:
         name = f"order-lines-{START}-{self.orders}-{self.span}-{self.parts}.parquet"
         return self.files.made(name, lambda at: _write(self.lines(), at, self.parts))
+
+
+    @staticmethod
+    def answer(files: Sequence[str | Path]) -> Answer:
+        return answer_of(files)
+
+    def prepare(self, home: Path, unique: bool | None) -> str:
+        """What the app is to be given as its job. unique: its promise, or else watermarks."""
+        left = {"format": "parquet", "path": str(self.left), "id": ["key"]}
+        right = {"format": "parquet", "path": str(self.right), "id": ["id"]}
+        job = {"name": "benchmark", "left": left, "right": right, "on": {"key": "key"},
+               "fact_table": "fact_benchmark"}
+        if unique:
+            left["unique"] = True
+        else:
+            job["within"] = {"left": "o_time", "right": "l_time", "distance": self.span}
+            left["watermark"] = {"column": "o_time", "delay": 0}
+            right["watermark"] = {"column": "l_time", "delay": 0}
+        (home / "job.yaml").write_text(yaml.safe_dump(job))
+        return str(home / "job.yaml")
+
+
+@dataclass(frozen=True)
+class Tpch:
+    """The files of the shipped job."""
+
+    files: Files
+    at_once: ClassVar[int] = 4
+    columns: ClassVar[tuple[str, ...]] = ("o_orderkey", "o_orderdate", "l_orderkey", "l_shipdate")
+    span: ClassVar[int] = 121 * 86_400
+    delay: ClassVar[int] = 2_600 * 86_400
+
+    @property
+    def home(self) -> Path:
+        return self.files.made("tpch-orders", lambda at: prepare(
+            load_stream_stream_job("tpch_orders", Places(home=at)), Places(home=at)))
+
+    @property
+    def left(self) -> Path:
+        return self.home / "data" / "tpch_orders" / "left"
+
+    @property
+    def right(self) -> Path:
+        return self.home / "data" / "tpch_orders" / "right"
+
+    @staticmethod
+    def answer(files: Sequence[str | Path]) -> Answer:
+        answer = Answer()
+        if files:
+            answer.add(_as_answered(pq.read_table(
+                [str(f) for f in files], columns=["o_orderkey", "o_custkey", "l_linenumber"])))
+        return answer
+
+    def expected(self) -> Answer:
+        orders = pq.read_table(self.left, columns=["o_orderkey", "o_custkey"]).sort_by("o_orderkey")
+        lines = pq.read_table(self.right, columns=["l_orderkey", "l_linenumber"])
+        at = np.searchsorted(orders["o_orderkey"].to_numpy(), lines["l_orderkey"].to_numpy())
+        answer = Answer()
+        answer.add(_as_answered(orders.take(pa.array(at)).append_column(
+            "l_linenumber", lines["l_linenumber"])))
+        return answer
+
+    def prepare(self, home: Path, unique: bool | None) -> str:
+        (home / "data").symlink_to(self.home / "data")
+        return "tpch_orders"
+
+
+def _as_answered(joined: pa.Table) -> pa.Table:
+    """Of order key, customer key and line number."""
+    return joined.rename_columns(STREAM.names).cast(STREAM).combine_chunks()
 
 
 def _times(seconds: np.ndarray) -> pa.Array:
@@ -283,7 +373,7 @@ class DuckDBPeer:
 
 @dataclass(frozen=True)
 class StreamCase(Case):
-    streams: Orders
+    streams: Orders | Tpch
 
     def expected(self) -> Answer:
         return self.streams.expected()
@@ -292,7 +382,7 @@ class StreamCase(Case):
         """Tuples of both streams behind the warm-up."""
         return sum(pq.ParquetFile(f).metadata.num_rows
                    for p in (self.streams.left, self.streams.right)
-                   for f in sorted(p.glob("*.parquet"))[self.warm_up:])
+                   for f in sorted(p.glob("*.parquet"))[self.warm_up * self.streams.at_once:])
 
 
 class SparkPeer(ProgramPeer):
@@ -304,7 +394,8 @@ class SparkPeer(ProgramPeer):
     def _run(self) -> Sample:
         streams = self.case.streams
         command = [sys.executable, "-m", "benchmarks.spark_streams", streams.left, streams.right,
-                   str(streams.span), self.home / "output", self.home / "query"]
+                   *streams.columns, str(streams.span), str(streams.delay), str(streams.at_once),
+                   self.home / "output", self.home / "query"]
         with program(command, self.home / "log",
                      self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}) as running:
             seconds = running.end()
@@ -312,32 +403,21 @@ class SparkPeer(ProgramPeer):
         return self._sample(running, seconds, commits(self.home / "query"), self.case.finished())
 
     def _answer(self) -> Answer:
-        return answer_of([*(self.home / "output").glob("*.parquet")])
+        return self.case.streams.answer([*(self.home / "output").glob("*.parquet")])
 
 
 class AppPeer(ProgramPeer):
     case: StreamCase
 
-    def __init__(self, case: StreamCase, memory: int, unique: bool):
+    def __init__(self, case: StreamCase, memory: int, unique: bool | None):
         super().__init__(case, f"app streams {unique}", memory)
         self.unique = unique
 
     def _run(self) -> Sample:
         streams = self.case.streams
-        left = {"format": "parquet", "path": str(streams.left), "id": ["key"]}
-        right = {"format": "parquet", "path": str(streams.right), "id": ["id"]}
-        job = {"name": "benchmark", "left": left, "right": right, "on": {"key": "key"},
-               "fact_table": "fact_benchmark"}
-        if self.unique:
-            left["unique"] = True
-        else:
-            job["within"] = {"left": "o_time", "right": "l_time", "distance": streams.span}
-            left["watermark"] = {"column": "o_time", "delay": 0}
-            right["watermark"] = {"column": "l_time", "delay": 0}
-        (self.home / "job.yaml").write_text(yaml.safe_dump(job))
-        command = [sys.executable, APP, "--job", self.home / "job.yaml", "--memory",
-                   str(self.memory), "--checkpoint", self.home / "checkpoint", "--sink",
-                   self.home / "output", "--max-files", "1", "--end"]
+        command = [sys.executable, APP, "--job", streams.prepare(self.home, self.unique),
+                   "--memory", str(self.memory), "--checkpoint", self.home / "checkpoint", "--sink",
+                   self.home / "output", "--max-files", str(streams.at_once), "--end"]
         with program(command, self.home / "log",
                      self.case.environment(self.home) | places(self.home)) as running:
             seconds = running.end()
@@ -349,4 +429,4 @@ class AppPeer(ProgramPeer):
                             self.case.finished())
 
     def _answer(self) -> Answer:
-        return answer_of(DeltaTable(self.home / "output").file_uris())
+        return self.case.streams.answer(DeltaTable(self.home / "output").file_uris())

@@ -230,7 +230,9 @@ class PunctuationSet:
                                          (v[0].as_py() for v in values), strict=True)))
         rows = np.flatnonzero(found == NONE)
         if self.hashed is None:
-            rows = rows[np.unique(constants.codes[rows], return_index=True)[1]]
+            rows = rows[np.argsort(constants.codes[rows])]
+            codes = constants.codes[rows]
+            rows = rows[np.append(True, codes[1:] != codes[:-1])[:len(rows)]]
         elif len(rows):
             columns = {f"{i}": v for i, v in enumerate(constants.take(rows).values)}
             first = pa.table(columns | {"row": rows}).group_by(list(columns)).aggregate(
