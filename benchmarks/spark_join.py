@@ -91,8 +91,12 @@ class Case:
         self.files.master_parquet(self.stream.master, COLUMNS)
         _ = self.tuples
 
+    def count(self, first: int = 0) -> int:
+        """Tuples of the micro-batches from the first on."""
+        return self.batch * (self.batches - first)
+
     def expected(self) -> Answer:
-        return self.stream.expected(self.batch * self.batches)
+        return self.stream.expected(self.count())
 
     def environment(self, home: Path) -> dict[str, str]:
         return spark_environment(self.master, self.driver_memory, home / "scratch")
@@ -134,7 +138,7 @@ class ProgramPeer:
         case = self.case
         first, last = ends[case.warm_up - 1], ends[case.batches - 1]
         return Sample(finished, last - first, bytes_read,
-                      extra={"end to end tuples/s": case.batch * case.batches / seconds,
+                      extra={"end to end tuples/s": case.count() / seconds,
                              "busy cores": running.cores(first, last)})
 
 
@@ -169,7 +173,7 @@ class SparkPeer(ProgramPeer):
                     raise
                 raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        finished = self.case.batch * (self.case.batches - self.case.warm_up)
+        finished = self.case.count(self.case.warm_up)
         return self._sample(running, seconds, commits(self.home / "query"), finished)
 
     def _environment(self) -> dict[str, str]:

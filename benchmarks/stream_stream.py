@@ -90,7 +90,7 @@ def run(bench: Bench, s: Settings) -> None:
         bench.compare("stream-stream", f"in process, orders={s.orders:,}",
                       {"duckdb": DuckDB(streams), **ours}, "duckdb")
     if "spark" in s.parts:
-        case = StreamCase(bench.files, Stream(s.orders), s.orders // s.files, s.files, s.warm_up,
+        case = StreamCase(bench.files, Stream(s.orders), 0, s.files, s.warm_up,
                           s.driver_memory, f"local[{s.cores},4]", streams)
         peers: dict[str, Callable[[], ProgramPeer]] = {
             "spark, rocksdb": partial(SparkPeer, case),
@@ -378,11 +378,10 @@ class StreamCase(Case):
     def expected(self) -> Answer:
         return self.streams.expected()
 
-    def finished(self) -> int:
-        """Tuples of both streams behind the warm-up."""
+    def count(self, first: int = 0) -> int:
         return sum(pq.ParquetFile(f).metadata.num_rows
                    for p in (self.streams.left, self.streams.right)
-                   for f in sorted(p.glob("*.parquet"))[self.warm_up * self.streams.at_once:])
+                   for f in sorted(p.glob("*.parquet"))[first * self.streams.at_once:])
 
 
 class SparkPeer(ProgramPeer):
@@ -400,7 +399,7 @@ class SparkPeer(ProgramPeer):
                      self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        return self._sample(running, seconds, commits(self.home / "query"), self.case.finished())
+        return self._sample(running, seconds, commits(self.home / "query"), self.case.count(self.case.warm_up))
 
     def _answer(self) -> Answer:
         return self.case.streams.answer([*(self.home / "output").glob("*.parquet")])
@@ -426,7 +425,7 @@ class AppPeer(ProgramPeer):
             self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
                 "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
         return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"),
-                            self.case.finished())
+                            self.case.count(self.case.warm_up))
 
     def _answer(self) -> Answer:
         return self.case.streams.answer(DeltaTable(self.home / "output").file_uris())
