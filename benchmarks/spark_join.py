@@ -131,12 +131,14 @@ class ProgramPeer:
     def _answer(self) -> Answer:
         raise NotImplementedError
 
-    def _sample(self, running: Program, seconds: float, ends: dict[int, float], finished: int,
-                bytes_read: int = 0) -> Sample:
-        """seconds: of the whole; ends: commit times; finished: tuples of the batches after the
-        warm-up."""
+    def _sample(self, running: Program, seconds: float, ends: dict[int, float],
+                finished: int | None = None, bytes_read: int = 0) -> Sample:
+        """seconds: of the whole; ends: commit times; finished: tuples behind the warm-up, where
+        they are not those that were read."""
         case = self.case
         first, last = ends[case.warm_up - 1], ends[case.batches - 1]
+        if finished is None:
+            finished = case.count(case.warm_up)
         return Sample(finished, last - first, bytes_read,
                       extra={"end to end tuples/s": case.count() / seconds,
                              "busy cores": running.cores(first, last)})
@@ -173,8 +175,7 @@ class SparkPeer(ProgramPeer):
                     raise
                 raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        finished = self.case.count(self.case.warm_up)
-        return self._sample(running, seconds, commits(self.home / "query"), finished)
+        return self._sample(running, seconds, commits(self.home / "query"))
 
     def _environment(self) -> dict[str, str]:
         """Spark's own join has the JVM's defaults, a job of the app what the app has."""

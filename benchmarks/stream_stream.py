@@ -399,7 +399,7 @@ class SparkPeer(ProgramPeer):
                      self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        return self._sample(running, seconds, commits(self.home / "query"), self.case.count(self.case.warm_up))
+        return self._sample(running, seconds, commits(self.home / "query"))
 
     def _answer(self) -> Answer:
         return self.case.streams.answer([*(self.home / "output").glob("*.parquet")])
@@ -424,8 +424,7 @@ class AppPeer(ProgramPeer):
         with sqlite3.connect(self.home / "warehouse.db") as ledger:
             self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
                 "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
-        return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"),
-                            self.case.count(self.case.warm_up))
+        return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"))
 
     def _answer(self) -> Answer:
         return self.case.streams.answer(DeltaTable(self.home / "output").file_uris())
