@@ -159,7 +159,6 @@ class Orders:
         name = f"order-lines-{START}-{self.orders}-{self.span}-{self.parts}.parquet"
         return self.files.made(name, lambda at: _write(self.lines(), at, self.parts))
 
-
     @staticmethod
     def answer(files: Sequence[str | Path]) -> Answer:
         return answer_of(files)
@@ -221,6 +220,7 @@ class Tpch:
         return answer
 
     def prepare(self, home: Path, unique: bool | None) -> str:
+        """The same; the promises are the job's."""
         (home / "data").symlink_to(self.home / "data")
         return "tpch_orders"
 
