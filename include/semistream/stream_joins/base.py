@@ -404,7 +404,10 @@ class StreamStreamJoin(ABC):
         lone = live & (marks["flags"] & MATCHED == 0)
         self._left(side, marks["pid"][live])
         self.stats.sides[side].matched += int(np.count_nonzero(live) - np.count_nonzero(lone))
-        for block in run.blocks(self.state.block_rows) if lone.any() else ():
+        if not lone.any():
+            return
+        self.state.disk[side].read += run.bytes
+        for block in run.blocks(self.state.block_rows):
             rows = np.flatnonzero(block.flags & MATCHED == 0)
             if len(rows):
                 yield from self._unmatched(side, block.columns(rows), NO_PARTNER)
