@@ -54,7 +54,7 @@ def test_a_stream_is_what_its_punctuations_promise():
 def test_what_happens_comes_in_the_order_of_time():
     streams = [PunctuatedStream.draw(500, spacing, 0, side)
                for side, spacing in enumerate((10, 25))]
-    found = list(events(streams, max(s.arrived[-1] for s in streams) / LOOKS, True))
+    found = list(events(streams, max(s.arrived[-1] for s in streams) / LOOKS))
     assert [e[0] for e in found] == sorted(e[0] for e in found)
     assert Counter(side for _, _, side in found) == {None: LOOKS, 0: len(streams[0].after),
                                                      1: len(streams[1].after)}

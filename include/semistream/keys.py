@@ -9,6 +9,7 @@ column has no code.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ class JoinKeys:
     master: tuple[str, ...]
     types: tuple[pa.DataType, ...]
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         return len(self.types) == 1 and is_exact(self.types[0])
 

@@ -146,8 +146,8 @@ class StreamStreamJoin(ABC):
         return timed(self._drain(), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
-        """The state between two calls. changes: what has changed since the last snapshot will do
-        (of tuples; punctuations are given whole)."""
+        """The state between two calls. changes: what has changed since the last snapshot will
+        do."""
         return self._snapshot(changes).held()
 
     def save(self, path: str | Path, before: str = "", **beside: Any) -> None:
@@ -160,7 +160,7 @@ class StreamStreamJoin(ABC):
 
     def _snapshot(self, changes: bool) -> JoinState:
         state = self.state.saved(changes)
-        tables, values = self._state()
+        tables, values = self._state(not state.whole)
         state.tables |= tables
         state.values |= {"identity": self.spec.identity()} | values
         return state
@@ -174,8 +174,9 @@ class StreamStreamJoin(ABC):
         if wrong:
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
                              "the former settings.")
-        self._restore(states[-1])
+        self._restore(states)
         self.state.restore(*states)
+        self._restored()
         self._account()
 
     # What an algorithm gives
@@ -195,12 +196,15 @@ class StreamStreamJoin(ABC):
         """Tuples that match these punctuations of their own stream (int32[n]; -1: none) have left
         the state."""
 
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        """What a snapshot has besides the state of tuples."""
+    def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """What a snapshot has besides the state of tuples; changes: since the last one."""
         return {}, {}
 
-    def _restore(self, state: JoinState) -> None:  # noqa: B027 - nothing to take up
-        """Take up what ``_state`` gave."""
+    def _restore(self, states: Sequence[JoinState]) -> None:  # noqa: B027 - nothing to take up
+        """Take up what ``_state`` gave, before the tuples are."""
+
+    def _restored(self) -> None:  # noqa: B027 - nothing is told of them
+        """The tuples have been taken up."""
 
     # Edges
 

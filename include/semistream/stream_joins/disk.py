@@ -214,7 +214,7 @@ class DiskPortion:
 
     @property
     def total(self) -> int:
-        return int(self.tuples.sum())
+        return int(self.tuples.sum()) if self.directory.parts else 0
 
     def write(self, buckets: Iterable[tuple[int, Iterator[tuple[Block, np.ndarray]]]],
               dts: int) -> None:

@@ -308,6 +308,43 @@ def find_intervals(codes, low, high, pid, out):
 
 
 @njit(cache=True)
+def put(codes, values, table):
+    """table: int64[size, 2], written: code and value + 1; 0 where there is none. It has free
+    positions left, and no code twice."""
+    for i in range(len(codes)):
+        p = _position(codes[i], table)
+        table[p, 0], table[p, 1] = codes[i], values[i] + 1
+
+
+@njit(cache=True)
+def get(codes, table, out):
+    """out[i] (int32, written where there is one) = the value of codes[i]."""
+    for i in range(len(codes)):
+        value = table[_position(codes[i], table), 1]
+        if value != 0:
+            out[i] = value - 1
+
+
+@njit(cache=True)
+def take_out(codes, table):
+    """Remove codes; what lies behind them in a probe's way moves up (table: written)."""
+    size = len(table)
+    for i in range(len(codes)):
+        hole = _position(codes[i], table)
+        if table[hole, 1] == 0:
+            continue
+        p = hole
+        while True:
+            p = p + 1 if p + 1 < size else 0
+            if table[p, 1] == 0:
+                break
+            if (p - _scaled(table[p, 0], size)) % size >= (p - hole) % size:
+                table[hole, 0], table[hole, 1] = table[p, 0], table[p, 1]
+                hole = p
+        table[hole, 1] = 0
+
+
+@njit(cache=True)
 def subtract(low, high, other_low, other_high, out_low, out_high):
     """Cut the other intervals out of low..high. An interval with an open end stays whole. Returns
     how many are left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -175,16 +175,14 @@ class PJoin(StreamStreamJoin):
                 yield from self.state_relocation()
 
     def _forget(self, side: int) -> None:
-        own, log = self.punctuations[side], self.state.memory[side]
-        gone = np.zeros(len(own.index) + 1, bool)  # the last one for NONE
+        own = self.punctuations[side]
+        gone = np.zeros(len(own.index["state"]) + 1, bool)  # the last one for NONE
         pids = own.forget_half()
         gone[pids] = True
         self.stats.sides[side].forgotten += len(pids)
-        marks = [(log.pid[:log.end], log.flags[:log.end])]
         for run in chain(*self.state.disk[side].runs):
             run.changed = True
-            marks.append((run.marks["pid"], run.marks["flags"]))
-        for pid, flags in marks:
+        for pid, flags in self.state.marks(side):
             live = np.flatnonzero(flags & DEAD == 0)  # the pid of others may be gone or another's
             changed = live[gone[pid[live]]]
             pid[changed] = NONE
@@ -385,8 +383,8 @@ class PJoin(StreamStreamJoin):
 
     # Snapshots
 
-    def _state(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        (left, left_told), (right, right_told) = (p.tables() for p in self.punctuations)
+    def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        (left, left_told), (right, right_told) = (p.saved(changes) for p in self.punctuations)
         told = {"punctuations": [left_told, right_told], "watermarks": self.watermarks,
                 "purged_until": self._purged_until,
                 "levels": [one.tolist() for one in self._levels], "news": self._news,
@@ -394,15 +392,20 @@ class PJoin(StreamStreamJoin):
                 "since": [self.monitor.since_purge, self.monitor.since_propagation]}
         return left | right, {"pjoin": told}
 
-    def _restore(self, state: JoinState) -> None:
-        told = state.values["pjoin"]
+    def _restore(self, states: Sequence[JoinState]) -> None:
+        told = states[-1].values["pjoin"]
         for own, values in zip(self.punctuations, told["punctuations"], strict=True):
-            own.restore(state.tables, values)
+            own.restore([s.tables for s in states], values)
         self.watermarks, self._purged_until = list(told["watermarks"]), list(told["purged_until"])
         self._levels = [np.array(one, np.int64) for one in told["levels"]]
         self._news, self._joined_at = told["news"], np.array(told["joined_at"], np.int64)
         self.monitor.since_purge, self.monitor.since_propagation = told["since"]
         self._account_punctuations()
+
+    def _restored(self) -> None:
+        for side, own in enumerate(self.punctuations):
+            for pid, flags in self.state.marks(side):
+                own.count(pid[flags & DEAD == 0], 1)
 
 
 def registry() -> Registry:

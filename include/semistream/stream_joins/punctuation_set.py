@@ -32,23 +32,28 @@ from semistream.stream_joins.state import BUCKETS
 
 NONE, CLOSED = -1, -2  # in the place of a pid
 ANY_BUCKET = -1
-INDEX = np.dtype([("count", "<i8"),
-                  ("arrived", "<i8"), ("bucket", "<i2"), ("open", "?"), ("constant", "?")])
+# of a pid; a hashed constant keeps its own when it is closed
+FREE, OPEN, SHUT = 0, 1, 2
+INDEX = {"count": np.int64, "arrived": np.int64, "code": np.int64, "bucket": np.int16,
+         "state": np.uint8, "constant": np.bool_}
+INDEX_ROW = sum(np.dtype(kind).itemsize for kind in INDEX.values())  # bytes
 
 
 class Intervals:
     """Over the codes of one exact column: low..high (int64[n], closed, disjoint, ascending) and pid
-    (int32[n])."""
+    (int32[n]). The arrays are never written: a change makes others."""
 
     ROW = 20  # bytes
 
     def __init__(self) -> None:
         self.low, self.high = np.empty(0, np.int64), np.empty(0, np.int64)
         self.pid = np.empty(0, np.int32)
+        self._saved = self.low, self.high, self.pid
 
     @property
     def bytes(self) -> int:
-        return self.ROW * len(self.low)
+        saved = self._saved[0]
+        return self.ROW * (len(self.low) + (0 if saved is self.low else len(saved)))
 
     def match(self, codes: np.ndarray, out: np.ndarray) -> None:
         if len(self.low):
@@ -73,20 +78,24 @@ class Intervals:
         self.low, self.high = merged[order], np.concatenate([self.high, high])[order]
         self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
 
-    def close(self, closing: np.ndarray) -> None:
-        """closing: bool by pid. Closed ones that touch become one."""
+    def keep(self, which: np.ndarray) -> None:
+        """which: bool[n], or numbers."""
+        self.low, self.high, self.pid = self.low[which], self.high[which], self.pid[which]
+
+    def close(self, pids: np.ndarray) -> None:
+        """Closed ones that touch become one."""
         if not len(self.low):
             return
-        own = self.pid >= 0
-        own[own] = closing[self.pid[own]]
-        self.pid[own] = CLOSED
+        if len(pids):
+            self.pid = np.where(np.isin(self.pid, pids), np.int32(CLOSED), self.pid)
         closed = self.pid == CLOSED
-        touch = np.zeros(len(self.low), bool)
         # LEAST is nobody's low but the first one's
-        touch[1:] = closed[1:] & closed[:-1] & (self.high[:-1] + 1 == self.low[1:])
-        first = np.flatnonzero(~touch)
-        last = np.append(first[1:], len(self.low)) - 1
-        self.low, self.high, self.pid = self.low[first], self.high[last], self.pid[first]
+        touch = closed[1:] & closed[:-1] & (self.high[:-1] + 1 == self.low[1:])
+        if touch.any():
+            first = np.flatnonzero(np.append(True, ~touch))
+            high = self.high[np.append(first[1:], len(self.low)) - 1]
+            self.keep(first)
+            self.high = high
 
     def closed(self) -> tuple[np.ndarray, np.ndarray]:
         which = self.pid == CLOSED
@@ -98,14 +107,79 @@ class Intervals:
         mine = self.closed()
         out = [np.empty(len(mine[0]) + len(low), np.int64) for _ in range(2)]
         left = kernels.subtract(*mine, low, high, *out)
-        still = self.pid != CLOSED
-        self.low, self.high, self.pid = self.low[still], self.high[still], self.pid[still]
+        self.keep(self.pid != CLOSED)
         self.insert(out[0][:left], out[1][:left], np.full(left, CLOSED))
+
+    def saved(self, changes: bool) -> tuple[np.ndarray, pa.Table]:
+        """(`low` of those that have gone since the last snapshot, those that have come); all have
+        come where it is not to tell changes."""
+        old, new = self._saved, (self.low, self.high, self.pid)
+        self._saved = new
+        came = _others(new, old) if changes else np.arange(len(self.low))
+        return (old[0][_others(old, new)] if changes else self.low[:0],
+                pa.table({"low": self.low[came], "high": self.high[came], "pid": self.pid[came]}))
+
+    def restore(self, gone: np.ndarray, came: pa.Table) -> None:
+        self.keep(~np.isin(self.low, gone))
+        self.insert(*(came[c].to_numpy() for c in ("low", "high", "pid")))
+        self._saved = self.low, self.high, self.pid
+
+
+def _others(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of a that b has not; both have columns low, high and pid, and ascend."""
+    at = np.searchsorted(b[0], a[0])
+    there = np.flatnonzero(at < len(b[0]))
+    same = np.zeros(len(a[0]), bool)
+    same[there] = np.logical_and.reduce([x[there] == y[at[there]]
+                                         for x, y in zip(a, b, strict=True)])
+    return np.flatnonzero(~same)
+
+
+class OpenConstants:
+    """Of one exact column: the pids of its open constants by their codes, in an open-addressing
+    table."""
+
+    POSITION, LOAD, LEAST = 16, 0.6, 64
+
+    def __init__(self) -> None:
+        self.used, self.table = 0, np.zeros((self.LEAST, 2), np.int64)
+
+    @property
+    def bytes(self) -> int:
+        return self.table.nbytes
+
+    def growth(self, count: int) -> int:
+        """Bytes that so many more take, with the table that they leave."""
+        fits = self.used + count <= self.LOAD * len(self.table)
+        return 0 if fits else self._wanted(count) * self.POSITION
+
+    def _wanted(self, count: int) -> int:
+        return max(self.LEAST, 3 * (self.used + count))
+
+    def match(self, codes: np.ndarray, out: np.ndarray) -> None:
+        if self.used:
+            kernels.get(codes, self.table, out)
+
+    def insert(self, codes: np.ndarray, pids: np.ndarray) -> None:
+        if self.used + len(codes) > self.LOAD * len(self.table):
+            self._resize(self._wanted(len(codes)))
+        kernels.put(codes, pids, self.table)
+        self.used += len(codes)
+
+    def remove(self, codes: np.ndarray) -> None:
+        kernels.take_out(codes, self.table)
+        self.used -= len(codes)
+        if self._wanted(0) < len(self.table) // 4:
+            self._resize(self._wanted(0))
+
+    def _resize(self, size: int) -> None:
+        old, self.table = self.table[self.table[:, 1] != 0], np.zeros((size, 2), np.int64)
+        kernels.put(old[:, 0], old[:, 1] - 1, self.table)
 
 
 class HashedConstants:
-    """Of keys whose codes are hashes: code (int64[n], ascending), pid (int32[n]) and the keys,
-    compared in full."""
+    """Of keys whose codes are hashes, open and closed: code (int64[n], ascending), pid (int32[n])
+    and the keys, compared in full."""
 
     def __init__(self, kinds: Sequence[pa.DataType]):
         self.keys = Keys(np.empty(0, np.int64), [pa.array([], k) for k in kinds])
@@ -116,18 +190,18 @@ class HashedConstants:
         return 12 * len(self.pid) + sum(v.nbytes for v in self.keys.values)
 
     def find(self, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, entries) of keys that are here."""
+        """(rows, pids) of keys that are here."""
         first = np.searchsorted(self.keys.codes, keys.codes, "left")
         count = np.searchsorted(self.keys.codes, keys.codes, "right") - first
         rows = np.repeat(np.arange(len(first)), count)
         entries = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(len(rows))
         same = equal_keys(keys.take(rows).values, self.keys.take(entries).values)
-        return rows[same], entries[same]
+        return rows[same], self.pid[entries[same]]
 
-    def match(self, keys: Keys, out: np.ndarray) -> None:
-        if len(self.pid):
-            rows, entries = self.find(keys)
-            out[rows] = self.pid[entries]
+    def of(self, pids: np.ndarray) -> tuple[Keys, np.ndarray]:
+        """(their keys, which pid each is of)."""
+        rows = np.flatnonzero(np.isin(self.pid, pids))
+        return self.keys.take(rows), self.pid[rows]
 
     def insert(self, keys: Keys, pid: np.ndarray) -> None:
         code = np.concatenate([self.keys.codes, keys.codes])
@@ -137,8 +211,8 @@ class HashedConstants:
         self.keys = Keys(code, both).take(order)
         self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
 
-    def remove(self, entries: np.ndarray) -> None:
-        left = np.delete(np.arange(len(self.pid)), entries)
+    def remove(self, pids: np.ndarray) -> None:
+        left = np.flatnonzero(~np.isin(self.pid, pids))
         self.keys, self.pid = self.keys.take(left), self.pid[left]
 
 
@@ -155,36 +229,42 @@ class PunctuationSet:
 
     def __init__(self, spec: StreamJoinSpec, side: int):
         self.spec, self.side, self.kinds = spec, side, spec.keys.types
-        # punctuations over one column, by join column
+        # punctuations over one column, by join column, and what is closed of them
         self.intervals = {i: Intervals() for i in exact_columns(spec)}
-        self.hashed = None if spec.keys.exact else HashedConstants(self.kinds)
+        # constants: where keys are exact the open ones are in `open`; else all in `hashed`
+        self.exact = spec.keys.exact
+        self.open, self.hashed = OpenConstants(), HashedConstants(self.kinds)
         self.boxes: list[tuple[Punctuation, int]] = []  # any others, and their pids
         self.forms: dict[int, Punctuation] = {}  # of punctuations that are no constants, by pid
-        self.index = np.zeros(0, INDEX)
+        self.index: dict[str, np.ndarray] = {f: np.zeros(0, kind) for f, kind in INDEX.items()}
         self._free = np.empty(0, np.int32)
         # arrivals; until which tuples in memory are indexed, and purged
         self.sequence = self.indexed = self.purged = 0
+        # what arrived before is in the last snapshot, these pids though they are free, or as open
+        self._saved_until, self._gone, self._shut = 0, list[np.ndarray](), list[np.ndarray]()
 
     @property
     def bytes(self) -> int:
         """With what a change of the arrays takes for a moment."""
-        tables = (sum(t.bytes for t in self.intervals.values())
-                  + (self.hashed.bytes if self.hashed else 0))
-        return (2 * tables + self.index.nbytes + 4 * len(self._free)
+        tables = sum(t.bytes for t in self.intervals.values()) + self.hashed.bytes
+        changes = sum(a.nbytes for a in self._gone) + sum(a.nbytes for a in self._shut)
+        return (2 * tables + self.open.bytes + changes
+                + INDEX_ROW * len(self.index["state"]) + 4 * len(self._free)
                 + 512 * (len(self.boxes) + len(self.forms)))
 
     def growth(self, constants: Keys, others: int) -> int:
         """Bytes, at most, that so many more take."""
-        new = max(len(constants.codes) - len(self._free), 0)
-        more = new + len(self.index) // 2 if new else 0
-        row = Intervals.ROW if self.hashed is None else 12
-        keys = row * len(constants.codes) + sum(v.nbytes for v in constants.values)
-        return (2 * keys + (INDEX.itemsize + 4) * more + 1024 * others
-                + (self.index.nbytes if new else 0))
+        n, size = len(constants.codes), len(self.index["state"])
+        new = max(n - len(self._free), 0)
+        more = new + size // 2 if new else 0
+        tables = (self.open.growth(n) if self.exact
+                  else 24 * n + 2 * sum(v.nbytes for v in constants.values))
+        return (tables + (INDEX_ROW + 4) * more + 1024 * others
+                + (INDEX_ROW * size if new else 0))
 
     @property
     def is_empty(self) -> bool:
-        return not (self.boxes or (self.hashed and len(self.hashed.pid))
+        return not (self.boxes or len(self.hashed.pid) or self.open.used
                     or any(len(t.low) for t in self.intervals.values()))
 
     def match(self, keys: Keys) -> np.ndarray:
@@ -194,8 +274,11 @@ class PunctuationSet:
             for column, table in self.intervals.items():
                 if len(table.low):
                     table.match(self._codes(keys, column), out)
-            if self.hashed:
-                self.hashed.match(keys, out)
+            if self.exact:
+                self.open.match(keys.codes, out)
+            elif len(self.hashed.pid):
+                rows, pids = self.hashed.find(keys)
+                out[rows] = np.where(self.index["state"][pids] == SHUT, CLOSED, pids)
             for box, pid in self.boxes:
                 out[box.matches(keys.values)] = pid
         return out
@@ -219,6 +302,8 @@ class PunctuationSet:
         return self._new_constants(constants, new), new
 
     def _new_constants(self, constants: Keys, others: Sequence[Punctuation]) -> Keys:
+        if not len(constants.codes):
+            return constants
         found = self.match(constants)
         wrong = found >= 0
         wrong[wrong] = ~self.index["constant"][found[wrong]]
@@ -229,11 +314,10 @@ class PunctuationSet:
             raise self._overlap(dict(zip(self.spec.key_columns(self.side),
                                          (v[0].as_py() for v in values), strict=True)))
         rows = np.flatnonzero(found == NONE)
-        if self.hashed is None:
-            rows = rows[np.argsort(constants.codes[rows])]
-            codes = constants.codes[rows]
-            rows = rows[np.append(True, codes[1:] != codes[:-1])[:len(rows)]]
-        elif len(rows):
+        if self.exact:
+            codes = np.sort(constants.codes[rows])
+            return Keys(codes[np.append(True, codes[1:] != codes[:-1])[:len(rows)]], [])
+        if len(rows):
             columns = {f"{i}": v for i, v in enumerate(constants.take(rows).values)}
             first = pa.table(columns | {"row": rows}).group_by(list(columns)).aggregate(
                 [("row", "min")])
@@ -261,7 +345,9 @@ class PunctuationSet:
             equal = other is not None and self._equal(p, other)
             if not equal:
                 raise self._overlap(p.plain(self.spec.key_columns(self.side)))
-        if self.hashed and p.matches(self.hashed.keys.values).any():
+        constants = (self._keys(self._pids(OPEN, constant=True)) if self.exact
+                     else self.hashed.keys)
+        if p.matches(self._values(constants)).any():
             raise self._overlap(p.plain(self.spec.key_columns(self.side)))
         for box, pid in self.boxes:
             if self._equal(p, box) or (pid == CLOSED and box.contains(p)):
@@ -289,19 +375,16 @@ class PunctuationSet:
         """Take in punctuations that are `new`."""
         n = len(constants.codes)
         pids = self._allocate(n + len(others))
-        rows = np.empty(len(pids), INDEX)
-        rows["count"], rows["bucket"], rows["open"] = 0, ANY_BUCKET, True
-        rows["arrived"] = self.sequence + np.arange(len(pids))
-        rows["constant"] = np.arange(len(pids)) < n
-        bucket = np.empty(n, np.int32)
-        kernels.buckets(constants.codes, BUCKETS, bucket)
-        rows["bucket"][:n] = bucket
-        self.index[pids] = rows
+        mine, arrived = pids[:n], self.sequence + np.arange(len(pids))
         self.sequence += len(pids)
-        if self.hashed is None:
-            self.intervals[0].insert(constants.codes, constants.codes, pids[:n])
-        elif n:
-            self.hashed.insert(constants, pids[:n])
+        if n:
+            self._set(mine, constants.codes, arrived[:n], True)
+            if self.exact:
+                self.open.insert(constants.codes, mine)
+            else:
+                self.hashed.insert(constants, mine)
+        if others:
+            self._set(pids[n:], 0, arrived[n:], False)
         for p, pid in zip(others, pids[n:].tolist(), strict=True):
             self.forms[pid] = p
             if (home := self._home(p)) is None:
@@ -309,6 +392,16 @@ class PunctuationSet:
             else:
                 low, high = code_intervals(p.patterns[home], self.kinds[home])
                 self.intervals[home].insert(low, high, np.full(len(low), pid))
+
+    def _set(self, pids: np.ndarray, codes: np.ndarray | int, arrived: np.ndarray,
+             constant: bool | np.ndarray, state: int | np.ndarray = OPEN) -> None:
+        """Rows of the index that no tuple matches yet."""
+        index = self.index
+        index["count"][pids], index["arrived"][pids] = 0, arrived
+        index["code"][pids], index["constant"][pids], index["state"][pids] = codes, constant, state
+        bucket = np.empty(len(pids), np.int32)
+        kernels.buckets(index["code"][pids], BUCKETS, bucket)
+        index["bucket"][pids] = np.where(constant, bucket, ANY_BUCKET)
 
     def _home(self, p: Punctuation) -> int | None:
         """The column whose intervals can hold it."""
@@ -318,32 +411,49 @@ class PunctuationSet:
     def _allocate(self, count: int) -> np.ndarray:
         short = count - len(self._free)
         if short > 0:
-            old = len(self.index)
-            size = old + max(short, old // 2)
-            self.index = np.concatenate([self.index, np.zeros(size - old, INDEX)])
-            self._free = np.concatenate([self._free, np.arange(old, size, dtype=np.int32)])
+            old = len(self.index["state"])
+            self._resize(old + max(short, old // 2))
+            self._free = np.concatenate(
+                [self._free, np.arange(old, len(self.index["state"]), dtype=np.int32)])
         pids, self._free = self._free[:count], self._free[count:]
         return pids
+
+    def _resize(self, size: int) -> None:
+        for name, column in self.index.items():
+            self.index[name] = np.zeros(size, column.dtype)
+            self.index[name][:min(size, len(column))] = column[:size]
+
+    def _release(self, pids: np.ndarray) -> None:
+        """They can be given to others."""
+        self._note(self._gone, pids)
+        self.index["state"][pids], self.index["count"][pids] = FREE, 0
+        self._free = np.concatenate([self._free, pids.astype(np.int32)])
+
+    def _note(self, what: list[np.ndarray], pids: np.ndarray) -> None:
+        """Those that the last snapshot has."""
+        saved = pids[self.index["arrived"][pids] < self._saved_until]
+        if len(saved):
+            what.append(saved)
 
     # Purge and index
 
     def since(self, arrived: int) -> tuple[Keys, list[Punctuation]]:
         """Those open that came then or later: constants, and others."""
-        pids = np.flatnonzero(self.index["open"] & (self.index["arrived"] >= arrived))
-        constant = self.index["constant"][pids]
-        wanted = np.zeros(len(self.index), bool)
-        wanted[pids[constant]] = True
-        return self._constants(wanted)[0], [self.forms[p] for p in pids[~constant].tolist()]
+        if arrived == self.sequence:
+            return self._keys(np.empty(0, np.int32)), []
+        index = self.index
+        pids = np.flatnonzero((index["arrived"] >= arrived) & (index["state"] == OPEN))
+        constant = index["constant"][pids]
+        return self._keys(pids[constant]), [self.forms[p] for p in pids[~constant].tolist()]
 
-    def _constants(self, wanted: np.ndarray) -> tuple[Keys, np.ndarray]:
-        """Keys of the constants with wanted[pid], and their pids."""
-        table = self.intervals[0] if self.hashed is None else self.hashed
-        own = table.pid >= 0
-        own[own] = wanted[table.pid[own]]
-        rows = np.flatnonzero(own)
-        keys = (Keys(self.intervals[0].low[rows], []) if self.hashed is None
-                else self.hashed.keys.take(rows))
-        return keys, table.pid[rows]
+    def _pids(self, state: int, constant: bool) -> np.ndarray:
+        return np.flatnonzero((self.index["state"] == state)
+                              & (self.index["constant"] == constant))
+
+    def _keys(self, pids: np.ndarray) -> Keys:
+        """Of constants, by rising code."""
+        return (Keys(np.sort(self.index["code"][pids]), []) if self.exact
+                else self.hashed.of(pids)[0])
 
     def count(self, pids: np.ndarray, by: int) -> None:
         """pids: of tuples that came into the index, or have left the state; int32[n], negative ones
@@ -359,7 +469,7 @@ class PunctuationSet:
         indexed.
         """
         index = self.index
-        pids = np.flatnonzero(index["open"] & (index["count"] == 0)
+        pids = np.flatnonzero((index["state"] == OPEN) & (index["count"] == 0)
                               & (index["arrived"] < min(self.indexed, self.purged)))
         # ANY_BUCKET is the last one
         level = np.append(disk_level, disk_level.min())[index["bucket"][pids]]
@@ -367,61 +477,76 @@ class PunctuationSet:
 
     def close(self, pids: np.ndarray) -> Closed:
         """Take these out of the set, and keep them as closed."""
-        closing = np.zeros(len(self.index), bool)
-        closing[pids] = True
-        constants = self._constants(closing & self.index["constant"])[0]
-        others = [self.forms.pop(p) for p in pids[~self.index["constant"][pids]].tolist()]
+        constant = self.index["constant"][pids]
+        mine, rest = pids[constant], pids[~constant]
+        constants = self._keys(mine)
+        others = [self.forms.pop(p) for p in rest.tolist()]
+        if self.exact:
+            self.open.remove(constants.codes)
+            self.intervals[0].insert(constants.codes, constants.codes, np.full(len(mine), CLOSED))
+            self._release(pids)
+        else:
+            self.index["state"][mine] = SHUT
+            self._note(self._shut, mine)
+            self._release(rest)
         for table in self.intervals.values():
-            table.close(closing)
-        if self.hashed:
-            own = self.hashed.pid >= 0
-            own[own] = closing[self.hashed.pid[own]]
-            self.hashed.pid[own] = CLOSED
-        self.boxes = [(b, CLOSED if p >= 0 and closing[p] else p) for b, p in self.boxes]
-        self.index["open"][pids] = False
-        self._free = np.concatenate([self._free, pids.astype(np.int32)])
+            table.close(rest)
+        if len(rest):
+            gone = set(rest.tolist())
+            self.boxes = [(b, CLOSED if p in gone else p) for b, p in self.boxes]
         return Closed(constants, others)
+
+    def closed_by(self, other: PunctuationSet) -> np.ndarray:
+        """Pids of closed hashed constants that the other stream has closed too."""
+        keys, pids = self.hashed.of(self._pids(SHUT, constant=True))
+        return pids[other.match(keys) == CLOSED]
+
+    def forget(self, pids: np.ndarray) -> None:
+        """Of constants."""
+        if self.exact:
+            self.open.remove(self.index["code"][pids])
+        else:
+            self.hashed.remove(pids)
+        self._release(pids)
 
     def forget_half(self) -> np.ndarray:
         """Forget half of the closed intervals and constants, the ones of the lower codes, and of
         the open constants the older half. Returns the latter's pids."""
-        pids = np.flatnonzero(self.index["open"] & self.index["constant"])
+        pids = self._pids(OPEN, constant=True)
         pids = pids[np.argsort(self.index["arrived"][pids])][:-(-len(pids) // 2)]
-        gone = np.zeros(len(self.index), bool)
-        gone[pids] = True
-        for column, table in self.intervals.items():
+        for table in self.intervals.values():
             closed = np.flatnonzero((table.pid == CLOSED) & (table.low > LEAST)
                                     & (table.high < MOST))
-            keep = np.ones(len(table.pid), bool)
-            keep[closed[:-(-len(closed) // 2)]] = False
-            if self.hashed is None and column == 0:
-                keep[table.pid >= 0] &= ~gone[table.pid[table.pid >= 0]]
-            table.low, table.high, table.pid = table.low[keep], table.high[keep], table.pid[keep]
-        if self.hashed:
-            closed = np.flatnonzero(self.hashed.pid == CLOSED)
-            lost = np.zeros(len(self.hashed.pid), bool)
-            lost[closed[:-(-len(closed) // 2)]] = True
-            lost[self.hashed.pid >= 0] |= gone[self.hashed.pid[self.hashed.pid >= 0]]
-            self.hashed.remove(np.flatnonzero(lost))
-        self.index["open"][pids], self.index["count"][pids] = False, 0
-        last = int(np.flatnonzero(self.index["open"]).max(initial=-1)) + 1
-        self.index = self.index[:last].copy()
-        self._free = np.flatnonzero(~self.index["open"]).astype(np.int32)
+            table.keep(np.delete(np.arange(len(table.pid)), closed[:-(-len(closed) // 2)]))
+        shut = self._pids(SHUT, constant=True)
+        shut = shut[np.argsort(self.index["code"][shut])][:-(-len(shut) // 2)]
+        self.forget(np.concatenate([pids, shut]))
+        self._resize(int(np.flatnonzero(self.index["state"]).max(initial=-1)) + 1)
+        self._free = np.flatnonzero(self.index["state"] == FREE).astype(np.int32)
         return pids
 
     # Snapshots
 
-    def tables(self) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        name = f"{SIDES[self.side]} punctuations"
-        tables = {f"{name} {c}": pa.table({"low": t.low, "high": t.high, "pid": t.pid})
-                  for c, t in self.intervals.items()}
-        if self.hashed:
-            columns = {f"key {i}": v for i, v in enumerate(self.hashed.keys.values)}
-            tables[f"{name} hashed"] = pa.table(
-                {"code": self.hashed.keys.codes, "pid": self.hashed.pid} | columns)
-        pids = np.flatnonzero(self.index["open"])
-        columns = {f: np.ascontiguousarray(self.index[f][pids]) for f in INDEX.names or ()}
-        tables[f"{name} index"] = pa.table({"pid": pids} | columns)
+    def saved(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """Tables and values of a snapshot, or (changes) of what has come and gone since the last
+        one; patterns of several columns, which are few, are given whole."""
+        name, index = f"{SIDES[self.side]} punctuations", self.index
+        tables: dict[str, pa.Table] = {}
+        for column, intervals in self.intervals.items():
+            gone, came = intervals.saved(changes)
+            tables |= {f"{name} {column}": came, f"{name} {column} gone": pa.table({"low": gone})}
+        known = index["state"] != FREE
+        pids = np.flatnonzero(known & (index["arrived"] >= self._saved_until) if changes else known)
+        tables[f"{name} index"] = pa.table(
+            {"pid": pids} | {f: index[f][pids] for f in ("arrived", "code", "state", "constant")})
+        if not self.exact:
+            keys, of = self.hashed.of(pids)
+            tables[f"{name} keys"] = pa.table(
+                {"pid": of} | {f"key {i}": v for i, v in enumerate(keys.values)})
+        for what, these in (("gone", self._gone), ("shut", self._shut)):
+            found = np.concatenate([np.empty(0, np.int32), *these]) if changes else pids[:0]
+            tables[f"{name} {what}"] = pa.table({"pid": found})
+        self._saved_until, self._gone, self._shut = self.sequence, [], []
         shown = [*self.boxes, *((p, pid) for pid, p in self.forms.items())]
         for column, kind in enumerate(self.kinds):
             rows = [(i, low, high) for i, (p, _) in enumerate(shown)
@@ -433,31 +558,41 @@ class PunctuationSet:
         return tables, {"sequence": self.sequence, "indexed": self.indexed, "purged": self.purged,
                         "boxes": len(self.boxes), "pids": [pid for _, pid in shown]}
 
-    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+    def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
+        """tables: of a whole snapshot and of the changes since; values: of the last one. The counts
+        are to be counted again."""
         name = f"{SIDES[self.side]} punctuations"
-        for column, table in self.intervals.items():
-            saved = tables[f"{name} {column}"]
-            table.insert(*(saved[c].to_numpy() for c in ("low", "high", "pid")))
-        if self.hashed:
-            saved = tables[f"{name} hashed"]
-            columns = [saved[f"key {i}"].combine_chunks() for i in range(len(self.kinds))]
-            self.hashed.insert(Keys(saved["code"].to_numpy(), columns), saved["pid"].to_numpy())
-        index = tables[f"{name} index"]
-        pids = index["pid"].to_numpy()
-        self.index = np.zeros(int(pids.max()) + 1 if len(pids) else 0, INDEX)
-        for f in INDEX.names or ():
-            self.index[f][pids] = index[f].to_numpy()
-        self._free = np.flatnonzero(~self.index["open"]).astype(np.int32)
-        shown: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds]
-                                                    for _ in values["pids"]]
+        for tables in snapshots:
+            for column, intervals in self.intervals.items():
+                intervals.restore(tables[f"{name} {column} gone"]["low"].to_numpy(),
+                                  tables[f"{name} {column}"])
+            gone, shut = (tables[f"{name} {what}"]["pid"].to_numpy() for what in ("gone", "shut"))
+            self.index["state"][shut] = SHUT
+            self.index["state"][gone] = FREE
+            new = tables[f"{name} index"]
+            rows = {f: new[f].to_numpy() for f in new.column_names}
+            pids = rows["pid"]
+            self._resize(max(int(pids.max(initial=-1)) + 1, len(self.index["state"])))
+            self._set(pids, rows["code"], rows["arrived"], rows["constant"], rows["state"])
+            if not self.exact:
+                keys = tables[f"{name} keys"]
+                columns = [keys[f"key {i}"].combine_chunks() for i in range(len(self.kinds))]
+                self.hashed.remove(gone)
+                of = keys["pid"].to_numpy()
+                self.hashed.insert(Keys(self.index["code"][of], columns), of)
+        if self.exact:
+            pids = self._pids(OPEN, constant=True)
+            self.open.insert(self.index["code"][pids], pids)
+        self._free = np.flatnonzero(self.index["state"] == FREE).astype(np.int32)
+        tables, patterns = snapshots[-1], values["pids"]
+        shown: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds] for _ in patterns]
         for column in range(len(self.kinds)):
             for row in tables[f"{name} patterns {column}"].to_pylist():
                 shown[row["form"]][column].append((row["low"], row["high"]))
         forms = [Punctuation(tuple(Pattern(tuple(i)) for i in one)) for one in shown]
-        self.boxes = list(zip(forms, values["pids"], strict=True))[:values["boxes"]]
-        self.forms = dict(zip(values["pids"][values["boxes"]:],
-                              forms[values["boxes"]:], strict=True))
-        self.sequence = values["sequence"]
+        self.boxes = list(zip(forms, patterns, strict=True))[:values["boxes"]]
+        self.forms = dict(zip(patterns[values["boxes"]:], forms[values["boxes"]:], strict=True))
+        self.sequence = self._saved_until = values["sequence"]
         self.indexed, self.purged = values["indexed"], values["purged"]
 
 
@@ -472,16 +607,15 @@ def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -
         if len(mine[0]) and len(theirs[0]):
             table.forget(*theirs)
             b.intervals[column].forget(*mine)
-    if a.hashed and b.hashed:
+    if not a.exact:
         if len(newly.constants.codes):
             both = newly.constants.take(np.flatnonzero(b.match(newly.constants) == CLOSED))
-            for one in (a.hashed, b.hashed):
-                one.remove(one.find(both)[1])
+            for one in (a, b):
+                one.forget(one.hashed.find(both)[1])
         if newly.others:
-            met = [np.flatnonzero((x.pid == CLOSED) & (y.match(x.keys) == CLOSED))
-                   for x, y in ((a.hashed, b), (b.hashed, a))]
-            for one, entries in zip((a.hashed, b.hashed), met, strict=True):
-                one.remove(entries)
+            met = [x.closed_by(y) for x, y in ((a, b), (b, a))]
+            for one, pids in zip((a, b), met, strict=True):
+                one.forget(pids)
     closed = [[p for p, pid in s.boxes if pid == CLOSED] for s in (b, a)]
     for s, others in zip((a, b), closed, strict=True):
         s.boxes = [(p, pid)

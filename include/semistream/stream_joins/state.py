@@ -111,6 +111,14 @@ class State:
         """Tuples of the side in memory and on disk."""
         return self.memory[side].live + self.disk[side].total
 
+    def marks(self, side: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(pid, flags) of tuples in memory and of each run on disk, also of those that have left;
+        both can be written."""
+        log = self.memory[side]
+        yield log.pid[:log.end], log.flags[:log.end]
+        for run in chain(*self.disk[side].runs):
+            yield run.marks["pid"], run.marks["flags"]
+
     def fitting(self, side: int, sizes: np.ndarray) -> int:
         """How many of the coming tuples, with these heap bytes each, can be stored now.
 
