@@ -3,6 +3,10 @@ with all of R in memory.
 
 In process, one thread; R on disk, read past the page cache; Zipf 1; joined rows are written out as
 Arrow. Sizes are those that the cost models find best. The curve is drawn in memory-SCALE.svg.
+
+Two bounds stand beside them (``bounds``): R read alone, in tuples of R, with the bytes that this
+disk gives; and tuples of the stream whose keys touch four cache lines each of an array of M bytes,
+the fewest that a tuple needs which H_R finishes.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.ticker import FuncFormatter
 
+from benchmarks.bounds import Bound, CacheLines, Reading
 from benchmarks.data import MASTER_BYTES, OPAQUE, Stream
 from benchmarks.harness import Bench
 from benchmarks.operators import HASH_JOIN, Operator
@@ -50,6 +55,8 @@ def run(bench: Bench, s: Settings) -> None:
         make = {
             name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
                 for name in (*beside, *s.algorithms)}
+        make |= {"bound: R read alone": Bound(Reading(bench.files, OPAQUE, s.master), s.seconds),
+                 "bound: four cache lines": Bound(CacheLines(stream, memory, s.batch), s.seconds)}
         bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}", make, HASH_JOIN)
     if len(s.shares) > 1 and s.hash_join:
         write_text(bench.path("memory", "svg"), curve(bench.rows, s.master))
