@@ -131,6 +131,17 @@ class ProgramPeer:
     def _answer(self) -> Answer:
         raise NotImplementedError
 
+    def _end(self, running: Program) -> float:
+        """Seconds that it took. Raises Unavailable where Spark's memory was not enough."""
+        try:
+            return running.end()
+        except RuntimeError:
+            text = running.log.read_text(errors="replace")
+            found = re.search("Not enough memory to build and broadcast|OutOfMemoryError", text)
+            if found is None:
+                raise
+            raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None
+
     def _sample(self, running: Program, seconds: float, ends: dict[int, float],
                 finished: int | None = None, bytes_read: int = 0) -> Sample:
         """seconds: of the whole; ends: commit times; finished: tuples behind the warm-up, where
@@ -166,14 +177,7 @@ class SparkPeer(ProgramPeer):
 
     def _run(self) -> Sample:
         with program(self._command(), self.home / "log", self._environment()) as running:
-            try:
-                seconds = running.end()
-            except RuntimeError:
-                text = running.log.read_text(errors="replace")
-                found = re.search("Not enough memory to build and broadcast|OutOfMemoryError", text)
-                if found is None:
-                    raise
-                raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None
+            seconds = self._end(running)
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         return self._sample(running, seconds, commits(self.home / "query"))
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STATE = "org.apache.spark.sql.execution.streaming.state."
+PROVIDERS = {"rocksdb": "RocksDBStateStoreProvider", "heap": "HDFSBackedStateStoreProvider"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("state", choices=PROVIDERS)
     parser.add_argument("left", type=Path)
     parser.add_argument("right", type=Path)
     for side in ("left", "right"):
@@ -26,7 +28,8 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     a = parser.parse_args()
     spark = (SparkSession.builder.config("spark.sql.shuffle.partitions", "4")
-             .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB).getOrCreate())
+             .config("spark.sql.streaming.stateStore.providerClass", STATE + PROVIDERS[a.state])
+             .getOrCreate())
 
     def read(path: Path, column: str, delay: int) -> DataFrame:
         schema = spark.read.parquet(str(path)).schema

@@ -18,6 +18,9 @@ Orders come in the order of their dates, lines in that of their orders' keys. Th
 job that an order comes once and its lines together. Spark joins by key and by date, as a line is
 shipped within 121 days. Its watermark of the lines has to wait for all seven years, as any date may
 come yet.
+
+"outgrown": nothing can be forgotten, as a line may come at any time behind its order, and the
+driver has little memory. Spark keeps its state in RocksDB, or in its own memory.
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ class Settings:
     piece: int = 65_536  # orders, and as many lines for each, that the join gets at a time
     driver_memory: str = "2g"
     cores: int = 2
-    parts: tuple[str, ...] = ("in process", "spark", "tpch")
+    parts: tuple[str, ...] = ("in process", "spark", "tpch", "outgrown")
+    little: int = 16_000_000  # M of the app where nothing can be forgotten
+    little_driver_memory: str = "700m"
 
 
 SCALES = {"smallest": Settings(orders=4_000, span=500, files=2, warm_up=1, parts=("in process",)),
@@ -99,6 +104,14 @@ def run(bench: Bench, s: Settings) -> None:
         bench.compare("stream-stream",
                       f"spark, orders={s.orders:,} M={s.memory / 1e6:,.0f}MB", peers,
                       "spark, rocksdb")
+    if "outgrown" in s.parts:
+        never = Orders(bench.files, s.orders, s.orders, s.files)
+        case = StreamCase(bench.files, Stream(s.orders), 0, s.files, s.warm_up,
+                          s.little_driver_memory, f"local[{s.cores},4]", never)
+        bench.compare("stream-stream", f"outgrown, orders={s.orders:,} M={s.little / 1e6:,.0f}MB", {
+            "spark, rocksdb": partial(SparkPeer, case),
+            "spark, its own memory": partial(SparkPeer, case, "heap"),
+            "app, watermarks": partial(AppPeer, case, s.little, False)}, "spark, rocksdb")
     if "tpch" in s.parts:
         tpch = Tpch(bench.files)
         case = StreamCase(bench.files, Stream(1), 0, STREAM_FILES // tpch.at_once, 1,
@@ -387,17 +400,18 @@ class StreamCase(Case):
 class SparkPeer(ProgramPeer):
     case: StreamCase
 
-    def __init__(self, case: StreamCase):
-        super().__init__(case, "spark streams")
+    def __init__(self, case: StreamCase, state: str = "rocksdb"):
+        super().__init__(case, f"spark streams {state}")
+        self.state = state
 
     def _run(self) -> Sample:
         streams = self.case.streams
-        command = [sys.executable, "-m", "benchmarks.spark_streams", streams.left, streams.right,
-                   *streams.columns, str(streams.span), str(streams.delay), str(streams.at_once),
-                   self.home / "output", self.home / "query"]
+        command = [sys.executable, "-m", "benchmarks.spark_streams", self.state, streams.left,
+                   streams.right, *streams.columns, str(streams.span), str(streams.delay),
+                   str(streams.at_once), self.home / "output", self.home / "query"]
         with program(command, self.home / "log",
                      self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}) as running:
-            seconds = running.end()
+            seconds = self._end(running)
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         return self._sample(running, seconds, commits(self.home / "query"))
 
