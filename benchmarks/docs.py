@@ -80,7 +80,8 @@ def _table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
     lines = ["| case | peer | a second | times the baseline | 95% interval | remarks |",
              "| --- | --- | --: | --: | --- | --- |"]
     for r in rows:
-        if "rate" in r and options.get("cases", "") in r["case"] and (
+        told = "rate" in r or r["note"].startswith("cannot run")
+        if told and options.get("cases", "") in r["case"] and (
                 peers == [""] or r["peer"] in peers):
             ratio = f"{r['ratio']:.3g}" if r.get("ratio") is not None else ""
             lines.append(f"| {r['case']} | {r['peer']} | {_rate(r)} | {ratio} | "
@@ -122,6 +123,8 @@ def _shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rate(row: Mapping[str, Any]) -> str:
+    if "rate" not in row:
+        return ""
     return f"{row['rate']:,.0f}" if row["rate"] >= 100 else f"{row['rate']:.3g}"
 
 
