@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -26,7 +27,7 @@ import pyarrow as pa
 from benchmarks.data import COLUMNS, MASTER_BYTES, ON, STREAM, Answer, Stream
 from benchmarks.harness import Bench, Result, Sample, peak_rss
 from benchmarks.spark_join import App, AppPeer, Case
-from semistream.durable import sync
+from semistream.durable import DirectFile
 from semistream.experiments.warm_up import warm_up
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
@@ -270,10 +271,9 @@ def writing(of: Step) -> Once:
 
 
 def _written(path: Path, pieces: Iterator[pa.Buffer]) -> None:
-    with open(path, "wb") as file:
+    with closing(DirectFile(path)) as file:
         for piece in pieces:
             file.write(piece)
-    sync(path)
     path.unlink()
 
 

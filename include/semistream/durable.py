@@ -1,18 +1,26 @@
 """Files that are whole or not there, whatever crashes: written beside, flushed to disk, renamed
-into place."""
+into place. And large files that are on disk when they are closed."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import io
 import json
+import mmap
 import os
 import uuid
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from semistream.errors import StateError
+
+BLOCK = 2 << 20  # bytes that a `DirectFile` writes at a time; of its two buffers, each
+SECTOR = 4096  # bytes, of which a direct write needs a multiple
 
 
 @contextmanager
@@ -87,3 +95,88 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class DirectFile(io.RawIOBase):
+    """A new file, written past the page cache, where its file system can, by a thread; when it is
+    closed, it is on disk.
+
+    Nobody reads a large new file soon, and the page cache would take memory, and time for a copy,
+    only to be flushed.
+    """
+
+    def __init__(self, path: str | Path):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with naming(path):
+            try:
+                self._fd = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o666)
+            except OSError as e:
+                if e.errno != errno.EINVAL:
+                    raise
+                self._fd = os.open(path, flags, 0o666)
+        # in whole pages, as direct writes need them; one is filled while the other is written
+        self._buffer, self._other = (mmap.mmap(-1, BLOCK) for _ in range(2))
+        self._filled = self._at = 0
+        self._writing = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view, first = memoryview(data).cast("B"), 0
+        while first < len(view):
+            part = view[first:first + BLOCK - self._filled]
+            self._buffer[self._filled:self._filled + len(part)] = part
+            self._filled, first = self._filled + len(part), first + len(part)
+            if self._filled == BLOCK:
+                self._pass_on()
+        return len(view)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            tail = self._filled % SECTOR
+            self._filled -= tail
+            rest = self._buffer[self._filled:self._filled + tail]
+            self._pass_on()
+            self._wait()
+            self._buffered()
+            self._write(memoryview(rest), self._at)
+            os.fsync(self._fd)
+        finally:
+            self._writing.shutdown()
+            os.close(self._fd)
+            super().close()
+
+    def _pass_on(self) -> None:
+        self._wait()
+        self._last = self._writing.submit(self._write, memoryview(self._buffer)[:self._filled],
+                                          self._at)
+        self._at, self._filled = self._at + self._filled, 0
+        self._buffer, self._other = self._other, self._buffer
+
+    def _wait(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def _write(self, data: memoryview, at: int) -> None:
+        while len(data):
+            try:
+                written = os.pwrite(self._fd, data, at)
+            except OSError as e:
+                if e.errno != errno.EINVAL or not self._buffered():
+                    raise
+                continue
+            data, at = data[written:], at + written
+            if written % SECTOR:
+                self._buffered()  # what is left of a block that a full disk has cut
+
+    def _buffered(self) -> bool:
+        """Through the page cache from now on; False where it has been so."""
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        direct = flags & getattr(os, "O_DIRECT", 0)
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~direct)
+        return bool(direct)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from semistream.durable import naming, sync
+from semistream.durable import DirectFile, naming, sync
 from semistream.errors import ConfigError
 from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
@@ -284,8 +283,8 @@ class DataFiles:
         self._schema, self._key = schema, key
         self._written: list[dict[str, Any]] = []
         self._path = ""  # of the newest file
+        self._file: DirectFile | None = None  # likewise, if it is a local one
         self._writer: pq.ParquetWriter | None = None  # likewise
-        self._flushing: threading.Thread | None = None
         self._group: list[pa.RecordBatch] = []
         self._rows = self._group_rows = self._group_bytes = 0
         self.total = 0  # the sum of the rows' checksums
@@ -310,9 +309,7 @@ class DataFiles:
     def discard(self) -> None:
         if self._writer is not None:
             with suppress(OSError):  # a full disk, say, which is being reported already
-                self._writer.close()
-            if self._flushing is not None:
-                self._flushing.join()
+                self._close()
             self._files.delete_file(self._path)
         for file in self._written:
             self._files.delete_file(f"{self._directory}/{file['path']}")
@@ -329,32 +326,31 @@ class DataFiles:
             self._end()
         if self._writer is None:
             self._path = f"{self._directory}/{self._names}-{uuid.uuid4().hex}.parquet"
+            self._file = DirectFile(self._path) if self._local else None
             with naming(self._path):
-                self._writer = data_writer(self._path, group, self._key, filesystem=self._files)
+                self._writer = (data_writer(self._file, group, self._key) if self._file else
+                                data_writer(self._path, group, self._key, filesystem=self._files))
         with naming(self._path):
             self._writer.write_table(group.cast(self._writer.schema), GROUP_ROWS * 2)
         self._rows += group.num_rows
         self._group, self._group_rows, self._group_bytes = [], 0, 0
-        self._flush()
 
     def _end(self) -> None:
         """End the newest file."""
-        assert self._writer is not None
         with naming(self._path):
-            self._writer.close()
-            if self._local:
-                sync(Path(self._path))
+            self._close()
         self._written.append({"path": self._path.removeprefix(f"{self._directory}/"),
                               "size": self._files.get_file_info(self._path).size,
                               "rows": self._rows})
         self._writer, self._rows = None, 0
 
-    def _flush(self) -> None:
-        """Begin to bring what is written to disk, so that little is left of it when the file
-        ends."""
-        if self._local and (self._flushing is None or not self._flushing.is_alive()):
-            self._flushing = threading.Thread(target=sync, args=(Path(self._path),), daemon=True)
-            self._flushing.start()
+    def _close(self) -> None:
+        assert self._writer is not None
+        try:
+            self._writer.close()
+        finally:
+            if self._file is not None:
+                self._file.close()
 
 
 def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
