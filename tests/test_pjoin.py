@@ -486,6 +486,22 @@ def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_sa
                                    for i in range(90_000, 99_000, 9)]))
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_many_punctuations_close_where_tuples_fill_the_memory(saved):
+    key = lambda values: pa.record_batch({"k": np.asarray(values, np.int64)})  # noqa: E731
+    join = open_stream_join("pjoin", memory=1_000_000, left=key([1]).schema,
+                            right=key([1]).schema, on=[("k", "k")],
+                            parameters={"propagate_count": 0})
+    list(join.punctuate(LEFT, key(np.arange(0, 8000, 2))))
+    while join.state.free > 400:
+        list(join.process(LEFT, key([9999] * 7)))
+    assert not join.stats.relocations
+    if saved:
+        join.snapshot()
+    list(join.request_propagation())
+    assert join.stats.sides[LEFT].propagated == 4000 and join.stats.memory_peak <= 1_000_000
+
+
 @pytest.mark.parametrize("relocated", [False, True])
 def test_tuples_that_have_left_do_not_hinder_forgetting(relocated):
     """They keep the numbers of punctuations that the index has no longer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -170,6 +171,10 @@ class PJoin(StreamStreamJoin):
             if self.state.punctuation_bytes == before:
                 raise NotEnoughMemory(least(), self.spec.memory,
                                       "the punctuations that wait for their counterparts")
+        yield from self._free_up(size)
+
+    def _free_up(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
+        """Make room in the state, for punctuations, by what tuples have left, or take."""
         while self.state.free < size():
             if not self.state.compact(self.spec.memory):
                 yield from self.state_relocation()
@@ -357,6 +362,7 @@ class PJoin(StreamStreamJoin):
             level = np.where(self.state.disk[side].tuples == 0, MOST, self._levels[side])
             pids = own.propagable(level)
             if len(pids):
+                yield from self._free_up(partial(own.closing, len(pids)))
                 closed = own.close(pids)
                 forget_closed_by_both(own, self.punctuations[1 - side], closed)
                 yield from self._propagate(side, closed)

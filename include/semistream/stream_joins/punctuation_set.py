@@ -43,7 +43,8 @@ class Intervals:
     """Over the codes of one exact column: low..high (int64[n], closed, disjoint, ascending) and pid
     (int32[n]). The arrays are never written: a change makes others."""
 
-    ROW = 20  # bytes
+    # bytes, of it as it is, as a change makes it, and as the last snapshot has it
+    ROW = 3 * (8 + 8 + 4)
 
     def __init__(self) -> None:
         self.low, self.high = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -52,8 +53,8 @@ class Intervals:
 
     @property
     def bytes(self) -> int:
-        saved = self._saved[0]
-        return self.ROW * (len(self.low) + (0 if saved is self.low else len(saved)))
+        rows = len(self.low)
+        return self.ROW * rows + self.ROW // 3 * max(len(self._saved[0]) - rows, 0)
 
     def match(self, codes: np.ndarray, out: np.ndarray) -> None:
         if len(self.low):
@@ -246,9 +247,9 @@ class PunctuationSet:
     @property
     def bytes(self) -> int:
         """With what a change of the arrays takes for a moment."""
-        tables = sum(t.bytes for t in self.intervals.values()) + self.hashed.bytes
+        tables = sum(t.bytes for t in self.intervals.values()) + 2 * self.hashed.bytes
         changes = sum(a.nbytes for a in self._gone) + sum(a.nbytes for a in self._shut)
-        return (2 * tables + self.open.bytes + changes
+        return (tables + self.open.bytes + changes
                 + INDEX_ROW * len(self.index["state"]) + 4 * len(self._free)
                 + 512 * (len(self.boxes) + len(self.forms)))
 
@@ -261,6 +262,10 @@ class PunctuationSet:
                   else 24 * n + 2 * sum(v.nbytes for v in constants.values))
         return (tables + (INDEX_ROW + 4) * more + 1024 * others
                 + (INDEX_ROW * size if new else 0))
+
+    def closing(self, count: int) -> int:
+        """Bytes, at most, that it takes to close so many: an interval, and two notes of the pid."""
+        return ((Intervals.ROW if self.exact else 0) + 8) * count
 
     @property
     def is_empty(self) -> bool:
