@@ -172,7 +172,7 @@ class FrequentTuples:
         strings = sum((x.lengths[:cache.tuples].astype(np.int64) for x in cache.store.variable),
                       np.zeros(cache.tuples, np.int64))
         size = np.full(n, float(MasterCache.ENTRY))
-        for entry, slots in cache.pairs(np.arange(n, dtype=np.int32), cache.counts):
+        for entry, slots in cache.pairs(cache.firsts, cache.counts):
             size += np.bincount(entry, strings[slots] + cache.slot, minlength=n)
         order = np.argsort(-(cache.frequencies / cache.counts), kind="stable")
         fits = ((np.cumsum(cache.counts[order]) <= self.places)

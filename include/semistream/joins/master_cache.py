@@ -8,11 +8,16 @@ import pyarrow as pa
 from semistream.joins import master_cache_kernels as kernels
 from semistream.joins.arena import mapped, release
 from semistream.joins.disk_partition import tuples_of
-from semistream.joins.key_table import build, count_by, find
+from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, places
+from semistream.joins.master_cache_kernels import UNKNOWN
 from semistream.joins.output import OUTPUT_ROWS, Pairs, portions
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import TupleStore
+
+# what a look-up needs of a join value lies together: `master_cache_kernels` tells what it is
+FIELDS = np.dtype([("key", np.int64), ("first", np.int32), ("count", np.int32),
+                  ("frequency", np.uint32)])
 
 
 def cached_bytes(spec: JoinSpec) -> float:
@@ -55,17 +60,17 @@ class MasterCache:
     switching buffer to H_R.
     """
 
-    # key, first, count, frequency, 1.5 places in the table: bytes of a join value
-    ENTRY = 8 + 4 + 4 + 4 + 6
+    ENTRY = FIELDS.itemsize + TABLE_BYTES  # bytes of a join value
     LINK = 4  # bytes of a tuple beside its payload
 
     def __init__(self, schema: pa.Schema, tuples: int, entries: int, heap_bytes: int):
         self.store = TupleStore(schema, tuples, heap_bytes)
         self.slot = self.LINK + TupleStore.slot_bytes(schema)  # bytes of a tuple, its strings aside
         self.tnext = mapped(tuples, np.int32)
-        self.ekey, self.efreq = mapped(entries, np.int64), mapped(entries, np.uint32)
-        self.efirst, self.ecount = mapped(entries, np.int32), mapped(entries, np.int32)
-        self._table = mapped(entries + entries // 2 + 2, np.int32)
+        entry = mapped(entries, FIELDS)
+        self.ekey, self.efirst = entry["key"], entry["first"]
+        self.ecount, self.efreq = entry["count"], entry["frequency"]
+        self._table = mapped(places(entries), np.int64)
         self.most_tuples = tuples
         self.entries = self.tuples = self.heap_at = 0
         self.staged = SwitchingBuffer()
@@ -89,6 +94,11 @@ class MasterCache:
         return self.ekey[:self.entries]
 
     @property
+    def firsts(self) -> np.ndarray:
+        """The first master tuple of each, int32[entries]."""
+        return self.efirst[:self.entries]
+
+    @property
     def counts(self) -> np.ndarray:
         """Their master tuples, int32[entries]."""
         return self.ecount[:self.entries]
@@ -100,7 +110,7 @@ class MasterCache:
 
     def index(self) -> None:
         """Make the entries findable."""
-        self.table = self._table[:self.entries + self.entries // 2 + 2]
+        self.table = self._table[:places(self.entries)]
         build(self.table, self.keys)
 
     def lacks(self, keys: np.ndarray) -> np.ndarray:
@@ -110,22 +120,23 @@ class MasterCache:
         return out < 0
 
     def probe(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """(entry or -1, its tuples) per key code, and the number of hits. Counts the frequency of
-        each entry."""
-        entries, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
+        """(first tuple, ABSENT or UNKNOWN; number of tuples) per key code, and how many of the
+        codes H_R knows. Counts the frequency of each entry."""
+        firsts, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
         if not self.entries:
-            entries.fill(-1)
+            firsts.fill(UNKNOWN)
             counts.fill(0)
-            return entries, counts, 0
-        hits, _ = kernels.probe(codes, self.table, self.ekey, self.efreq, self.ecount, entries,
-                                counts)
-        return entries, counts, hits
+            return firsts, counts, 0
+        hits = kernels.probe(codes, self.table, self.ekey, self.efreq, self.efirst, self.ecount,
+                             firsts, counts)
+        return firsts, counts, hits
 
-    def pairs(self, entries: np.ndarray, counts: np.ndarray) -> Pairs:
-        """(stream rows, tuples of H_R) of the hits, in portions."""
+    def pairs(self, firsts: np.ndarray, counts: np.ndarray) -> Pairs:
+        """(rows, tuples of H_R) in portions, of rows that have counts[row] tuples from firsts[row]
+        on."""
         for first, last, total in portions(counts):
             rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, entries, self.efirst, self.tnext, rows, slots)
+            kernels.pairs(first, last, firsts, counts, self.tnext, rows, slots)
             yield rows, slots
 
     # The switching buffer

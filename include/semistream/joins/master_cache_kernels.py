@@ -2,10 +2,10 @@
 
 H_R is a table of entries, one a cached join value, found by open addressing (`key_table`).
 
-Arrays, by entry: ekey int64[], its key code; efirst int32[], its first tuple, -1 where it is known
-to have no master tuple; ecount int32[], its tuples; efreq uint32[], the stream tuples that it
+Arrays, by entry: ekey int64[], its key code; efirst int32[], its first tuple, ABSENT where it is
+known to have no master tuple; ecount int32[], its tuples; efreq uint32[], the stream tuples that it
 served (the papers' f_count). By tuple: tnext int32[], the next one of its entry, or -1. table
-int32[], entries or -1.
+int64[], entries.
 """
 
 from __future__ import annotations
@@ -13,49 +13,52 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from semistream.joins.key_table import lookup
+from semistream.joins.key_table import GROUP, find_group
+
+ABSENT, UNKNOWN = -1, -2  # in the place of a first tuple: R has none; H_R does not know
 
 
 @njit(cache=True)
-def probe(codes, table, ekey, efreq, ecount, entries, counts):
-    """The entry of each code, or -1, and its tuples; the entry counts the stream tuple. Returns
-    (hits, their master tuples).
+def probe(codes, table, ekey, efreq, efirst, ecount, firsts, counts):
+    """The first master tuple of each code, ABSENT or UNKNOWN, and their number; the entry counts
+    the stream tuple. Returns the codes that H_R knows.
 
-    in      codes int64[n], table int32[m], ekey int64[entries], ecount int32[entries]
+    in      codes int64[n], table int64[m], ekey int64[entries], efirst int32[entries],
+            ecount int32[entries]
     in/out  efreq uint32[entries]
-    out     entries int32[n], counts int32[n]
+    out     firsts int32[n], counts int32[n]
     """
-    hits, total = 0, 0
-    for i in range(len(codes)):
-        e = lookup(codes[i], table, ekey)
-        entries[i] = e
-        if e >= 0:
-            efreq[e] += 1
-            counts[i] = ecount[e]
-            total += ecount[e]
-            hits += 1
-        else:
-            counts[i] = 0
-    return hits, total
+    hits = 0
+    for first in range(0, len(codes), GROUP):
+        last = min(first + GROUP, len(codes))
+        find_group(codes, first, last, table, ekey, firsts)
+        for i in range(first, last):
+            e = firsts[i]
+            if e >= 0:
+                efreq[e] += 1
+                firsts[i], counts[i] = efirst[e], ecount[e]
+                hits += 1
+            else:
+                firsts[i], counts[i] = UNKNOWN, 0
+    return hits
 
 
 @njit(cache=True)
-def pairs(first, last, entries, efirst, tnext, out_row, out_slot):
-    """The (stream row, tuple) pairs of stream rows first..last-1, as `probe` found them.
+def pairs(first, last, firsts, counts, tnext, out_row, out_slot):
+    """The (row, tuple) pairs of rows first..last-1, of which each has counts[row] tuples from
+    firsts[row] on.
 
-    in      entries int32[n], efirst int32[entries], tnext int32[tuples]
+    in      firsts int32[n], counts int32[n], tnext int32[tuples]
     out     out_row int64[pairs], out_slot int64[pairs]
     """
     k = 0
     for i in range(first, last):
-        if entries[i] < 0:
-            continue
-        s = efirst[entries[i]]
-        while s >= 0:
-            out_row[k] = i
-            out_slot[k] = s
+        s = firsts[i]
+        for left in range(counts[i], 0, -1):
+            out_row[k], out_slot[k] = i, s
             k += 1
-            s = tnext[s]
+            if left > 1:
+                s = tnext[s]
 
 
 @njit(cache=True)
@@ -68,7 +71,7 @@ def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnex
     out     tnext int32[tuples]
     """
     for e in range(first_entry, first_entry + entry_count):
-        efirst[e] = -1
+        efirst[e] = ABSENT
         ecount[e] = 0
     for i in range(len(slots_entry)):
         e = slots_entry[i]
@@ -99,7 +102,7 @@ def compact(keep, ekey, efirst, ecount, efreq, tnext, moved):
         ekey[entries], efreq[entries] = ekey[e], efreq[e]
         entries += 1
     for e in range(entries):
-        efirst[e] = -1
+        efirst[e] = ABSENT
         ecount[e] = 0
     tuples = 0
     for s in range(len(owner)):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.joins.master_cache import MasterCache
+from semistream.joins.master_cache_kernels import UNKNOWN
 from semistream.joins.output import NO_MATCH, JoinOutput, Output
 
 PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and at least
@@ -30,11 +31,11 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
     A tuple whose key is cached and that still has no match has none in R: all master tuples of a
     cached key are there.
     """
-    entries, counts, hits = h_r.probe(codes)
+    firsts, counts, hits = h_r.probe(codes)
     if not hits:
         return np.arange(len(codes))
     matched = np.zeros(len(codes), bool)
-    for rows, slots in output.cut(h_r.pairs(entries, counts)):
+    for rows, slots in output.cut(h_r.pairs(firsts, counts)):
         stream, master, rows = output.equal(batch.take(pa.array(rows)).columns,
                                             h_r.store.get(slots), rows)
         matched[rows] = True
@@ -42,7 +43,7 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
             yield output.joined(stream, master)
     output.statistics.cache_hits += hits
     output.statistics.matched += int(matched.sum())
-    absent = np.flatnonzero((entries >= 0) & ~matched)
+    absent = np.flatnonzero((firsts != UNKNOWN) & ~matched)
     if len(absent):
         yield output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
-    return np.flatnonzero(entries < 0)
+    return np.flatnonzero(firsts == UNKNOWN)

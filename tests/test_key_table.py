@@ -1,0 +1,30 @@
+"""The hash table of distinct key codes."""
+
+import numpy as np
+import pytest
+
+from semistream.joins.key_table import GOLDEN, GROUP, KeyTable, mix, tag
+
+
+def unmixed(hashes):
+    """The key codes with these hashes, uint64[n]."""
+    inverse = np.uint64(pow(int(GOLDEN), -1, 1 << 64))
+    h = hashes * inverse
+    h ^= (h >> np.uint64(29)) ^ (h >> np.uint64(58))
+    return (h * inverse).view(np.int64)
+
+
+@pytest.mark.parametrize("n", [0, 1, GROUP - 1, GROUP, 5000])
+def test_each_key_is_found_and_no_other(n):
+    codes = np.random.default_rng(n).permutation(np.arange(-n, n))
+    keys = codes[:n]
+    found = KeyTable(keys).find(codes)
+    assert (found[:n] == np.arange(n)).all() and (found[n:] == -1).all()
+
+
+def test_keys_with_one_tag_are_told_apart():
+    """Hashes that differ in their high bits only, so little that they lead to the same place."""
+    codes = unmixed(np.arange(200, dtype=np.uint64) << np.uint64(32) | np.uint64(7))
+    assert {tag(mix(code)) for code in codes} == {7}
+    found = KeyTable(codes[::2].copy()).find(codes)
+    assert (found[::2] == np.arange(100)).all() and (found[1::2] == -1).all()
