@@ -166,10 +166,10 @@ def unlink(slots, side, t64, t32, code, same, flags):
 
 
 @njit(cache=True)
-def directory_live(t64, t32):
+def directory_live(t32):
     """Positions that have a tuple."""
     n = 0
-    for p in range(len(t64)):
+    for p in range(len(t32)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
             n += 1
     return n
@@ -184,6 +184,14 @@ def directory_copy(t64, t32, u64):
             q = _position(t64[p, 0], u64)
             u64[q, 0] = t64[p, 0]
             u64[q, 1] = t64[p, 1]
+
+
+@njit(cache=True)
+def directory_clear(t64, t32, side, wanted):
+    """Empty the side's lists of the codes whose hash bucket b has wanted[b] (uint8[buckets])."""
+    for p in range(len(t64)):
+        if t32[p, 2 + side] > 0 and wanted[_scaled(t64[p, 0], len(wanted))]:
+            t32[p, 2 + side] = -1
 
 
 @njit(cache=True)

@@ -41,22 +41,31 @@ class Directory:
     def bytes(self) -> int:
         return self.size * self.POSITION
 
-    def growth(self, count: int) -> int:
-        """Bytes that it takes, for a moment, to make place for so many more codes."""
-        return 0 if self.used + count <= LOAD * self.size else self._wanted(count) * self.POSITION
+    @property
+    def live(self) -> int:
+        """Codes with tuples; counted by a pass over all positions."""
+        return kernels.directory_live(self.t32)
 
-    def _wanted(self, count: int) -> int:
-        return min(max(LEAST, 2 * (kernels.directory_live(self.t64, self.t32) + count)), self._most)
+    def fits(self, count: int) -> bool:
+        """Whether there is place for so many more codes."""
+        return self.used + count <= LOAD * self.size
+
+    def growth(self, count: int, live: int) -> int:
+        """Bytes that it takes, for a moment, to make place for so many more codes than the live
+        ones."""
+        return 0 if self.fits(count) else self._wanted(count, live) * self.POSITION
+
+    def _wanted(self, count: int, live: int) -> int:
+        return min(max(LEAST, 2 * (live + count)), self._most)
 
     def grow(self, count: int) -> None:
         """Make place for so many more codes, and forget those without tuples."""
-        if self.used + count <= LOAD * self.size:
+        if self.fits(count):
             return
-        size, old = self._wanted(count), (self.t64, self.t32)
+        old, self.used = (self.t64, self.t32), self.live
         self._tables.reverse()
-        self._resize(size)
+        self._resize(self._wanted(count, self.used))
         kernels.directory_copy(*old, self.t64)
-        self.used = kernels.directory_live(*old)
         old[0][:] = 0
         release(self._tables[1], 0)
 
@@ -145,11 +154,20 @@ class TupleLog:
 
     def remove(self, slots: np.ndarray) -> None:
         """Of live slots without twice the same one."""
-        self.buffered -= int(np.count_nonzero(self.flags[slots] & BUFFERED))
         linked = slots[self.flags[slots] & BUFFERED == 0]
+        self._remove(slots)
+        self._unlink(linked)
+
+    def remove_buckets(self, slots: np.ndarray, wanted: np.ndarray) -> None:
+        """All that is live of the hash buckets with wanted[bucket], as ``of_buckets`` tells;
+        ``compact`` must follow."""
+        self._remove(slots)
+        kernels.directory_clear(self.directory.t64, self.directory.t32, self.side, wanted)
+
+    def _remove(self, slots: np.ndarray) -> None:
+        self.buffered -= int(np.count_nonzero(self.flags[slots] & BUFFERED))
         self.flags[slots] |= DEAD
         self.dead += len(slots)
-        self._unlink(linked)
 
     def buffer(self, slots: np.ndarray) -> None:
         """Move linked slots to the purge buffer: no probe finds them there."""

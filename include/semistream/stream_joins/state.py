@@ -125,10 +125,11 @@ class State:
         For very few, a full directory is not filled to its last position while tuples can go to
         disk: it would take the rest one by one.
         """
-        slot, count = self.memory[side].slot_bytes, len(sizes)
+        slot, count, directory = self.memory[side].slot_bytes, len(sizes), self.directory
+        live = 0 if directory.fits(count) else directory.live
         least = min(max(count, 1), LEAST_PIECE) if any(log.live for log in self.memory) else 1
         while count >= least:  # fewer tuples take less to make place for
-            free = self.free - self.directory.growth(count)
+            free = self.free - directory.growth(count, live)
             if fits := int(np.searchsorted(np.cumsum(sizes[:count] + slot), free, side="right")):
                 return fits
             count //= 2
@@ -175,12 +176,11 @@ class State:
             raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory,
                                   f"a tuple of {self.spec.algorithm}")
         dts = self.tick()
-        for side, log in enumerate(self.memory):
+        for side in (LEFT, RIGHT):
             wanted = np.zeros(BUCKETS, np.uint8)
             wanted[chosen[chosen // BUCKETS == side] % BUCKETS] = 1
             if wanted.any():
                 self._relocate(side, wanted, dts)
-                log.compact()
         self.relocations += 1
 
     def _relocate(self, side: int, wanted: np.ndarray, dts: int) -> None:
@@ -197,7 +197,8 @@ class State:
 
         disk.write(((b, blocks(b)) for b in map(int, np.flatnonzero(wanted))), dts)
         self.relocated += len(slots)
-        log.remove(slots)
+        log.remove_buckets(slots, wanted)
+        log.compact()
 
     def _on_disk(self, side: int) -> DiskPortion:
         disk = self.disk[side]
