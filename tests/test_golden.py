@@ -3,7 +3,7 @@ iteration gave.
 
 Stream and master tuples are written by their keys, partitions {..}, chunks [..], H_R as
 key:frequency. In H_S and H_R a tuple takes v_S = 8 (id) + 1 (nulls) + 21 (key, links, table) = 30
-and v_R = 8 (payload) + 1 (nulls) + 4 (link) = 13 bytes; a cached join value takes v_E = 26 bytes
+and v_R = 8 (payload) + 1 (nulls) + 4 (link) = 13 bytes; a cached join value takes v_E = 36 bytes
 beside its tuples.
 """
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
 
-V_S, V_R, V_E = 30, 13, 26
+V_S, V_R, V_E = 30, 13, 36
 
 
 def disk_buffer(tuples):

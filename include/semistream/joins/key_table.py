@@ -46,13 +46,12 @@ def places(keys: int) -> int:
 
 @intrinsic
 def prefetch(typingctx, array, i):
-    """Have the cache line of array[i], of one dimension, fetched from memory; nothing waits for
-    it."""
+    """Have the cache line where array[i] begins fetched from memory; nothing waits for it."""
     def codegen(context, builder, signature, args):
         kind, byte, number = signature.args[0], ir.IntType(8).as_pointer(), ir.IntType(32)
-        pointer = cgutils.get_item_pointer(context, builder, kind,
-                                           context.make_array(kind)(context, builder, args[0]),
-                                           [args[1]])
+        index = [args[1]] + [context.get_constant(types.intp, 0)] * (kind.ndim - 1)
+        pointer = cgutils.get_item_pointer(
+            context, builder, kind, context.make_array(kind)(context, builder, args[0]), index)
         fetch = builder.module.declare_intrinsic(
             "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte] + 3 * [number]))
         read, keep, data = (ir.Constant(number, n) for n in (0, 3, 1))
@@ -157,6 +156,21 @@ def find(codes, table, keys, out):
     """
     for first in range(0, len(codes), GROUP):
         find_group(codes, first, min(first + GROUP, len(codes)), table, keys, out)
+
+
+@njit(inline="always")
+def fetch_chains(codes, first, last, head, key, link):
+    """Have fetched what codes[first:last] lead to in a table of chains.
+
+    in      codes int64[n], head int32[buckets], slots or -1, key int64[slots],
+            link int32[slots, ...]
+    """
+    for i in range(first, last):
+        prefetch(head, bucket(codes[i], len(head)))
+    for i in range(first, last):
+        s = max(head[bucket(codes[i], len(head))], 0)
+        prefetch(key, s)
+        prefetch(link, s)
 
 
 @njit(cache=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from semistream.joins.key_table import bucket
+from semistream.joins.key_table import GROUP, bucket, fetch_chains
 from semistream.joins.stream_table.flags import MATCHED
 
 SUPERSEDED = 2
@@ -76,19 +76,21 @@ def _link(slot, code, head, key, back, same, flags, oldest, live, cap):
 
 
 @njit(cache=True)
-def append(codes, rows, head, key, back, same, flags, oldest, live, cap):
-    """Append the tuples codes[rows]; the caller has made sure of live + len(rows) <= cap.
+def append(codes, head, key, back, same, flags, oldest, live, cap):
+    """Append tuples; the caller has made sure of live + len(codes) <= cap.
 
-    in      codes int64[m], rows int64[n]
+    in      codes int64[n]
     in/out  head int32[buckets], key int64[cap], back int32[cap], flags uint8[cap]
     out     same int32[cap]
     """
-    for i in range(len(rows)):
+    for i in range(len(codes)):
+        if i % GROUP == 0:
+            fetch_chains(codes, i, min(i + GROUP, len(codes)), head, key, same)
         slot = oldest + live + i
         if slot >= cap:
             slot -= cap
         flags[slot] = 0
-        _link(slot, codes[rows[i]], head, key, back, same, flags, oldest, live + i, cap)
+        _link(slot, codes[i], head, key, back, same, flags, oldest, live + i, cap)
 
 
 @njit(cache=True)
@@ -113,6 +115,8 @@ def find(codes, head, key, back, same, oldest, live, cap, found, counts):
     """
     total = 0
     for i in range(len(codes)):
+        if i % GROUP == 0:
+            fetch_chains(codes, i, min(i + GROUP, len(codes)), head, key, same)
         s = _head(codes[i], head, key, oldest, live, cap)
         while s >= 0 and key[s] != codes[i]:
             s = _older(back[s], _position(s, oldest, cap), oldest, cap)

@@ -120,7 +120,7 @@ class ByKey(StreamTable):
         # one of its own for each batch: the heap is compacted batch by batch
         self._tick = max(self._now(), self._tick + 1)
         arrived = (self._tick + 2**31) % 2**32 - 2**31
-        kernels.append(buffer.codes, rows, buffer.spans, arrived, self.head, self.key, self.link,
+        kernels.append(buffer.codes[rows], buffer.spans, arrived, self.head, self.key, self.link,
                        self.flags, self.q, slots)
         self.heap_at = self.store.put(buffer.held, rows, slots, self.heap_at)
         self.heap_live += int(buffer.sizes[:count].sum())

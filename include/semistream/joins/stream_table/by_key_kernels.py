@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from semistream.joins.key_table import bucket
+from semistream.joins.key_table import GROUP, bucket, fetch_chains, prefetch
 
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
 # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
@@ -37,18 +37,20 @@ def _leader(code, head, key, link):
 
 
 @njit(cache=True)
-def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
-    """Append the tuples codes[rows] to H_S and Q, the i-th with the partition range spans[i], in
-    slots[i].
+def append(codes, spans, arrived, head, key, link, flags, q, slots):
+    """Append tuples to H_S and Q, the i-th with the partition range spans[i], in slots[i].
 
-    in      codes int64[m], rows int64[n], spans int32[n, 2]
+    in      codes int64[n], spans int32[n, 2]
     in/out  head int32[buckets], key int64[slots], link int32[slots, 8], q int64[5]
     out     flags uint8[slots], slots int64[n]
     """
-    for i in range(len(rows)):
-        code, s = codes[rows[i]], q[FREE]
+    for i in range(len(codes)):
+        if i % GROUP == 0:
+            fetch_chains(codes, i, min(i + GROUP, len(codes)), head, key, link)
+        code, s = codes[i], q[FREE]
         if s >= 0:
             q[FREE] = link[s, SAME]
+            prefetch(link, max(q[FREE], 0))
         else:
             s = q[HIGH]
             q[HIGH] += 1
@@ -69,7 +71,7 @@ def append(codes, rows, spans, arrived, head, key, link, flags, q, slots):
         else:
             q[OLDEST] = s
         q[NEWEST] = s
-    q[LIVE] += len(rows)
+    q[LIVE] += len(codes)
 
 
 @njit(cache=True)
@@ -84,6 +86,8 @@ def find(codes, first, last, head, key, link, flags, found, counts, met):
     """
     total, n = 0, 0
     for i in range(len(codes)):
+        if i % GROUP == 0:
+            fetch_chains(codes, i, min(i + GROUP, len(codes)), head, key, link)
         s = _leader(codes[i], head, key, link)
         if s < 0 or link[s, FIRST] < first or link[s, LAST] > last:
             found[i], counts[i] = -1, 0
