@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from benchmarks.data import Answer, Files, Stream
 from benchmarks.harness import Result, Sample, peak_rss
+from semistream.compiled import njit
 from semistream.joins.arena import mapped
 from semistream.joins.key_table import bucket
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 
 from benchmarks.data import MASTER_BYTES, OPAQUE, STREAM, Stream
 from benchmarks.harness import Bench, Sample, Unavailable, WrongAnswer, run_once
 from benchmarks.operators import Operator, OperatorPeer
 from semistream import workloads
+from semistream.compiled import njit
 from semistream.config import Places
 from semistream.errors import SemistreamError
 from semistream.experiments.verdicts import half_width

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.master import SnapshotRelation, publish_snapshot
 from semistream.published import current_version
 from semistream.workloads.zipf import ZipfKeys

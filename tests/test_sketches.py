@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 from scipy.stats import binom, chisquare
 
+from semistream.compiled import njit
 from semistream.errors import ConfigError, StateError
 from semistream.sketches import (
     METHODS,
@@ -67,7 +67,7 @@ def join_size(left, right) -> int:
 # ---- hash functions
 
 
-@njit
+@njit()
 def _all_values(keys, bits):
     """The values at the keys of every polynomial over the field, one number a polynomial."""
     p = 2**bits - 1

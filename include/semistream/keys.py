@@ -14,9 +14,10 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from semistream.compiled import njit
 from semistream.errors import ConfigError
 
 SEED = 42  # Spark's

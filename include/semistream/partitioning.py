@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.keys import JoinKeys, bucket_of, buckets
 
 DEALT = -1  # the owner of a bucket whose tuples are dealt out to all

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from semistream.compiled import njit
 
 LONGEST = 1 << 20  # bytes that a record with line breaks inside quotes may have
 CR, LF = 13, 10

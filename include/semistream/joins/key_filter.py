@@ -13,8 +13,8 @@ import math
 from functools import cache
 
 import numpy as np
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.joins.arena import mapped
 from semistream.joins.key_table import bucket
 from semistream.keys import hash_long

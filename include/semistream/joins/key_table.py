@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from semistream.compiled import njit
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 GROUP = 64  # look-ups under way at once

@@ -11,8 +11,8 @@ int64[], entries.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.joins.key_table import GROUP, find_group
 
 ABSENT, UNKNOWN = -1, -2  # in the place of a first tuple: R has none; H_R does not know

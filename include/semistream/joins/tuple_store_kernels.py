@@ -7,7 +7,7 @@ given as offsets, int32[rows + 1], and data, uint8[].
 
 from __future__ import annotations
 
-from numba import njit
+from semistream.compiled import njit
 
 
 @njit(cache=True)

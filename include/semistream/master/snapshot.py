@@ -36,9 +36,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from xxhash import xxh3_64_intdigest
 
+from semistream.compiled import njit
 from semistream.durable import naming, read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.keys import JoinKeys, buckets, master_keys

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Self
 
 import numpy as np
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.errors import ConfigError
 from semistream.sketches.bounds import FAILURE, estimated_join_error, self_join_size
 from semistream.sketches.hashing import BITS, COEFFICIENTS, SIGNS, polynomial, random_field_elements

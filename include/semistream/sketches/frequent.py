@@ -8,8 +8,8 @@ it is full, the median is subtracted from all of them.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.keys import hash_long
 
 LOAD = 0.75  # share of the slots that may be taken

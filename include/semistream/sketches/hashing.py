@@ -16,8 +16,10 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from semistream.compiled import njit
 
 BITS = 61
 PRIME = np.uint64(2**BITS - 1)

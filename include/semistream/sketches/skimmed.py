@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.errors import ConfigError
 from semistream.sketches.bounds import FAILURE, estimated_join_error, self_join_size
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems

@@ -15,7 +15,8 @@ slot of the same list, -1, or UNLINKED), ``pid`` (int32, the punctuation that th
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from semistream.compiled import njit
 
 # flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list; of a changed
 # one the last snapshot has other flags or another pid

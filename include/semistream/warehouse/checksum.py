@@ -13,8 +13,8 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.keys import canonical_type, codes, hash_long
 from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 

@@ -15,8 +15,9 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pyarrow as pa
-from numba import njit, types
+from numba import types
 
+from semistream.compiled import njit
 from semistream.warehouse.sqlite_library import library
 
 STATEMENT_ROWS = 16  # of one INSERT; beyond, more do not make it faster

@@ -10,8 +10,8 @@ from __future__ import annotations
 from math import exp, expm1, gcd, log, log1p
 
 import numpy as np
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.errors import ConfigError
 
 

@@ -12,8 +12,7 @@ or -1.
 
 from __future__ import annotations
 
-from numba import njit
-
+from semistream.compiled import njit
 from semistream.joins.key_table import GROUP, bucket, fetch_chains
 from semistream.joins.stream_table.flags import MATCHED
 

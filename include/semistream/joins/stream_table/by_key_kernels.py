@@ -14,8 +14,8 @@ first free slot, the high-water mark, the tuples.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from semistream.compiled import njit
 from semistream.joins.key_table import GROUP, bucket, fetch_chains, prefetch
 
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]

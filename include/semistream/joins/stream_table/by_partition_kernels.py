@@ -10,8 +10,7 @@ of each or -1; waiting int32[partitions], its tuples; q int64[5], see below.
 
 from __future__ import annotations
 
-from numba import njit
-
+from semistream.compiled import njit
 from semistream.joins.key_table import bucket
 
 NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, or -1

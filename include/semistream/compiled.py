@@ -1,0 +1,80 @@
+"""Compiled functions, kept in files for the next process.
+
+Numba keeps a compiled function for as long as its own file stays the same, though it holds the code
+of all that it calls and the values of all constants that it names. Here it is kept for as long as
+those stay the same, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import caching
+
+Function = Callable[..., Any]
+CONSTANTS = (int, float, str, bytes, tuple, np.generic, np.ndarray)
+
+
+def njit(*signatures: Any, cache: bool = False,
+         **options: Any) -> Callable[[Function], Function]:
+    """``numba.njit``; with ``cache``, a change of anything that the function takes in compiles it
+    again. With signatures it is compiled for those at once, and for no others."""
+    def compiled(function: Function) -> Function:
+        made = numba.njit(**options)(function)
+        if cache:
+            made._cache = _Cache(function)
+        for signature in signatures:
+            made.compile(signature)
+        if signatures:
+            made.disable_compile()
+        return made
+    return compiled
+
+
+class _Stamped:
+    """A place of compiled code, for a function as it is now."""
+
+    def __init__(self, function: FunctionType, file: str):
+        super().__init__(function, file)  # type: ignore[call-arg]
+        self._function = function
+
+    def get_source_stamp(self) -> tuple[Any, str]:
+        parts = hashlib.sha256()
+        for part in _taken_in(self._function, set()):
+            parts.update(repr(part).encode())
+        return super().get_source_stamp(), parts.hexdigest()  # type: ignore[misc]
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes = [type(of.__name__, (_Stamped, of), {}) for of in (
+        caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator,
+        caching.ZipCacheLocator)]
+
+
+class _Cache(caching.FunctionCache):
+    _impl_class = _Implementation
+
+
+def _taken_in(function: FunctionType, seen: set[FunctionType]) -> Iterator[object]:
+    """Code and constants of a function, and of every one that it names."""
+    if function in seen:
+        return
+    seen.add(function)
+    codes = [function.__code__]
+    for code in codes:  # which grows by the functions defined inside
+        codes += [x for x in code.co_consts if isinstance(x, CodeType)]
+        yield code.co_code, code.co_names, code.co_varnames, code.co_freevars
+        yield [x for x in code.co_consts if not isinstance(x, CodeType)]
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            # what numba has made a compiled function or an intrinsic of
+            value = getattr(value, "py_func", getattr(value, "_defn", value))
+            if isinstance(value, FunctionType):
+                yield from _taken_in(value, seen)
+            elif isinstance(value, CONSTANTS):
+                yield name, value.tolist() if isinstance(value, np.ndarray) else value
