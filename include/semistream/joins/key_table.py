@@ -10,12 +10,9 @@ prefetching).
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from semistream.compiled import njit
+from semistream.joins.intrinsics import prefetch
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 GROUP = 64  # look-ups under way at once
@@ -44,22 +41,6 @@ class KeyTable:
 def places(keys: int) -> int:
     """Of a table for so many keys."""
     return PLACES * keys + 2
-
-
-@intrinsic
-def prefetch(typingctx, array, i):
-    """Have the cache line where array[i] begins fetched from memory; nothing waits for it."""
-    def codegen(context, builder, signature, args):
-        kind, byte, number = signature.args[0], ir.IntType(8).as_pointer(), ir.IntType(32)
-        index = [args[1]] + [context.get_constant(types.intp, 0)] * (kind.ndim - 1)
-        pointer = cgutils.get_item_pointer(
-            context, builder, kind, context.make_array(kind)(context, builder, args[0]), index)
-        fetch = builder.module.declare_intrinsic(
-            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte] + 3 * [number]))
-        read, keep, data = (ir.Constant(number, n) for n in (0, 3, 1))
-        builder.call(fetch, [builder.bitcast(pointer, byte), read, keep, data])
-        return context.get_dummy_value()
-    return types.void(array, types.intp), codegen
 
 
 @njit(inline="always")

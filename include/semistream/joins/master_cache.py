@@ -170,7 +170,8 @@ class MasterCache:
         if not len(rows):
             return
         first = self.tuples + self.staged.tuples
-        self.heap_at = self.store.put(batch, rows, slice(first, first + len(rows)), self.heap_at)
+        slots = np.arange(first, first + len(rows))
+        self.heap_at = self.store.put(batch, rows, slots, self.heap_at)
         self.staged.owners.append(owners.astype(np.int32))
         self.staged.tuples += len(rows)
         count_by(owners, self.staged.counts)
@@ -209,15 +210,14 @@ class MasterCache:
         self.entries, left = kernels.compact(which, self.ekey, self.efirst, self.ecount, self.efreq,
                                              self.tnext, moved)
         moved = moved[:left]
-        for array in self.store.arrays():
-            for first in range(0, left, OUTPUT_ROWS):  # in place: a tuple never moves up
-                last = min(first + OUTPUT_ROWS, left)
-                array[first:last] = array[moved[first:last]]
+        for first in range(0, left, OUTPUT_ROWS):  # in place: a tuple never moves up
+            last = min(first + OUTPUT_ROWS, left)
+            self.store.tuples[first:last] = self.store.tuples[moved[first:last]]
         if self.store.variable:
             lanes = len(self.store.variable)
             self.heap_at = self.store.close_gaps([np.arange(left)] * lanes, 0) if left else 0
         self.tuples = left
-        for array in (self.tnext, *self.store.arrays()):
+        for array in (self.tnext, self.store.rows):
             release(array, left)
         release(self.store.heap, self.heap_at)
         self.index()

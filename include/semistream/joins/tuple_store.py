@@ -1,8 +1,8 @@
-"""Tuples in numbered slots, column by column."""
+"""Tuples in numbered slots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,141 +12,140 @@ from semistream.joins import tuple_store_kernels as kernels
 from semistream.joins.arena import mapped
 from semistream.joins.stored_types import is_variable, offsets_and_data
 
+ADDRESS = 4  # bytes of an address in the heap, and of a size
+LINE = 64  # bytes, at a multiple of which a column's values begin
 
-class FixedLane:
-    """A column of fixed-width values; booleans take a byte."""
 
-    def __init__(self, kind: pa.DataType, slots: int):
-        self.kind, self.boolean = kind, pa.types.is_boolean(kind)
-        self.width = self.bytes_per_slot(kind)
-        dtype, many = {1: (np.uint8, 1), 2: (np.uint16, 1), 4: (np.uint32, 1), 8: (np.uint64, 1),
-                       16: (np.uint64, 2)}.get(self.width, (np.uint8, self.width))
-        self.values = mapped(slots, dtype, many)
+class Column:
+    """Where a column's values are in the tuples: themselves where they have a fixed width (booleans
+    take a byte), else their addresses in the heap and their sizes."""
+
+    def __init__(self, kind: pa.DataType, rows: np.ndarray, first: int):
+        self.kind, self.rows, self.first, self.width = kind, rows, first, self.bytes_per_slot(kind)
+        self.boolean, self.variable = pa.types.is_boolean(kind), is_variable(kind)
 
     @staticmethod
     def bytes_per_slot(kind: pa.DataType) -> int:
+        if is_variable(kind):
+            return 2 * ADDRESS
         return 1 if pa.types.is_boolean(kind) else kind.bit_width // 8
 
-    def put(self, column: pa.Array, rows: np.ndarray, slots: np.ndarray | slice) -> None:
-        if not len(rows):
-            return
+    @property
+    def starts(self) -> np.ndarray:
+        """The addresses, uint32[slots]; it may be written to."""
+        return self._view(self.first)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The sizes, uint32[slots]; it may be written to."""
+        return self._view(self.first + ADDRESS)
+
+    def _view(self, first: int) -> np.ndarray:
+        return self.rows[:, first:first + ADDRESS].view(np.uint32)[:, 0]
+
+    def values(self, column: pa.Array) -> np.ndarray:
+        """Bytes of an Arrow column of fixed width, uint8[len(column) * width]."""
         if self.boolean:
-            source = pc.fill_null(column, False).to_numpy(zero_copy_only=False).astype(np.uint8)
+            out = pc.fill_null(column, False).to_numpy(zero_copy_only=False).view(np.uint8)
         else:
-            many = self.values.shape[1:]
-            size = self.values.dtype.itemsize * (many[0] if many else 1)
-            source = np.frombuffer(column.buffers()[1], self.values.dtype,
-                                   len(column) * size // self.values.dtype.itemsize,
-                                   column.offset * size).reshape(-1, *many)
-        self.values[slots] = source[rows]
-
-    def get(self, slots: np.ndarray, validity: pa.Buffer | None) -> pa.Array:
-        values = self.values.take(slots, axis=0)
-        if self.boolean:
-            values = np.packbits(values, bitorder="little")
-        return pa.Array.from_buffers(self.kind, len(slots), [validity, pa.py_buffer(values)])
-
-
-class VariableLane:
-    """A column of strings or bytes: their addresses in the store's heap."""
-
-    def __init__(self, kind: pa.DataType, slots: int):
-        self.kind, self.starts = kind, mapped(slots, np.uint32)
-        self.lengths = mapped(slots, np.uint32)
-
-    @staticmethod
-    def bytes_per_slot() -> int:
-        return 8
-
-    def put(self, column: pa.Array, rows: np.ndarray, slots: np.ndarray, heap: np.ndarray,
-            at: int) -> int:
-        offsets, data = offsets_and_data(column)
-        return kernels.put(offsets, data, rows, self.starts, self.lengths, heap, slots, at)
-
-    def get(self, slots: np.ndarray, validity: pa.Buffer | None, heap: np.ndarray) -> pa.Array:
-        offsets = np.empty(len(slots) + 1, np.int32)
-        out = np.empty(kernels.sizes(self.lengths, slots, offsets), np.uint8)
-        kernels.get(self.starts, self.lengths, heap, slots, out)
-        return pa.Array.from_buffers(self.kind, len(slots),
-                                     [validity, pa.py_buffer(offsets), pa.py_buffer(out)])
+            out = np.frombuffer(column.buffers()[1], np.uint8, len(column) * self.width,
+                                column.offset * self.width)
+        out.flags.writeable = False  # as most are: kernels are compiled for one kind
+        return out
 
 
 class TupleStore:
-    """Tuples in numbered slots, column by column; values of variable length in one heap."""
+    """Tuples in numbered slots, each in a row of bytes, so that one is read from memory at once;
+    values of variable length in one heap."""
 
     def __init__(self, schema: pa.Schema, slots: int, heap_bytes: int):
-        self.schema = schema
-        self.nulls = mapped(slots, np.uint8,
-                            self._null_bytes(schema)).reshape(slots, self._null_bytes(schema))
-        self.lanes = [VariableLane(f.type, slots) if is_variable(f.type)
-                      else FixedLane(f.type, slots) for f in schema]
-        self.heap = mapped(heap_bytes if any(isinstance(x, VariableLane) for x in self.lanes)
-                           else 0, np.uint8)
-
-    @staticmethod
-    def _null_bytes(schema: pa.Schema) -> int:
-        return max(-(-len(schema) // 8), 1)
+        self.schema, self.width = schema, self.slot_bytes(schema)
+        self.rows = mapped(slots, np.uint8, self.width).reshape(-1, self.width)
+        ends = np.cumsum([0, *(Column.bytes_per_slot(f.type) for f in schema)])
+        self.columns = [Column(f.type, self.rows, int(first))
+                        for f, first in zip(schema, ends[:-1], strict=True)]
+        # behind the columns a bit of each, set where it is null; and the columns that ever were
+        self.nulls, self._null = int(ends[-1]), set[int]()
+        self.heap = mapped(heap_bytes if self.variable else 0, np.uint8)
 
     @classmethod
     def slot_bytes(cls, schema: pa.Schema) -> int:
         """Bytes of one tuple, its share of the heap aside."""
-        return cls._null_bytes(schema) + sum(VariableLane.bytes_per_slot() if is_variable(f.type)
-                                             else FixedLane.bytes_per_slot(f.type) for f in schema)
+        return max(-(-len(schema) // 8), 1) + sum(Column.bytes_per_slot(f.type) for f in schema)
 
-    def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray | slice,
-            at: int = 0) -> int:
-        """Copy the batch's rows into slots, their variable-length values to heap[at:]. Returns the
-        heap's new end. Into a slice it is faster."""
-        each = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
-        self.nulls[slots] = 0
-        for i, (column, lane) in enumerate(zip(batch.columns, self.lanes, strict=True)):
-            if column.null_count:
-                null = column.is_null().to_numpy(zero_copy_only=False)[rows]
-                self.nulls[each[null], i // 8] |= np.uint8(1 << i % 8)
-            if isinstance(lane, VariableLane):
-                at = lane.put(column, rows, each, self.heap, at)
-            else:
-                lane.put(column, rows, slots)
+    def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray, at: int = 0) -> int:
+        """Copy the batch's rows into slots, both int64[n], their variable-length values to
+        heap[at:]. Returns the heap's new end."""
+        if self._null:
+            self.rows[slots, self.nulls:] = 0
+        for i, (values, column) in enumerate(zip(batch.columns, self.columns, strict=True)):
+            if values.null_count:
+                self._null.add(i)
+                null = values.is_null().to_numpy(zero_copy_only=False)[rows]
+                self.rows[slots[null], self.nulls + i // 8] |= np.uint8(1 << i % 8)
+            if column.variable:
+                at = kernels.put(*offsets_and_data(values), rows, column.starts, column.lengths,
+                                 self.heap, slots, at)
+            elif len(rows):
+                kernels.scatter(column.values(values), column.width, rows, self.rows.ravel(),
+                                self.width, column.first, slots)
         return at
 
-    def get(self, slots: np.ndarray) -> list[pa.Array]:
-        """The columns of the tuples in these slots."""
-        out = []
-        nulls = self.nulls.take(slots, axis=0)
-        seen = np.bitwise_or.reduce(nulls,
-                                    axis=0) if len(slots) else np.zeros(nulls.shape[1], np.uint8)
-        for i, lane in enumerate(self.lanes):
-            validity = None
-            if seen[i // 8] & (1 << i % 8):
-                validity = pa.py_buffer(
-                    np.packbits(nulls[:, i // 8] & (1 << i % 8) == 0, bitorder="little"))
-            out.append(lane.get(slots, validity, self.heap) if isinstance(lane, VariableLane)
-                       else lane.get(slots, validity))
-        return out
+    def get(self, slots: np.ndarray, which: Sequence[int] | None = None) -> list[pa.Array]:
+        """Columns of the tuples in these slots, int64[n]: all, or those numbered."""
+        numbers, n = range(len(self.columns)) if which is None else which, len(slots)
+        null = [i for i in numbers if i in self._null]
+        wanted, end = [], 0
+        for first, width in [*((self.columns[i].first, self.columns[i].width) for i in numbers),
+                             *((self.nulls + i // 8, 1) for i in null)]:
+            wanted.append((first, width, end))
+            end += -(-n * width // LINE) * LINE
+        out = np.empty(end, np.uint8)
+        kernels.gather(self.rows.ravel(), self.width, slots,
+                       np.array(wanted, np.int64).reshape(-1, 3), out)
+        parts = [out[at:at + n * width] for _, width, at in wanted]
+        bits = {i: part & np.uint8(1 << i % 8)
+                for i, part in zip(null, parts[len(numbers):], strict=True)}
+        return [self._array(self.columns[i], n, part, bits.get(i))
+                for i, part in zip(numbers, parts, strict=False)]
+
+    def _array(self, column: Column, n: int, values: np.ndarray,
+               null: np.ndarray | None) -> pa.Array:
+        """An Arrow array of what a column has in n tuples, uint8[n * width]. null: uint8[n], not 0
+        where it is."""
+        validity, buffers = None, [values]
+        if null is not None and null.any():
+            validity = pa.py_buffer(np.packbits(null == 0, bitorder="little"))
+        if column.variable:
+            starts, lengths = values.view(np.uint32).reshape(-1, 2).T
+            buffers = [np.empty(n + 1, np.int32),
+                       np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)]
+            kernels.get(starts, lengths, self.heap, *buffers)
+        elif column.boolean:
+            buffers = [np.packbits(values, bitorder="little")]
+        return pa.Array.from_buffers(column.kind, n, [validity, *map(pa.py_buffer, buffers)])
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
         """Move these slots' variable-length values, for each such column, down to heap[at:], in the
         order of their addresses. Returns the end."""
-        lanes = self.variable
-        starts = np.concatenate([x.starts[s] for x, s in zip(lanes, slots, strict=True)])
-        lengths = np.concatenate([x.lengths[s] for x, s in zip(lanes, slots, strict=True)])
+        columns = self.variable
+        starts = np.concatenate([x.starts[s] for x, s in zip(columns, slots, strict=True)])
+        lengths = np.concatenate([x.lengths[s] for x, s in zip(columns, slots, strict=True)])
         order = np.argsort(starts, kind="stable")
         moved = np.empty_like(starts)
         at = kernels.close(starts[order], lengths[order], self.heap, at, moved)
         starts[order] = moved
         first = 0
-        for x, s in zip(lanes, slots, strict=True):
+        for x, s in zip(columns, slots, strict=True):
             x.starts[s] = starts[first:first + len(s)]
             first += len(s)
         return at
 
-    def arrays(self) -> Iterator[np.ndarray]:
-        """Every per-slot array."""
-        yield self.nulls
-        for lane in self.lanes:
-            yield from (lane.starts,
-                        lane.lengths) if isinstance(lane, VariableLane) else (lane.values,)
+    @property
+    def tuples(self) -> np.ndarray:
+        """What lies in each slot, to be moved whole, void[slots]."""
+        return self.rows.view(np.dtype((np.void, self.width)))[:, 0]
 
     @property
-    def variable(self) -> list[VariableLane]:
-        return [x for x in self.lanes if isinstance(x, VariableLane)]
+    def variable(self) -> list[Column]:
+        return [x for x in self.columns if x.variable]

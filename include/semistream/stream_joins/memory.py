@@ -11,7 +11,7 @@ import pyarrow as pa
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import as_stored
-from semistream.joins.tuple_store import TupleStore, VariableLane
+from semistream.joins.tuple_store import TupleStore
 from semistream.stream_joins import kernels
 from semistream.stream_joins.kernels import BUFFERED, CHANGED, DEAD
 
@@ -107,7 +107,7 @@ class TupleLog:
         """Append rows whose lists are made already."""
         last = self.end + len(rows)
         self.ats[self.end:last], self.pid[self.end:last], self.flags[self.end:last] = ats, -1, 0
-        self.heap_at = self.store.put(batch, rows, slice(self.end, last), self.heap_at)
+        self.heap_at = self.store.put(batch, rows, np.arange(self.end, last), self.heap_at)
         self.end = last
 
     def find(self, codes: np.ndarray) -> np.ndarray:
@@ -139,10 +139,7 @@ class TupleLog:
         return self.store.get(slots)
 
     def column(self, name: str, slots: np.ndarray) -> pa.Array:
-        """Of a column that has no nulls in the log, as join columns are."""
-        lane = self.store.lanes[self.schema.get_field_index(name)]
-        return (lane.get(slots, None, self.store.heap) if isinstance(lane, VariableLane)
-                else lane.get(slots, None))
+        return self.store.get(slots, [self.schema.get_field_index(name)])[0]
 
     def match(self, slots: np.ndarray) -> None:
         kernels.match(self.flags, slots)
@@ -185,14 +182,14 @@ class TupleLog:
             self.gone.append(left)
         left = kernels.compact(self.end, self.flags, self.same, self._moved, self._kept)
         kernels.directory_move(self.directory.t32, self.side, self._moved)
-        for array in (self.code, self.ats, self.pid, self.flags, *self.store.arrays()):
+        for array in (self.code, self.ats, self.pid, self.flags, self.store.tuples):
             for first in range(0, left, OUTPUT_ROWS):  # in place: a tuple never moves up
                 last = min(first + OUTPUT_ROWS, left)
                 array[first:last] = array[self._kept[first:last]]
-        if lanes := self.store.variable:
-            self.heap_at = self.store.close_gaps([np.arange(left)] * len(lanes), 0) if left else 0
+        if columns := self.store.variable:
+            self.heap_at = self.store.close_gaps([np.arange(left)] * len(columns), 0) if left else 0
         kept = self._kept[:left].copy()
-        for array in (self.code, self.ats, self.pid, self.flags, self.same, *self.store.arrays()):
+        for array in (self.code, self.ats, self.pid, self.flags, self.same, self.store.tuples):
             release(array, left)
         release(self.store.heap, self.heap_at)
         for array in (self._moved, self._kept):

@@ -258,7 +258,7 @@ class ByChunk(StreamTable):
             return False
         self._to_front(shift)
         self.heap_at = heap_end
-        for array in (self.key, self.flags, self.back, self.same, self.heads, *self.store.arrays()):
+        for array in (self.key, self.flags, self.back, self.same, self.heads, self.store.tuples):
             if capacity < self.capacity:
                 release(array, capacity)
         if heap_capacity < self.heap_capacity:
@@ -272,13 +272,13 @@ class ByChunk(StreamTable):
     def _to_front(self, heap_shift: int) -> None:
         """Rotate the ring so that the oldest tuple is in slot 0 and its strings start the heap."""
         if self.oldest and self.live:
-            for array in (self.key, self.flags, *self.store.arrays()):
+            for array in (self.key, self.flags, self.store.rows):
                 kernels.rotate(array[:self.capacity].reshape(self.capacity, -1), self.oldest)
         self.oldest = 0
         if heap_shift:
             kernels.rotate(self.store.heap[:self.heap_capacity].reshape(-1, 1), heap_shift)
-            for lane in self.store.variable:
-                heap_kernels.shift(lane.starts, self.live, heap_shift, self.heap_capacity)
+            for column in self.store.variable:
+                heap_kernels.shift(column.starts, self.live, heap_shift, self.heap_capacity)
             for chunk in self.queue:
                 chunk.heap_start = (chunk.heap_start - heap_shift) % self.heap_capacity
 

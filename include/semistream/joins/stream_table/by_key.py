@@ -198,8 +198,8 @@ class ByKey(StreamTable):
         slots = np.empty(kernels.count(leaders, self.link), np.int64)
         kernels.remove(leaders, self.head, self.key, self.link, self.q, slots)
         if self.layout.has_strings:
-            self.heap_live -= sum(int(lane.lengths[slots].sum(dtype=np.int64))
-                                  for lane in self.store.variable)
+            self.heap_live -= sum(int(column.lengths[slots].sum(dtype=np.int64))
+                                  for column in self.store.variable)
         total, longest = kernels.ages(slots, self.link, self._now())
         return Removed(slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK)
 
@@ -241,8 +241,9 @@ class ByKey(StreamTable):
         slots, slot, at = np.empty(APPEND_ROWS, np.int64), self.oldest, 0
         while slot >= 0:
             n, slot = kernels.in_age_order(slot, True, self.link, slots)
-            for lane in self.store.variable:
-                at = heap_kernels.slide(lane.starts, lane.lengths, self.store.heap, slots[:n], at)
+            for column in self.store.variable:
+                at = heap_kernels.slide(column.starts, column.lengths, self.store.heap, slots[:n],
+                                        at)
         self.heap_at = at
 
     def _divide_anew(self, strings: float) -> None:
@@ -255,7 +256,7 @@ class ByKey(StreamTable):
                        int(self.q[HIGH]), 1)
         if capacity < self.capacity:
             self.divide(capacity)
-            for array in (self.key, self.flags, self.link, *self.store.arrays()):
+            for array in (self.key, self.flags, self.link, self.store.tuples):
                 release(array, int(self.q[HIGH]))
 
     # State

@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from semistream.compiled import njit
-from semistream.joins.key_table import GROUP, bucket, fetch_chains, prefetch
+from semistream.joins.intrinsics import prefetch
+from semistream.joins.key_table import GROUP, bucket, fetch_chains
 
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
 # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples

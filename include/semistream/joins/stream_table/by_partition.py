@@ -221,8 +221,8 @@ class ByPartition(StreamTable):
         """Remove the visited partition's tuples."""
         p, now, n = visit.partition, time.perf_counter(), len(visit.slots)
         if self.store.variable:
-            self.heap_live -= sum(int(lane.lengths[visit.slots].sum(dtype=np.int64))
-                                  for lane in self.store.variable)
+            self.heap_live -= sum(int(column.lengths[visit.slots].sum(dtype=np.int64))
+                                  for column in self.store.variable)
         removed = Removed(visit.slots, visit.matched, float(n * now - self.arrived[p]),
                           float(now - self.first[p]) if n else 0.0)
         kernels.release(p, self.head, self.waiting, self.block, self.q)
@@ -263,7 +263,7 @@ class ByPartition(StreamTable):
         inside = np.arange(self.width)
         old, new = ((b[:n, None].astype(np.int64) * self.width + inside).ravel()
                     for b in (source, target))
-        for array in (self.key, *self.store.arrays()):
+        for array in (self.key, self.store.tuples):
             for first in range(0, len(old), OUTPUT_ROWS):
                 array[new[first:first + OUTPUT_ROWS]] = array[old[first:first + OUTPUT_ROWS]]
             release(array, blocks * self.width)
@@ -273,9 +273,9 @@ class ByPartition(StreamTable):
         """Close the gaps of the heap, a part of its addresses after the other."""
         live = np.empty(int(self.q[HIGH]) * self.width, bool)
         kernels.live_slots(self.width, self.block, self.q, live)
-        at, lanes, step = 0, self.store.variable, max(self.heap_at // 16, 4096)
+        at, columns, step = 0, self.store.variable, max(self.heap_at // 16, 4096)
         for low in range(0, self.heap_at, step):
             inside = [np.flatnonzero(live & (x.starts[:len(live)] >= low)
-                                     & (x.starts[:len(live)] < low + step)) for x in lanes]
+                                     & (x.starts[:len(live)] < low + step)) for x in columns]
             at = self.store.close_gaps(inside, at)
         self.heap_at = at
