@@ -100,10 +100,12 @@ class TupleStore:
                              *((self.nulls + i // 8, 1) for i in null)]:
             wanted.append((first, width, end))
             end += -(-n * width // LINE) * LINE
-        out = np.empty(end, np.uint8)
+        # of Arrow's allocator, which has pages at hand that were in use a moment ago
+        out = pa.allocate_buffer(end)
+        values = np.frombuffer(out, np.uint8)
         kernels.gather(self.rows.ravel(), self.width, slots,
-                       np.array(wanted, np.int64).reshape(-1, 3), out)
-        parts = [out[at:at + n * width] for _, width, at in wanted]
+                       np.array(wanted, np.int64).reshape(-1, 3), values)
+        parts = [values[at:at + n * width] for _, width, at in wanted]
         bits = {i: part & np.uint8(1 << i % 8)
                 for i, part in zip(null, parts[len(numbers):], strict=True)}
         return [self._array(self.columns[i], n, part, bits.get(i))

@@ -242,7 +242,7 @@ class Load:
             if commits.entries and not has_tuples(commits.progress):
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
             else:
-                self._finish(batch.tuples())
+                self._finish(batch)
 
     def _finish_begun(self, batch: MicroBatch) -> None:
         """A batch that a crash cut short, with its plan, and from its states."""
@@ -252,7 +252,7 @@ class Load:
             source = self._source(batch, begun.plan.partitions)
             self.commits.begin(
                 Progress(begun.batch, begun.drain, begun.plan, begun.states, **source))
-        self._finish(batch.tuples())
+        self._finish(batch)
 
     def _source(self, batch: MicroBatch, partitions: int) -> dict[str, Any]:
         return batch.part_of_source(partitions, self.settings.min_age, self._stop_asked)
@@ -306,13 +306,14 @@ class Load:
             Progress(self.commits.last[0], 1, self.planner.plan, self.commits.states))
         self._finish(None)
 
-    def _finish(self, frames: list[DataFrame] | None) -> None:
-        """Join, load and commit what was begun; a drain (frames None) has no input."""
+    def _finish(self, batch: MicroBatch | None) -> None:
+        """Join, load and commit what was begun; a drain (batch None) has no input."""
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
                     self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
                     at.files, at.sources,
                     isinstance(self.settings, LoadSettings) and self.settings.key_sketch)
+        frames = batch.tuples() if batch is not None and not at.files else None
         entries = self._join(work, frames)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)

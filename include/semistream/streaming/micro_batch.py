@@ -176,15 +176,15 @@ def of_both(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
 
 def run_tasks(spark: SparkSession, work: Work, frames: Sequence[DataFrame] | None,
               partitions: Sequence[Column]) -> list[dict[str, Any]]:
-    """The Spark job of a micro-batch, or of a drain (frames None): the ledger rows of all
-    partitions, in order.
+    """The Spark job of a micro-batch, or of a drain: the ledger rows of all partitions, in order.
 
-    frames: of each stream; partitions: the number of the partition that a tuple of it belongs to.
+    frames: of each stream, None where Spark brings no tuples; partitions: the number of the
+    partition that a tuple of it belongs to.
     """
     count = work.plan.partitions
     job: RDD[tuple[str]] | DataFrame
     # without a query to be planned: half the time of an empty micro-batch
-    if frames is None or work.files:
+    if frames is None:
         job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
     elif len(frames) == 1:
         rows = frames[0].repartitionById(count, partitions[0])

@@ -33,7 +33,9 @@ def row_hashes(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
         seed = hashlib.blake2b(name.lower().encode(), digest_size=8).digest()
         _add_column(values, valid, np.frombuffer(seed, np.int64)[0], h)
     h ^= h >> np.uint64(29)
-    return h * ODD + ODD
+    h *= ODD
+    h += ODD
+    return h
 
 
 def checksum(rows: pa.RecordBatch | pa.Table) -> int:

@@ -290,6 +290,7 @@ class DataFiles:
         self.total = 0  # the sum of the rows' checksums
 
     def write(self, rows: pa.RecordBatch) -> None:
+        self.total += checksum(rows)
         self._group.append(rows)
         self._group_rows += rows.num_rows
         self._group_bytes += rows.nbytes
@@ -315,11 +316,9 @@ class DataFiles:
             self._files.delete_file(f"{self._directory}/{file['path']}")
 
     def _write_group(self) -> None:
-        joined = pa.Table.from_batches(self._group, self._schema)
-        self.total += checksum(joined)
-        group = joined
+        group = pa.Table.from_batches(self._group, self._schema)
         for name, value in self._key.items():
-            group = group.append_column(name, pa.repeat(value, joined.num_rows))
+            group = group.append_column(name, pa.repeat(value, group.num_rows))
         if self._writer is not None and any(
                 column.null_count and not field.nullable
                 for column, field in zip(group.columns, self._writer.schema, strict=True)):
