@@ -293,7 +293,7 @@ def test_a_state_of_another_format_is_refused_with_both_formats_and_the_way_out(
     join.snapshot().write(path)
     former = b"semistream join state 4\n"
     path.write_bytes(former + path.read_bytes()[len(former):])
-    with pytest.raises(StateError, match="of format 4, and this version reads format 5.*drained"):
+    with pytest.raises(StateError, match="of format 5, and this version reads format 6.*drained"):
         JoinState.read(path)
 
 

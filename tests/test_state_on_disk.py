@@ -27,19 +27,21 @@ def test_equations():
     assert xjoin.c_disk(d=9e5, read=1e6, accesses=1000, c_w=2e-7, c_d=1e-7,
                         c_r=1e-4) == pytest.approx(0.38)
     # 128 hash buckets of 1,000 tuples
-    assert xjoin.runs(d=1.4e6, fitting=128_000) == pytest.approx(1000)
-    # 70 bytes a row of a sixteenth of M: 8,928 tuples a block, so 571,392 of all 64 buckets
-    assert state.block_rows(10_000_000) == 8928
-    assert [xjoin.passes(n_a=n, m=1e7) for n in (1, 571_392, 571_393, 2e6)] == [1, 1, 2, 4]
-    # 9,375,040 bytes beside the index; a tuple and 32 bytes of directory, all values being apart
+    assert xjoin.runs(d=1.6e6, fitting=128_000) == pytest.approx(1000)
+    # 41 bytes a row of a sixteenth of M: 15,243 tuples, so 975,552 of all 64 buckets
+    assert state.held_rows(10_000_000) == 15_243
+    assert [xjoin.outgrown(n_a=n, m=1e7) for n in (1, 975_552, 975_553)] == [False, False, True]
+    # of all of M 243,902 tuples
+    assert [xjoin.passes(n_a=64 * n, m=1e7) for n in (1, 243_902, 243_903, 5e5)] == [1, 1, 2, 3]
+    # 9,375,037 bytes beside them; a tuple and 32 bytes of directory, all values being apart
     fitting = xjoin.fitting(m=1e7, tuple_bytes=68, values=1e12)
-    assert fitting == pytest.approx(93_750.4, rel=1e-6)
+    assert fitting == pytest.approx(93_750.37, rel=1e-6)
     # and with 10,000 values that come again and again
     fitting = xjoin.fitting(m=1e7, tuple_bytes=68, values=10_000)
-    assert fitting == pytest.approx((9_375_040 - 320_000) / 68, rel=1e-4)
-    # a relocation frees 12,500 tuples; 906,249.6 are over, which takes 73 of them
+    assert fitting == pytest.approx((9_375_037 - 320_000) / 68, rel=1e-4)
+    # a relocation frees 25,000 tuples
     assert xjoin.relocated(n=1e6, m=1e7, tuple_bytes=100, values=1e12) == pytest.approx(
-        12_500 * np.ceil((1e6 - 9_375_040 / 132) / 12_500))
+        25_000 * np.ceil((1e6 - 9_375_037 / 132) / 25_000))
     assert xjoin.relocated(n=1e6, m=2e8, tuple_bytes=100, values=1e6) == 0
 
 
@@ -66,12 +68,16 @@ def test_tuples_to_disk_and_passes_are_those_of_the_operator(ratio, results):
     _, found = state_on_disk.join(streams, memory)
     model = xjoin.predict(streams.work, memory, COSTS)
     assert found.output_rows == streams.work.results
-    assert model.relocated == pytest.approx(found.relocated, rel=0.1, abs=0.02 * 200_000)
+    step = memory / state.FREED_SHARE / streams.work.tuple_bytes
+    assert model.relocated == pytest.approx(found.relocated, rel=0.1, abs=1.1 * step)
     if found.relocated:
         # what is read of what was written: the right stream's as often as there are passes, and
-        # once more what has tuples without a partner, as it leaves
+        # once more what has tuples without a partner, as it leaves: with one result row a tuple
+        # almost each run
         times, share = xjoin.passes(n_a=100_000, m=memory), found.bytes_written / 2
-        assert found.bytes_read == pytest.approx(share * (1 + times + 2), rel=0.15)
+        most = share * (1 + times + 2)
+        assert share * (1 + times) * 0.85 < found.bytes_read < most
+        assert results > 1 or found.bytes_read > most * 0.85
 
 
 @pytest.mark.parametrize("ratio", [2.0, 5.0, 8.0])

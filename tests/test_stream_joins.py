@@ -17,7 +17,8 @@ from semistream.errors import ConfigError, StateError
 from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.state_file import JoinState
 from semistream.resident import ResidentPeak, resident
-from semistream.stream_joins import LEFT, RIGHT, XJoin, stream_join_spec
+from semistream.stream_joins import LEFT, RIGHT, XJoin, base, kernels, state, stream_join_spec
+from semistream.stream_joins.memory import Directory
 from semistream.stream_joins.spec import JOIN_TYPES
 
 OUTER = ("inner", "left", "right", "full")
@@ -75,6 +76,17 @@ def complete(join):
 @given(data=st.data(), join_type=st.sampled_from(OUTER), restarts=st.booleans())
 def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
         data, join_type, restarts, tmp_path_factory):
+    """Also where a disk join holds a few tuples and gives a few pairs at a time."""
+    few = data.draw(st.sampled_from([1, 4, 1000]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "DISK_SHARE", 1_000_000)
+        for name in ("LEAST_ROWS", "MOST_PIECE", "TOGETHER", "OUTPUT_ROWS"):
+            patch.setattr(state, name, few)
+        patch.setattr(base, "OUTPUT_ROWS", few)
+        equals_the_oracle(data, join_type, restarts, tmp_path_factory)
+
+
+def equals_the_oracle(data, join_type, restarts, tmp_path_factory):
     left, right, on, _ = data.draw(strategies.joins())
     join, outputs, totals = start(left, right, on, join_type), [], [Counter(), Counter()]
     path, saved, at = tmp_path_factory.mktemp("state"), "", [0, 0]
@@ -207,7 +219,48 @@ def test_a_state_is_saved_without_a_second_one_in_memory(tmp_path):
         assert peak.read() < before + 0.1 * memory + 2 * OUTPUT_BYTES
 
 
-def test_hash_collisions_cost_time_and_no_row(monkeypatch):
+def test_a_directory_forgets_hash_buckets_and_finds_what_is_left():
+    """However full it is, and where codes have come round its end."""
+    rng = np.random.default_rng(3)
+    for used in (10, 400, 700):
+        directory, bucket = Directory(1024), np.empty(1, np.int32)
+        codes = rng.choice(2**62, used, replace=False)
+        kernels.put(codes, np.zeros(used, np.int64), directory.t64)  # of no side yet
+        sides = rng.integers(1, 4, used)
+        for slot, (code, side) in enumerate(zip(codes, sides, strict=True)):
+            at = np.flatnonzero(directory.t64[:, 0] == code)[0]
+            directory.t32[at, 2:] = [slot + 1 if side & 1 else 0, slot + 1 if side & 2 else 0]
+        wanted = rng.integers(0, 2, (2, kernels.BUCKETS), dtype=np.uint8)
+        directory.clear(wanted)
+        left = 0
+        for slot, (code, side) in enumerate(zip(codes, sides, strict=True)):
+            kernels.buckets(np.array([code]), bucket)
+            stays = [bool(side & 1 << k) and not wanted[k, bucket[0]] for k in range(2)]
+            found = np.empty(1, np.int32)
+            for k in range(2):
+                kernels.find(np.array([code]), k, directory.t64, directory.t32, found)
+                assert found[0] == (slot if stays[k] else -1)
+            left += any(stays)
+        assert directory.used == directory.live == left == np.count_nonzero(directory.t64[:, 1])
+
+
+def test_codes_of_a_hash_bucket_are_all_over_a_table():
+    codes = np.random.default_rng(1).integers(0, 2**62, 640_000)
+    bucket = np.empty(len(codes), np.int32)
+    kernels.buckets(codes, bucket)
+    assert np.bincount(bucket, minlength=kernels.BUCKETS).min() > 9_000
+    mine = codes[bucket == 5]
+    h64, heads = np.zeros((len(mine), 4), np.int64), np.empty(2 * len(mine), np.int32)
+    h64[:, 0] = mine
+    kernels.chain(h64, h64.view(np.int32), heads)
+    # half as many tuples as chains, at random: 39% of the chains have one
+    assert np.count_nonzero(heads >= 0) == pytest.approx(0.393 * len(heads), rel=0.03)
+
+
+@pytest.mark.parametrize("at_a_time", [7, 100_000])
+def test_hash_collisions_cost_time_and_no_row(at_a_time, monkeypatch):
+    """Neither where the pairs of a tuple do not fit one output."""
+    monkeypatch.setattr(state, "OUTPUT_ROWS", at_a_time)
     real = keys_module.codes
     monkeypatch.setattr(keys_module, "codes",
                         lambda columns, kinds: (real(columns, kinds)[0] % 5,

@@ -3,10 +3,11 @@
 Neither paper gives one. A tuple is joined with what is in memory (c_M) and a result row is written
 (c_O), with or without enough memory. What does not fit M is moved to disk (c_W), and at the end of
 the streams each hash bucket is joined as a block nested loop of hash tables: each tuple of the left
-stream is put into one (c_D), and each of the right stream is looked up in every one (c_D). The
-number of passes over the right stream stays 1 until a hash bucket of the left stream outgrows a
-block. A bucket that is moved is a run, which takes time for itself when it is written and each time
-that it is read (c_R): the smaller M, the more of them there are of the same tuples.
+stream is put into one (c_D), and each of the right stream is looked up in every one (c_D). Where a
+hash bucket of the left stream does not fit what a disk join has beside memory, all else is moved to
+disk as well, so that it has all of M: the passes over the right stream stay 1 until a hash bucket
+outgrows that. A bucket that is moved is a run, which takes time for itself when it is written and
+each time that it is read (c_R): the smaller M, the more of them there are of the same tuples.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from semistream.stream_joins.disk_join import HeldTuples
+from semistream.stream_joins.kernels import BUCKETS
 from semistream.stream_joins.memory import LOAD, Directory
-from semistream.stream_joins.state import BUCKETS, FREED_SHARE, INDEX_ROW, block_rows
+from semistream.stream_joins.state import FREED_SHARE, held_rows
 
 # tuples of a run over those of a stream's mean hash bucket in memory; measured, where the state is
-# 2 to 20 times M
-RUN = 1.4
+# 2 to 40 times M
+RUN = 1.6
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class StatePrediction:
 def fitting(*, m: float, tuple_bytes: float, values: float) -> float:
     """Tuples that M holds, of so many different join values that come evenly: their slots, and a
     directory of twice as many positions as they have values, as large as it is made anew."""
-    free, tuples = m - INDEX_ROW * block_rows(m), m / tuple_bytes
+    free, tuples = m - HeldTuples.ROW * held_rows(m), m / tuple_bytes
     for _ in range(50):
         apart = values * -math.expm1(-tuples / values)  # different values among them
         tuples = free / (tuple_bytes + 2 * Directory.POSITION * apart / tuples)
@@ -98,10 +101,16 @@ def runs(*, d: float, fitting: float) -> float:
     return d / (RUN * fitting / (2 * BUCKETS))
 
 
+def outgrown(*, n_a: float, m: float) -> bool:
+    """Whether a hash bucket of n_A left tuples in all is more than a disk join holds beside
+    memory."""
+    return n_a / BUCKETS > held_rows(m)
+
+
 def passes(*, n_a: float, m: float) -> int:
-    """Over the right stream, that the disk join of a hash bucket needs for n_A left tuples in
-    all."""
-    return max(math.ceil(n_a / BUCKETS / block_rows(m)), 1)
+    """Over the right stream, that the disk join of a hash bucket needs for n_A left tuples in all,
+    at the end of the streams (what the directory takes of M aside)."""
+    return max(math.ceil(n_a / BUCKETS / (m / HeldTuples.ROW)), 1)
 
 
 def c_join(*, n: float, o: float, c_m: float, c_o: float) -> float:
@@ -118,6 +127,8 @@ def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePredictio
     """m: M, bytes."""
     n = work.tuples
     d = relocated(n=n, m=m, tuple_bytes=work.tuple_bytes, values=work.values)
+    if d and outgrown(n_a=work.left, m=m):
+        d = n
     times = passes(n_a=work.left, m=m)
     read = work.left + times * work.right if d else 0.0
     # written once; read in the left stream's pass or the right one's, and as its tuples leave

@@ -19,11 +19,11 @@ from semistream.joins.state_file import JoinState
 from semistream.joins.statistics import timed
 from semistream.joins.stored_types import as_stored, variable_bytes
 from semistream.stream_joins import kernels
-from semistream.stream_joins.disk import Run
+from semistream.stream_joins.disk_join import Leftover
 from semistream.stream_joins.events import Event, Monitor, Registry
-from semistream.stream_joins.kernels import DEAD, MATCHED
+from semistream.stream_joins.kernels import MATCHED
 from semistream.stream_joins.spec import JOIN_TYPES, SIDES, StreamJoinSpec, equal_keys
-from semistream.stream_joins.state import Leftover, State
+from semistream.stream_joins.state import State
 
 # why a tuple is unmatched
 NO_PARTNER, NULL_KEY, AGAINST_PUNCTUATION = "no_partner", "null_key", "against_punctuation"
@@ -354,24 +354,24 @@ class StreamStreamJoin(ABC):
     def _leftover(self, left: Leftover) -> Iterator[StreamJoinOutput]:
         columns = tuple(b.columns(r) for b, r in zip(left.blocks, left.rows, strict=True))
         pair, equal = self._equal(columns)  # type: ignore[arg-type]
-        for block, rows in zip(left.blocks, left.rows, strict=True):
-            block.match(rows if equal is None else rows[equal])
+        for blocks, rows in zip(left.blocks, left.rows, strict=True):
+            blocks.match(rows if equal is None else rows[equal])
         yield self._joined(pair)
 
     # The end of the streams
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
+        while self.state.end():
+            yield from self.state_relocation()
         on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
         for bucket in map(int, np.flatnonzero(on_disk)):
             yield from self.finish_bucket(bucket)
-        for side, disk in enumerate(self.state.disk):
-            for bucket in map(int, np.flatnonzero(disk.tuples)):
-                for run in disk.runs[bucket]:
-                    yield from self._leave_run(side, run)
+            for side, disk in enumerate(self.state.disk):
+                yield from self._leave_disk(side, bucket, lambda block: block.live)
                 disk.clear(bucket)
         for side, log in enumerate(self.state.memory):
             yield from self._leave(side, log.slots())
-            log.compact()
+        self.state.empty()
 
     # Tuples that leave, and output
 
@@ -388,33 +388,26 @@ class StreamStreamJoin(ABC):
 
     def _leave_disk(self, side: int, bucket: int,
                     which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
-        """Tuples of a bucket's disk portion, of each block those that `which` tells, leave."""
-        disk = self.state.disk[side]
+        """Tuples of a bucket's disk portion leave, of each block those live rows that it has told.
+        Only marks are read where all have had a partner."""
+        disk, lone, count = self.state.disk[side], self.state.few_blocks(), 0
+        numbers = list[np.ndarray]()
         for block in disk.blocks(bucket):
             rows = which(block)
+            alone = rows[block.flags[rows] & MATCHED == 0]
             self._left(side, block.pid[rows])
-            lone = rows[block.flags[rows] & MATCHED == 0]
-            self.stats.sides[side].matched += len(rows) - len(lone)
+            self.stats.sides[side].matched += len(rows) - len(alone)
             block.remove(rows)
             disk.tuples[bucket] -= len(rows)
-            if len(lone):
-                yield from self._unmatched(side, block.columns(lone), NO_PARTNER)
-
-    def _leave_run(self, side: int, run: Run) -> Iterator[StreamJoinOutput]:
-        """All that is left of a run leaves. Only its marks are read where all have had a
-        partner."""
-        marks = run.marks
-        live = marks["flags"] & DEAD == 0
-        lone = live & (marks["flags"] & MATCHED == 0)
-        self._left(side, marks["pid"][live])
-        self.stats.sides[side].matched += int(np.count_nonzero(live) - np.count_nonzero(lone))
-        if not lone.any():
-            return
-        self.state.disk[side].read += run.bytes
-        for block in run.blocks(self.state.block_rows):
-            rows = np.flatnonzero(block.flags & MATCHED == 0)
-            if len(rows):
-                yield from self._unmatched(side, block.columns(rows), NO_PARTNER)
+            if len(alone):
+                disk.read += block.bytes
+                numbers.append(alone + lone.add(block))
+                count += len(alone)
+            if count >= OUTPUT_ROWS:
+                yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
+                lone, numbers, count = self.state.few_blocks(), [], 0
+        if count:
+            yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
 
     def _equal(self, pair: tuple[list[pa.Array], list[pa.Array]]
                ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:

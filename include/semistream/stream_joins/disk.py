@@ -15,22 +15,31 @@ import pyarrow as pa
 
 from semistream.durable import naming
 from semistream.joins.state_file import link
-from semistream.stream_joins.kernels import DEAD, MATCHED, NEVER
+from semistream.stream_joins.kernels import BUCKETS, DEAD, MATCHED, NEVER
 from semistream.stream_joins.memory import TupleLog
 
-# what changes of a tuple on disk, in a file of its own
-MARKS = np.dtype([("pid", "<i4"), ("flags", "u1")])
+# what changes of a tuple on disk, behind the Arrow file of its columns
+MARKS: dict[str, np.dtype[Any]] = {"flags": np.dtype("u1"), "pid": np.dtype("<i4")}
+MARK = sum(kind.itemsize for kind in MARKS.values())  # bytes
 CODE, ATS = "__code", "__ats"
 
 
 class Block:
-    """Tuples of one hash bucket that a disk join holds against others. dts: when each left
-    memory."""
+    """Tuples of one hash bucket, also dead ones. code, ats: int64[n], read only; pid: int32[n];
+    flags: uint8[n]; dts: when they left memory; newest: no tuple arrived after it."""
 
-    def __init__(self, code: np.ndarray, ats: np.ndarray, dts: np.ndarray, pid: np.ndarray,
-                 flags: np.ndarray):
-        self.code, self.ats, self.dts, self.pid, self.flags = code, ats, dts, pid, flags
-        self.newest = int(ats.max()) if len(ats) else -1
+    code: np.ndarray
+    ats: np.ndarray
+    pid: np.ndarray
+    flags: np.ndarray
+    dts: int
+    newest: int
+    number: int  # of the first row, among those of ``disk_join.Blocks``
+
+    @property
+    def live(self) -> np.ndarray:
+        """Rows, int64[]."""
+        return np.flatnonzero(self.flags & DEAD == 0)
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
         raise NotImplementedError
@@ -40,12 +49,20 @@ class Block:
 
 
 class MemoryBlock(Block):
-    """Slots of a log."""
+    """Live slots of a log, int[n]."""
+
+    dts = NEVER
 
     def __init__(self, log: TupleLog, slots: np.ndarray):
-        super().__init__(log.code[slots], log.ats[slots], np.full(len(slots), NEVER),
-                         log.pid[slots], log.flags[slots])
-        self._log, self._slots = log, slots
+        self.code, self.ats = log.code[slots], log.ats[slots]
+        self.pid, self.flags = log.pid[slots], log.flags[slots]
+        for array in (self.code, self.ats):  # as those of a file are: kernels are for one kind
+            array.flags.writeable = False
+        self._log, self._slots = log, slots.astype(np.int64)
+
+    @property
+    def newest(self) -> int:  # type: ignore[override]
+        return int(self.ats.max(initial=-1))
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
         return self._log.columns(self._slots[rows])
@@ -55,72 +72,34 @@ class MemoryBlock(Block):
 
 
 class RunBlock(Block):
-    """Live tuples of a part of a run."""
+    """A part of a run, as it lies in the file. batch: with its code and ats as last columns."""
 
-    def __init__(self, batch: pa.RecordBatch, marks: np.ndarray, run: Run):
-        self._rows = np.flatnonzero(marks["flags"] & DEAD == 0)
-        code, ats = (batch.column(c).to_numpy()[self._rows] for c in (CODE, ATS))
-        super().__init__(code, ats, np.full(len(code), run.dts), marks["pid"][self._rows],
-                         marks["flags"][self._rows])
-        self._batch, self._marks, self._run = batch, marks, run
+    def __init__(self, run: Run, batch: pa.RecordBatch, code: np.ndarray, ats: np.ndarray,
+                 first: int):
+        self.batch, self.code, self.ats, self._run = batch, code, ats, run
+        marks = slice(first, first + len(code))
+        self.pid, self.flags = run.file.pid[marks], run.file.flags[marks]
+        self.dts, self.newest = run.dts, run.dts - 1
+
+    @property
+    def bytes(self) -> int:
+        return self._run.file.size * len(self.code) // self._run.file.rows
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
-        at = pa.array(self._rows[rows])
-        return [c.take(at) for c in self._batch.columns[:-2]]
+        at = pa.array(rows)
+        return [c.take(at) for c in self.batch.columns[:-2]]
 
     def match(self, rows: np.ndarray) -> None:
-        self._marks["flags"][self._rows[rows]] |= MATCHED
+        self.flags[rows] |= MATCHED
         self._run.changed = True
 
     def remove(self, rows: np.ndarray) -> None:
-        self._marks["flags"][self._rows[rows]] |= DEAD
+        self.flags[rows] |= DEAD
         self._run.changed = True
 
     def assign(self, rows: np.ndarray, pids: np.ndarray) -> None:
-        self._marks["pid"][self._rows[rows]] = pids
+        self.pid[rows] = pids
         self._run.changed = True
-
-
-class Gathered(Block):
-    """Several blocks as one, so that others are held against all of them at a time."""
-
-    def __init__(self, blocks: Sequence[Block]):
-        super().__init__(*(np.concatenate([getattr(b, name) for b in blocks])
-                           for name in ("code", "ats", "dts", "pid", "flags")))
-        self._blocks = blocks
-        self._first = np.cumsum([0, *(len(b.code) for b in blocks)])
-
-    def columns(self, rows: np.ndarray) -> list[pa.Array]:
-        order = np.argsort(rows)
-        parts = [block.columns(mine) for block, mine in self._by_block(rows[order])]
-        back = np.empty(len(rows), np.int64)
-        back[order] = np.arange(len(rows))
-        at = pa.array(back)
-        return [pa.concat_arrays(c).take(at) for c in zip(*parts, strict=True)]
-
-    def match(self, rows: np.ndarray) -> None:
-        for block, mine in self._by_block(np.sort(rows)):
-            block.match(mine)
-
-    def _by_block(self, rows: np.ndarray) -> Iterator[tuple[Block, np.ndarray]]:
-        """Those of ascending rows that each block has, by its own numbers."""
-        bounds = np.searchsorted(rows, self._first)
-        for k, block in enumerate(self._blocks):
-            if bounds[k] < bounds[k + 1]:
-                yield block, rows[bounds[k]:bounds[k + 1]] - self._first[k]
-
-
-def gathered(blocks: Iterable[Block], most: int) -> Iterator[Block]:
-    """Blocks as few that have at most so many tuples, where each has no more."""
-    held, rows = list[Block](), 0
-    for block in blocks:
-        if held and rows + len(block.code) > most:
-            yield Gathered(held) if len(held) > 1 else held[0]
-            held, rows = [], 0
-        held.append(block)
-        rows += len(block.code)
-    if held:
-        yield Gathered(held) if len(held) > 1 else held[0]
 
 
 class RunFile:
@@ -142,15 +121,29 @@ class RunFile:
         return _mapped(self.path, "rb" if self._marks_in else "r+b")
 
     @cached_property
-    def batches(self) -> pa.ipc.RecordBatchFileReader:
-        return pa.ipc.open_file(pa.py_buffer(self._mapped).slice(0, self.size))
+    def batches(self) -> list[tuple[int, pa.RecordBatch, np.ndarray, np.ndarray]]:
+        """(first row, batch, its code, its ats)."""
+        reader = pa.ipc.open_file(pa.py_buffer(self._mapped).slice(0, self.size))
+        first, found = 0, []
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            found.append((first, batch, *(batch.column(c).to_numpy() for c in (CODE, ATS))))
+            first += batch.num_rows
+        return found
 
     @cached_property
-    def marks(self) -> np.ndarray:
-        """MARKS[rows]; what is written there is in the file."""
-        if self._marks_in:
-            return np.frombuffer(_mapped(self._marks_in, "r+b"), MARKS, self.rows)
-        return np.frombuffer(self._mapped, MARKS, self.rows, self.size)
+    def _marks(self) -> tuple[mmap.mmap, int]:
+        return (_mapped(self._marks_in, "r+b"), 0) if self._marks_in else (self._mapped, self.size)
+
+    @cached_property
+    def flags(self) -> np.ndarray:
+        """uint8[rows]; what is written there is in the file."""
+        return np.frombuffer(self._marks[0], MARKS["flags"], self.rows, self._marks[1])
+
+    @cached_property
+    def pid(self) -> np.ndarray:
+        """int32[rows]; what is written there is in the file."""
+        return np.frombuffer(self._marks[0], MARKS["pid"], self.rows, self._marks[1] + self.rows)
 
     def leave(self) -> None:
         """A run of it is not in use any more."""
@@ -167,14 +160,12 @@ def _mapped(path: Path, mode: str) -> mmap.mmap:
 
 
 class Run:
-    """Tuples of one hash bucket that left memory together: rows first..first + rows of a file, its
-    batches from ``batch`` to ``last``. changed: whether the last snapshot has other marks, or
-    none."""
+    """Tuples of one hash bucket that left memory together: rows first..first + rows of a file.
+    changed: whether the last snapshot has other marks, or none."""
 
-    def __init__(self, file: RunFile, dts: int, batch: int, last: int, first: int, rows: int, *,
-                 changed: bool = True):
-        self.file, self.dts, self.batch, self.last = file, dts, batch, last
-        self.first, self.rows, self.changed = first, rows, changed
+    def __init__(self, file: RunFile, dts: int, first: int, rows: int, *, changed: bool = True):
+        self.file, self.dts, self.first, self.rows = file, dts, first, rows
+        self.changed = changed
 
     @property
     def name(self) -> str:
@@ -182,75 +173,67 @@ class Run:
         return f"{self.file.path.name} {self.first}"
 
     @property
-    def marks(self) -> np.ndarray:
-        return self.file.marks[self.first:self.first + self.rows]
+    def pid(self) -> np.ndarray:
+        return self.file.pid[self.first:self.first + self.rows]
 
     @property
-    def bytes(self) -> int:
-        return self.file.size * self.rows // self.file.rows
+    def flags(self) -> np.ndarray:
+        return self.file.flags[self.first:self.first + self.rows]
 
-    def blocks(self, most: int) -> Iterator[RunBlock]:
-        """most: tuples of a block."""
-        first, marks = 0, self.marks
-        for number in range(self.batch, self.last):
-            batch = self.file.batches.get_batch(number)
-            for at in range(0, batch.num_rows, most):
-                part = batch.slice(at, most)
-                yield RunBlock(part, marks[first:first + part.num_rows], self)
-                first += part.num_rows
+    def blocks(self) -> Iterator[RunBlock]:
+        for first, batch, code, ats in self.file.batches:
+            a, b = max(self.first - first, 0), min(self.first + self.rows - first, len(code))
+            if a < b:
+                yield RunBlock(self, batch.slice(a, b - a), code[a:b], ats[a:b], first + a)
 
 
 class DiskPortion:
-    """Of one stream. block_rows: the most tuples of a block."""
+    """Of one stream."""
 
-    def __init__(self, directory: Path, schema: pa.Schema, buckets: int, block_rows: int):
-        self.directory, self.block_rows, self.schema = directory, block_rows, schema.append(
+    def __init__(self, directory: Path, schema: pa.Schema):
+        self.directory, self.schema = directory, schema.append(
             pa.field(CODE, pa.int64())).append(pa.field(ATS, pa.int64()))
-        self.runs: list[list[Run]] = [[] for _ in range(buckets)]
+        self.runs: list[list[Run]] = [[] for _ in range(BUCKETS)]
         # (last departure, time) of each probe
-        self.history: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]
-        self.tuples = np.zeros(buckets, np.int64)  # live ones
+        self.history: list[list[tuple[int, int]]] = [[] for _ in range(BUCKETS)]
+        self.tuples = np.zeros(BUCKETS, np.int64)  # live ones
         self.written = self.read = 0  # bytes
 
     @property
     def total(self) -> int:
         return int(self.tuples.sum()) if self.directory.parts else 0
 
-    def write(self, buckets: Iterable[tuple[int, Iterator[tuple[Block, np.ndarray]]]],
+    def write(self, blocks: Iterable[tuple[Block, np.ndarray]], buckets: Mapping[int, int],
               dts: int) -> None:
-        """A file with a run of each of these hash buckets: the rows of blocks, which are at most
-        `block_rows` each."""
+        """A file of rows of blocks. buckets: how many of them are of each hash bucket, in their
+        order; they become a run of it."""
         path = self.directory / f"runs-{uuid.uuid4().hex}.arrow"
-        marks, runs, batches, rows = [np.zeros(0, MARKS)], [], 0, 0
+        marks: dict[str, list[np.ndarray]] = {name: [np.zeros(0, k)] for name, k in MARKS.items()}
         with naming(path), open(path, "wb") as file:
             with pa.ipc.new_file(file, self.schema) as writer:
-                for bucket, blocks in buckets:
-                    batch, first = batches, rows
-                    for block, which in blocks:
-                        columns = [*block.columns(which), pa.array(block.code[which]),
-                                   pa.array(block.ats[which])]
-                        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-                        mark = np.zeros(len(which), MARKS)
-                        mark["pid"], mark["flags"] = block.pid[which], block.flags[which]
-                        marks.append(mark)
-                        batches, rows = batches + 1, rows + len(which)
-                    runs.append((bucket, batch, batches, first, rows - first))
+                for block, rows in blocks:
+                    columns = [*block.columns(rows), pa.array(block.code[rows]),
+                               pa.array(block.ats[rows])]
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+                    for name, parts in marks.items():
+                        parts.append(getattr(block, name)[rows])
             size = file.tell()
-            file.write(np.concatenate(marks).tobytes())
+            for parts in marks.values():
+                file.write(np.concatenate(parts).tobytes())
             self.written += file.tell()
-        written = RunFile(path, size, rows, len(runs))
-        for bucket, *where in runs:
-            self._add(bucket, Run(written, dts, *where))
+        written, first = RunFile(path, size, sum(buckets.values()), len(buckets)), 0
+        for bucket, count in buckets.items():
+            self._add(bucket, Run(written, dts, first, count))
+            first += count
 
     def _add(self, bucket: int, run: Run) -> None:
         self.runs[bucket].append(run)
-        self.tuples[bucket] += np.count_nonzero(run.marks["flags"] & DEAD == 0)
+        self.tuples[bucket] += np.count_nonzero(run.flags & DEAD == 0)
 
     def saved(self) -> list[list[Any]]:
         """What a snapshot tells of each run: file, its size, its rows, bucket, dts, and where."""
-        return [[run.file.path.name, run.file.size, run.file.rows, bucket, run.dts, run.batch,
-                 run.last, run.first, run.rows]
-                for bucket, runs in enumerate(self.runs) for run in runs]
+        return [[run.file.path.name, run.file.size, run.file.rows, bucket, run.dts, run.first,
+                 run.rows] for bucket, runs in enumerate(self.runs) for run in runs]
 
     def take_up(self, saved: Sequence[Sequence[Any]], files: Mapping[str, Path],
                 marks: Callable[[str], pa.Table]) -> None:
@@ -262,29 +245,24 @@ class DiskPortion:
             path, (_, size, rows, *_) = self.directory / name, runs[0]
             link(files[name], path)
             with naming(path), open(marks_in := path.with_suffix(".marks"), "wb") as file:
-                file.truncate(rows * MARKS.itemsize)
+                file.truncate(rows * MARK)
             taken = RunFile(path, size, rows, len(runs), marks_in)
             for _, _, _, bucket, dts, *where in runs:
                 one = Run(taken, dts, *where, changed=False)
-                for column in MARKS.names or ():
-                    one.marks[column] = marks(one.name)[column].to_numpy()
+                table = marks(one.name)
+                one.flags[:], one.pid[:] = (table[column].to_numpy() for column in MARKS)
                 self._add(bucket, one)
 
     def blocks(self, bucket: int) -> Iterator[RunBlock]:
         for run in self.runs[bucket]:
-            self.read += run.bytes
-            for block in run.blocks(self.block_rows):
-                if len(block.code):
-                    yield block
+            yield from run.blocks()
 
     def rewrite(self, bucket: int, dts: int) -> None:
         """One run of what lives, in the place of all."""
         old = self.runs[bucket]
         self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
         if live:
-            blocks = ((b, np.arange(len(b.code))) for run in old
-                      for b in run.blocks(self.block_rows) if len(b.code))
-            self.write([(bucket, blocks)], dts)
+            self.write(((b, b.live) for run in old for b in run.blocks()), {bucket: live}, dts)
         for run in old:
             run.file.leave()
 

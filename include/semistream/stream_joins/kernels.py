@@ -17,11 +17,14 @@ from __future__ import annotations
 import numpy as np
 
 from semistream.compiled import njit
+from semistream.joins.intrinsics import prefetch
 
 # flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list; of a changed
 # one the last snapshot has other flags or another pid
 MATCHED, DEAD, BUFFERED, CHANGED = 1, 2, 4, 8
 UNLINKED = -2  # in the place of an older slot: taken out of its list
+BUCKETS = 64  # hash buckets
+GROUP = 32  # tuples of a disk join under way at once
 LANES = 16  # searches side by side, so that their cache misses overlap
 NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -29,15 +32,22 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @njit(inline="always")
 def _hash(code):
-    """32 bits."""
     h = np.uint64(code) * GOLDEN
     h ^= h >> np.uint64(29)
-    return (h * GOLDEN) >> np.uint64(32)
+    return h * GOLDEN
 
 
 @njit(inline="always")
 def _scaled(code, count):
-    return np.int64((_hash(code) * np.uint64(count)) >> np.uint64(32))
+    """0 <= of the hash's upper half < count."""
+    return np.int64(((_hash(code) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
+
+
+@njit(inline="always")
+def _bucket(code):
+    """The hash bucket, of bits that a position does not depend on: codes of one hash bucket are all
+    over a table."""
+    return np.int64((_hash(code) >> np.uint64(20)) % np.uint64(BUCKETS))
 
 
 @njit(inline="always")
@@ -53,31 +63,31 @@ def _position(code, t64):
 
 
 @njit(cache=True)
-def buckets(codes, count, out):
-    """out[i] (int32, written) = hash bucket of codes[i], 0 <= bucket < count."""
+def buckets(codes, out):
+    """out[i] (int32, written) = hash bucket of codes[i]."""
     for i in range(len(codes)):
-        out[i] = _scaled(codes[i], count)
+        out[i] = _bucket(codes[i])
 
 
 @njit(cache=True)
-def bucket_slots(code, flags, end, count, wanted, out):
-    """Live slots below `end` whose hash bucket b has wanted[b] (uint8[count]), ascending, to out
-    (int64). Returns how many."""
-    n = 0
+def bucket_slots(code, flags, end, at, out):
+    """Live slots below `end`, ascending, of each hash bucket b to out[at[b]:] (int32), unless at[b]
+    is negative. at: int64[BUCKETS], behind it where they end (written)."""
     for s in range(end):
-        if not flags[s] & DEAD and wanted[_scaled(code[s], count)]:
-            out[n] = s
-            n += 1
-    return n
+        if not flags[s] & DEAD:
+            b = _bucket(code[s])
+            if at[b] >= 0:
+                out[at[b]] = s
+                at[b] += 1
 
 
 @njit(cache=True)
 def bucket_counts(code, flags, end, out):
-    """out[b] (int64, written) = live slots below `end` of hash bucket b."""
+    """out[b] (int64[BUCKETS], written) = live slots below `end` of hash bucket b."""
     out[:] = 0
     for s in range(end):
         if not flags[s] & DEAD:
-            out[_scaled(code[s], len(out))] += 1
+            out[_bucket(code[s])] += 1
 
 
 @njit(cache=True)
@@ -188,11 +198,39 @@ def directory_copy(t64, t32, u64):
 
 
 @njit(cache=True)
-def directory_clear(t64, t32, side, wanted):
-    """Empty the side's lists of the codes whose hash bucket b has wanted[b] (uint8[buckets])."""
-    for p in range(len(t64)):
-        if t32[p, 2 + side] > 0 and wanted[_scaled(t64[p, 0], len(wanted))]:
-            t32[p, 2 + side] = -1
+def directory_clear(t64, t32, wanted):
+    """Empty each side's lists of the codes whose hash bucket b has wanted[side, b] (uint8[2,
+    BUCKETS]), and take codes without tuples out: what lies behind them in a probe's way moves up.
+    Returns the positions in use.
+
+    It goes round from a position that is free, so that a code comes behind all that it may have
+    given way to.
+    """
+    p, size, used = 0, len(t64), 0
+    while t64[p, 1] != 0:
+        p += 1
+    moves = False
+    for _ in range(size):
+        p = p + 1 if p + 1 < size else 0
+        if t64[p, 1] == 0:
+            moves = False
+            continue
+        code = t64[p, 0]
+        b = _bucket(code)
+        for side in range(2):
+            if wanted[side, b]:
+                t32[p, 2 + side] = -1
+        if t32[p, 2] <= 0 and t32[p, 3] <= 0:
+            t64[p, 1] = 0
+            moves = True
+            continue
+        used += 1
+        if moves:
+            lists = t64[p, 1]
+            t64[p, 1] = 0
+            q = _position(code, t64)
+            t64[q, 0], t64[q, 1] = code, lists
+    return used
 
 
 @njit(cache=True)
@@ -236,13 +274,25 @@ def add_at(counts, index, by):
 
 
 @njit(cache=True)
-def chain(codes, heads, following):
-    """A hash table over a block: heads (int32[m]) and following (int32[n]), both written; -1 ends a
-    chain."""
+def hold(code, ats, flags, dts, i, number, h64, h32, n):
+    """Add a block's live rows from row i on to those that a disk join holds, as far as there is
+    place. Returns (tuples, row) to go on from. number: of row 0. h64, h32: from n on written."""
+    while i < len(code) and n < len(h64):
+        if not flags[i] & DEAD:
+            h64[n, 0], h64[n, 1], h64[n, 2] = code[i], ats[i], dts
+            h32[n, 6] = number + i
+            n += 1
+        i += 1
+    return n, i
+
+
+@njit(cache=True)
+def chain(h64, h32, heads):
+    """Index the tuples that a disk join holds: h32 and heads (int32[m]) are written."""
     heads[:] = -1
-    for i in range(len(codes)):
-        b = _scaled(codes[i], len(heads))
-        following[i] = heads[b]
+    for i in range(len(h64)):
+        b = _scaled(h64[i, 0], len(heads))
+        h32[i, 7] = heads[b]
         heads[b] = i
 
 
@@ -257,39 +307,48 @@ def _probed(history, dts, other_ats, other_dts):
 
 
 @njit(cache=True)
-def leftover_pairs(heads, following, x_code, x_ats, x_dts, x_history, y_code, y_ats, y_dts,
-                   y_history, done, i, j, out_x, out_y):
-    """Pairs of block x, which (heads, following) index, and block y that have not been joined yet,
-    from row i of y on, or within its chain from j on. Returns (pairs, i, j) to go on from; i ==
-    len(y_code): all are given.
+def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history, done, number, i, x,
+                   k, out_x, out_y):
+    """Pairs of tuples that a disk join holds and live rows of a block that have not been joined
+    yet, from row i on, or within its chain from x on, as pairs k and on, as far as the output
+    reaches. Returns (row, x, pairs) to go on from; row len(code): all are given.
 
-    code, ats, dts: int64[n], read; dts: departure time, NEVER if in memory; histories: int64[k, 2],
-    the probes of the disk portion; done: all tuples that arrived before have been joined with each
-    other. out_x, out_y: int64, written.
+    code, ats: int64[n], flags: uint8[n], read; dts: of the block, NEVER if in memory; histories:
+    int64[k, 2], the probes of the disk portion; done: all tuples that arrived before have been
+    joined with each other; number: of row 0. out_x (int64, written): tuples held; out_y (int64,
+    written): the rows' numbers.
 
     A pair was joined if both were in memory at a time (the memory join), if both arrived before
     `done` (a disk join of the whole bucket), or if a probe of one's disk portion met the other one
     in memory.
     """
-    k, most = 0, len(out_x)
-    while i < len(y_code):
-        if j < 0:
-            j = heads[_scaled(y_code[i], len(heads))]
-        while j >= 0 and k < most:
-            if x_code[j] == y_code[i]:
-                a, b = x_ats[j], y_ats[i]
-                met = (a < y_dts[i] and b < x_dts[j]) or (a < done and b < done)
-                if (not met and not _probed(x_history, x_dts[j], b, y_dts[i])
-                        and not _probed(y_history, y_dts[i], a, x_dts[j])):
-                    out_x[k] = j
-                    out_y[k] = i
-                    k += 1
-            j = following[j]
-        if j >= 0:
-            return k, i, j
-        j = -1
-        i += 1
-    return k, i, -1
+    first = np.empty(GROUP, np.int64)
+    while i < len(code):
+        last = min(i + GROUP, len(code))
+        for g in range(last - i):
+            first[g] = _scaled(code[i + g], len(heads))
+            prefetch(heads, first[g])
+        for g in range(last - i):
+            first[g] = -1 if flags[i + g] & DEAD else heads[first[g]]
+            if first[g] >= 0:
+                prefetch(h64, first[g])
+        if x >= 0:
+            first[0] = x
+        for y in range(i, last):
+            x = first[y - i]
+            while x >= 0:
+                if h64[x, 0] == code[y]:
+                    if k == len(out_x):
+                        return y, x, k
+                    a, b, x_dts = h64[x, 1], ats[y], h64[x, 2]
+                    if not ((a < dts and b < x_dts) or (a < done and b < done)
+                            or _probed(x_history, x_dts, b, dts)
+                            or _probed(y_history, dts, a, x_dts)):
+                        out_x[k], out_y[k] = x, number + y
+                        k += 1
+                x = h32[x, 7]
+        i, x = last, -1
+    return i, -1, k
 
 
 @njit(cache=True)

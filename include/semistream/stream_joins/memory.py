@@ -13,7 +13,7 @@ from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import as_stored
 from semistream.joins.tuple_store import TupleStore
 from semistream.stream_joins import kernels
-from semistream.stream_joins.kernels import BUFFERED, CHANGED, DEAD
+from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
 
 LEAST = 1024  # positions of a directory
 LOAD = 0.7  # of its positions, that may be used
@@ -68,6 +68,11 @@ class Directory:
         kernels.directory_copy(*old, self.t64)
         old[0][:] = 0
         release(self._tables[1], 0)
+
+    def clear(self, buckets: np.ndarray) -> None:
+        """Each side has no tuples of the hash buckets with buckets[side, bucket] any more; forget
+        codes without tuples."""
+        self.used = kernels.directory_clear(self.t64, self.t32, buckets)
 
 
 class TupleLog:
@@ -129,11 +134,19 @@ class TupleLog:
         """Those that have none of the flags."""
         return np.flatnonzero(self.flags[:self.end] & without == 0)
 
-    def of_buckets(self, wanted: np.ndarray) -> np.ndarray:
-        """Live slots of the hash buckets with wanted[bucket] (uint8[b]), with those of the purge
-        buffer."""
-        out = np.empty(self.live, np.int64)
-        return out[:kernels.bucket_slots(self.code, self.flags, self.end, len(wanted), wanted, out)]
+    def bucket_counts(self) -> np.ndarray:
+        """Live tuples of each hash bucket, with those of the purge buffer, int64[BUCKETS]."""
+        counts = np.empty(BUCKETS, np.int64)
+        kernels.bucket_counts(self.code, self.flags, self.end, counts)
+        return counts
+
+    def of_buckets(self, buckets: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Slots of their live tuples, bucket by bucket, int32[]. counts: how many each has."""
+        at = np.full(BUCKETS, -1)
+        at[buckets] = np.cumsum(counts) - counts
+        out = np.empty(counts.sum(), np.int32)
+        kernels.bucket_slots(self.code, self.flags, self.end, at, out)
+        return out
 
     def columns(self, slots: np.ndarray) -> list[pa.Array]:
         return self.store.get(slots)
@@ -155,11 +168,10 @@ class TupleLog:
         self._remove(slots)
         self._unlink(linked)
 
-    def remove_buckets(self, slots: np.ndarray, wanted: np.ndarray) -> None:
-        """All that is live of the hash buckets with wanted[bucket], as ``of_buckets`` tells;
-        ``compact`` must follow."""
+    def remove_buckets(self, slots: np.ndarray) -> None:
+        """All that is live of some hash buckets, which the directory has forgotten."""
         self._remove(slots)
-        kernels.directory_clear(self.directory.t64, self.directory.t32, self.side, wanted)
+        self.compact()
 
     def _remove(self, slots: np.ndarray) -> None:
         self.buffered -= int(np.count_nonzero(self.flags[slots] & BUFFERED))

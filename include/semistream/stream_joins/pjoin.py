@@ -22,7 +22,7 @@ from semistream.stream_joins.base import (
 )
 from semistream.stream_joins.disk import Block
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
-from semistream.stream_joins.kernels import BUFFERED, CHANGED, DEAD
+from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
 from semistream.stream_joins.punctuation_set import (
     NONE,
     Closed,
@@ -31,7 +31,7 @@ from semistream.stream_joins.punctuation_set import (
 )
 from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
 from semistream.stream_joins.spec import StreamJoinSpec, equal_keys
-from semistream.stream_joins.state import BUCKETS, FREED_SHARE
+from semistream.stream_joins.state import FREED_SHARE
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
@@ -289,9 +289,8 @@ class PJoin(StreamStreamJoin):
         yield from self._empty_purge_buffer()
         for side in (0, 1):
             before = int(self.state.disk[side].tuples[bucket])
-            yield from self._leave_disk(side, bucket, lambda block,
-                                        side=side: np.flatnonzero(  # type: ignore[misc]
-                self._finished(side, *self._keys_and_times(side, block))))
+            yield from self._leave_disk(side, bucket,
+                                        partial(self._finished_rows, side))
             self.stats.sides[side].purged += before - int(self.state.disk[side].tuples[bucket])
             self._index_disk(side, bucket)
         self._joined_at[bucket] = self._news
@@ -306,11 +305,17 @@ class PJoin(StreamStreamJoin):
                 self.stats.sides[side].purged += len(slots)
                 yield from self._leave(side, slots)
 
-    def _keys_and_times(self, side: int, block: Block) -> tuple[Keys, np.ndarray | None]:
+    def _finished_rows(self, side: int, block: Block) -> np.ndarray:
+        rows = block.live
+        return rows[self._finished(side, *self._keys_and_times(side, block, rows))]
+
+    def _keys_and_times(self, side: int, block: Block,
+                        rows: np.ndarray) -> tuple[Keys, np.ndarray | None]:
         if self.spec.keys.exact and not self.spec.within:
-            return Keys(block.code, []), None
-        columns = block.columns(np.arange(len(block.code)))
-        keys = Keys(block.code, [] if self.spec.keys.exact else self.spec.key_values(side, columns))
+            return Keys(block.code[rows], []), None
+        columns = block.columns(rows)
+        keys = Keys(block.code[rows], [] if self.spec.keys.exact
+                    else self.spec.key_values(side, columns))
         return keys, self.spec.times(side, columns) if self.spec.within else None
 
     # Punctuation index (section 3.5, Fig. 3)
@@ -337,8 +342,9 @@ class PJoin(StreamStreamJoin):
         own, disk = self.punctuations[side], self.state.disk[side]
         if disk.tuples[bucket] and self._levels[side][bucket] < own.sequence:
             for block in disk.blocks(bucket):
-                rows = np.flatnonzero(block.pid == NONE)
-                pids = own.match(self._keys_and_times(side, block)[0].take(rows))
+                rows = block.live
+                rows = rows[block.pid[rows] == NONE]
+                pids = own.match(self._keys_and_times(side, block, rows)[0])
                 block.assign(rows, pids)
                 own.count(pids, 1)
         self._levels[side][bucket] = own.sequence

@@ -28,7 +28,6 @@ from semistream.stream_joins.punctuations import (
     values_of,
 )
 from semistream.stream_joins.spec import SIDES, StreamJoinSpec, equal_keys
-from semistream.stream_joins.state import BUCKETS
 
 NONE, CLOSED = -1, -2  # in the place of a pid
 ANY_BUCKET = -1
@@ -405,7 +404,7 @@ class PunctuationSet:
         index["count"][pids], index["arrived"][pids] = 0, arrived
         index["code"][pids], index["constant"][pids], index["state"][pids] = codes, constant, state
         bucket = np.empty(len(pids), np.int32)
-        kernels.buckets(index["code"][pids], BUCKETS, bucket)
+        kernels.buckets(index["code"][pids], bucket)
         index["bucket"][pids] = np.where(constant, bucket, ANY_BUCKET)
 
     def _home(self, p: Punctuation) -> int | None:

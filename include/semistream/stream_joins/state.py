@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from semistream.errors import NotEnoughMemory
-from semistream.joins.arena import Arena, mapped
+from semistream.joins.arena import Arena
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import variable_bytes
@@ -29,41 +28,31 @@ from semistream.stream_joins.disk import (
     Block,
     DiskPortion,
     MemoryBlock,
-    gathered,
 )
-from semistream.stream_joins.kernels import CHANGED, DEAD, NEVER
+from semistream.stream_joins.disk_join import Blocks, HeldTuples, Leftover
+from semistream.stream_joins.kernels import BUCKETS, CHANGED, DEAD, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
 
-BUCKETS = 64
-# parts of M: a disk join's index; what a relocation frees; garbage let lie
-DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 8, 16
+# parts of M: what a disk join holds; what a relocation frees; garbage let lie
+DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 4, 16
 LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
-# bytes that a row of a disk join's blocks takes: its index; of both code, ats, dts, pid, flags
-INDEX_ROW = 12 + 2 * 29
-LEAST_BLOCK, MOST_BLOCK = 256, 65_536  # rows
+LEAST_ROWS, MOST_PIECE = 256, 65_536  # that a disk join holds; that are written or read at a time
+TOGETHER = 16_384  # rows of small blocks, whose columns are taken at once
 LEAST_PIECE = 256  # tuples, that are taken in together
 MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
 PID, FLAGS = "__pid", "__flags"
 
 
-def block_rows(memory: float) -> int:
-    """The most tuples of a disk join's block, where M is so many bytes."""
-    return min(max(int(memory // DISK_SHARE // INDEX_ROW), LEAST_BLOCK), MOST_BLOCK)
+def held_rows(memory: float) -> int:
+    """The most tuples that a disk join holds while streams come, where M is so many bytes."""
+    return max(int(memory // DISK_SHARE // HeldTuples.ROW), LEAST_ROWS)
 
 
 @lru_cache(maxsize=1)
 def _scratch(_process: int) -> Path:
     """One for all operators of a process."""
     return scratch_directory()
-
-
-class Leftover(NamedTuple):
-    """Pairs that a disk join found, by rows of two blocks: of the left stream, then of the right
-    one."""
-
-    blocks: tuple[Block, Block]
-    rows: tuple[np.ndarray, np.ndarray]
 
 
 class State:
@@ -75,13 +64,13 @@ class State:
 
     def __init__(self, spec: StreamJoinSpec):
         self.spec, self.arena, self.clock = spec, Arena(spec.memory), 0
-        self.block_rows = block_rows(spec.memory)
-        self._heads, self._following = mapped(2 * self.block_rows,
-                                              np.int32), mapped(self.block_rows, np.int32)
+        self._held = HeldTuples(rows := held_rows(spec.memory),
+                                max(spec.memory // HeldTuples.ROW, rows))
+        self._piece, self._together = min(rows, MOST_PIECE), min(rows, TOGETHER)
         self.directory = Directory(spec.memory // Directory.POSITION)
         self.memory = [TupleLog(s, self.directory, side, spec.memory)
                        for side, s in enumerate(spec.schemas)]
-        self.disk = [DiskPortion(Path(), s, BUCKETS, self.block_rows) for s in spec.schemas]
+        self.disk = [DiskPortion(Path(), s) for s in spec.schemas]
         # per bucket: all that arrived before has been joined
         self.done = np.zeros(BUCKETS, np.int64)
         self.relocations = self.relocated = self.disk_joins = 0
@@ -93,7 +82,7 @@ class State:
     def account(self) -> None:
         """Tell the arena. Raises ConfigError when M is exceeded."""
         a = self.arena
-        a.components = {"disk join": INDEX_ROW * self.block_rows, "directory": self.directory.bytes,
+        a.components = {"disk join": self._held.bytes, "directory": self.directory.bytes,
                         "punctuations": self.punctuation_bytes}
         for side in (0, 1):
             a.components[SIDES[side]] = self.memory[side].bytes
@@ -117,7 +106,7 @@ class State:
         log = self.memory[side]
         yield log.pid[:log.end], log.flags[:log.end]
         for run in chain(*self.disk[side].runs):
-            yield run.marks["pid"], run.marks["flags"]
+            yield run.pid, run.flags
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
         """How many of the coming tuples, with these heap bytes each, can be stored now.
@@ -136,7 +125,7 @@ class State:
         return 0
 
     def _used(self) -> int:
-        return (INDEX_ROW * self.block_rows + self.directory.bytes + self.punctuation_bytes
+        return (self._held.bytes + self.directory.bytes + self.punctuation_bytes
                 + sum(m.bytes for m in self.memory))
 
     @property
@@ -161,11 +150,9 @@ class State:
     # State relocation
 
     def relocate(self) -> None:
-        """Move the largest hash buckets, of either stream, to disk: an eighth of M. Raises
+        """Move the largest hash buckets, of either stream, to disk: a quarter of M. Raises
         NotEnoughMemory when there is nothing to move."""
-        counts = [np.empty(BUCKETS, np.int64) for _ in self.memory]
-        for log, count in zip(self.memory, counts, strict=True):
-            kernels.bucket_counts(log.code, log.flags, log.end, count)
+        counts = [log.bucket_counts() for log in self.memory]
         sizes = np.concatenate([c * (m.bytes / max(m.end, 1))
                                 for c, m in zip(counts, self.memory, strict=True)])
         order = np.argsort(-sizes, kind="stable")
@@ -175,30 +162,25 @@ class State:
         if not len(chosen):
             raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory,
                                   f"a tuple of {self.spec.algorithm}")
-        dts = self.tick()
-        for side in (LEFT, RIGHT):
-            wanted = np.zeros(BUCKETS, np.uint8)
-            wanted[chosen[chosen // BUCKETS == side] % BUCKETS] = 1
-            if wanted.any():
-                self._relocate(side, wanted, dts)
+        wanted, moved, dts = np.zeros((2, BUCKETS), np.uint8), [], self.tick()
+        wanted.ravel()[chosen] = 1
+        for side, log in enumerate(self.memory):
+            buckets = np.flatnonzero(wanted[side])
+            moved.append(slots := log.of_buckets(buckets, of_each := counts[side][buckets]))
+            if len(slots):
+                self._on_disk(side).write(
+                    ((block, np.arange(len(block.code))) for block in self._pieces(log, slots)),
+                    dict(zip(buckets.tolist(), of_each.tolist(), strict=True)), dts)
+        self.directory.clear(wanted)
+        for log, slots in zip(self.memory, moved, strict=True):
+            if len(slots):
+                log.remove_buckets(slots)
+            self.relocated += len(slots)
         self.relocations += 1
 
-    def _relocate(self, side: int, wanted: np.ndarray, dts: int) -> None:
-        log, disk = self.memory[side], self._on_disk(side)
-        slots = log.of_buckets(wanted)
-        of = np.empty(len(slots), np.int32)
-        kernels.buckets(log.code[slots], BUCKETS, of)
-
-        def blocks(bucket: int) -> Iterator[tuple[Block, np.ndarray]]:
-            mine = slots[of == bucket]
-            for first in range(0, len(mine), self.block_rows):
-                part = mine[first:first + self.block_rows]
-                yield MemoryBlock(log, part), np.arange(len(part))
-
-        disk.write(((b, blocks(b)) for b in map(int, np.flatnonzero(wanted))), dts)
-        self.relocated += len(slots)
-        log.remove_buckets(slots, wanted)
-        log.compact()
+    def _pieces(self, log: TupleLog, slots: np.ndarray) -> Iterator[MemoryBlock]:
+        for first in range(0, len(slots), self._piece):
+            yield MemoryBlock(log, slots[first:first + self._piece])
 
     def _on_disk(self, side: int) -> DiskPortion:
         disk = self.disk[side]
@@ -219,12 +201,16 @@ class State:
 
     # Disk join
 
+    def few_blocks(self) -> Blocks:
+        """None yet."""
+        return Blocks(self._together)
+
     def probe(self, side: int, bucket: int) -> Iterator[Leftover]:
         """Join the bucket's disk portion of one stream with the memory portion of the other, and
         note it in the history."""
         disk = self.disk[side]
         last = disk.runs[bucket][-1].dts
-        yield from self._left_over(bucket, side, disk.blocks(bucket),
+        yield from self._left_over(bucket, side, self._from_disk(side, bucket),
                                    lambda: self._in_memory(1 - side, bucket))
         disk.history[bucket].append((last, self.tick()))
         self.disk_joins += 1
@@ -252,7 +238,7 @@ class State:
             met[bucket] = max([met[bucket], *(at for last, at in disk.history[bucket]
                                               if last >= disk.runs[bucket][-1].dts)])
         of = np.empty(len(codes), np.int32)
-        kernels.buckets(codes, BUCKETS, of)
+        kernels.buckets(codes, of)
         return (ats > left[of]) & (ats >= met[of])
 
     def settle(self, bucket: int) -> None:
@@ -265,38 +251,61 @@ class State:
 
     def _blocks(self, side: int, bucket: int) -> Iterator[Block]:
         yield from self._in_memory(side, bucket)
-        yield from self.disk[side].blocks(bucket)
+        yield from self._from_disk(side, bucket)
+
+    def _from_disk(self, side: int, bucket: int) -> Iterator[Block]:
+        disk = self.disk[side]
+        for block in disk.blocks(bucket):
+            disk.read += block.bytes
+            yield block
 
     def _in_memory(self, side: int, bucket: int) -> Iterator[Block]:
         """The bucket's memory portion, with the purge buffer."""
-        wanted = np.zeros(BUCKETS, np.uint8)
-        wanted[bucket] = 1
-        slots = self.memory[side].of_buckets(wanted)
-        for first in range(0, len(slots), self.block_rows):
-            yield MemoryBlock(self.memory[side], slots[first:first + self.block_rows])
+        log = self.memory[side]
+        return self._pieces(log, log.of_buckets(np.array([bucket]), log.bucket_counts()[[bucket]]))
 
     def _left_over(self, bucket: int, side: int, blocks: Iterable[Block],
                    others: Callable[[], Iterable[Block]]) -> Iterator[Leftover]:
-        """A block nested loop over blocks of a side and, once for as many of them as the index
-        takes, all of the other side."""
+        """A block nested loop: for as many tuples of a side as can be held, over all blocks of the
+        other side."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
-        done = int(self.done[bucket])
-        for x in gathered(blocks, self.block_rows):
-            heads, following = self._heads[:2 * len(x.code)], self._following[:len(x.code)]
-            kernels.chain(x.code, heads, following)
-            for y in gathered(others(), self.block_rows):
-                if x.newest < done and y.newest < done:
+        done, held = int(self.done[bucket]), self._held
+        for _ in held.fill(blocks, self._together):
+            met, pairs, count = self.few_blocks(), np.empty((2, OUTPUT_ROWS), np.int64), 0
+
+            for block in others():
+                if held.newest < done and block.newest < done:
                     continue
-                at, j = 0, -1
-                while at < len(y.code):
-                    rows = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
-                    count, at, j = kernels.leftover_pairs(
-                        heads, following, x.code, x.ats, x.dts, histories[0], y.code, y.ats,
-                        y.dts, histories[1], done, at, j, *rows)
-                    if count:
-                        found = (rows[0][:count], rows[1][:count])
-                        yield (Leftover((x, y), found) if side == 0
-                               else Leftover((y, x), found[::-1]))
+                row, x, number = 0, -1, met.add(block)
+                while row < len(block.code):
+                    row, x, count = held.pairs(histories[0], block, histories[1], done, number,
+                                               row, x, count, *pairs)
+                    if count == OUTPUT_ROWS:
+                        yield Leftover.of(side, held, met, pairs[:, :count])
+                        met, count = self.few_blocks(), 0
+                        number = met.add(block)
+            if count:
+                yield Leftover.of(side, held, met, pairs[:, :count])
+
+    def end(self) -> bool:
+        """The streams have ended. Where a hash bucket is more than a disk join can hold, what is in
+        memory is to go to disk, and its place is the disk join's. Returns whether there is more to
+        be moved."""
+        on_disk = self.disk[LEFT].tuples
+        rows = int((self.memory[LEFT].bucket_counts() + on_disk).max(initial=0))
+        if rows <= self._held.rows or not any(disk.total for disk in self.disk):
+            return False
+        if any(log.live for log in self.memory):
+            return True
+        self._held.rows += self.free // HeldTuples.ROW
+        return False
+
+    def empty(self) -> None:
+        """Nothing is held any more."""
+        for log in self.memory:
+            log.compact()
+        self._held.rows = held_rows(self.spec.memory)
+        self._held.release()
 
     # Snapshots
 
@@ -330,8 +339,8 @@ class State:
             log.saved(self.clock)
             for run in chain(*self.disk[side].runs):
                 if run.changed or not changes:
-                    tables[run.name] = pa.table({column: np.ascontiguousarray(run.marks[column])
-                                                 for column in MARKS.names or ()})
+                    tables[run.name] = pa.table({name: getattr(run, name).copy()
+                                                 for name in MARKS})
                 run.changed = False
                 linked[run.file.path.name] = run.file.path
         values = {"clock": self.clock, "done": self.done.tolist(),
@@ -372,7 +381,7 @@ class State:
             log.saved_until = self.clock
             since = _Since(side, states[1:])
             for whole in (b for s in states for b in s.tables[SIDES[side]].to_batches()):
-                for batch in _pieces(whole, self.block_rows):
+                for batch in _pieces(whole, self._piece):
                     self._take_up(side, since.apply(batch))
         self.account()
 
@@ -386,12 +395,10 @@ class State:
                 self.relocate()
                 continue
             part = batch.slice(first, count)
-            saved = _Saved(part)
+            code, ats, pid, flags = (part.column(c).to_numpy() for c in (CODE, ATS, PID, FLAGS))
             self.directory.grow(count)
-            slots = log.append(part.columns[:-4], saved.code, saved.ats,
-                               saved.flags & kernels.BUFFERED == 0)
-            log.pid[slots] = saved.pid
-            log.flags[slots] = saved.flags
+            slots = log.append(part.columns[:-4], code, ats, flags & kernels.BUFFERED == 0)
+            log.pid[slots], log.flags[slots] = pid, flags
             first += count
 
 
@@ -424,19 +431,6 @@ class _Since:
         still = np.ones(len(ats), bool)
         still[known] = self._gone[at[known]] != ats[known]
         return now if still.all() else now.filter(pa.array(still))
-
-
-class _Saved(Block):
-    """Rows of a snapshot's table."""
-
-    def __init__(self, batch: pa.RecordBatch):
-        code, ats, pid, flags = (batch.column(c).to_numpy()
-                                 for c in (CODE, ATS, PID, FLAGS))
-        super().__init__(code, ats, np.full(len(code), NEVER), pid, flags)
-        self._batch = batch
-
-    def columns(self, rows: np.ndarray) -> list[pa.Array]:
-        return self._batch.columns[:-4]
 
 
 def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,162 @@
+"""What a disk join has in hand: tuples of one hash bucket that it holds, blocks that they are held
+against, and the pairs that it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.joins.arena import mapped, release
+from semistream.stream_joins import kernels
+from semistream.stream_joins.disk import Block, RunBlock
+from semistream.stream_joins.spec import LEFT
+
+
+class Blocks:
+    """Several blocks, whose rows are numbered through. together: the most rows of blocks on disk
+    whose columns are taken at once: of many small ones it takes long one by one, and for a moment
+    it copies them whole."""
+
+    def __init__(self, together: int):
+        self._together, self._blocks, self._rows = together, list[Block](), 0
+        # where blocks begin that are taken from at once, and rows of the last of these
+        self._parts, self._last = list[int](), together
+
+    def add(self, block: Block) -> int:
+        """The number of its first row."""
+        n, on_disk = len(block.code), isinstance(block, RunBlock)
+        if on_disk and self._last + n <= self._together:
+            self._last += n
+        else:
+            self._parts.append(len(self._blocks))
+            self._last = n if on_disk else self._together
+        self._blocks.append(block)
+        block.number, self._rows = self._rows, self._rows + n
+        return block.number
+
+    def columns(self, numbers: np.ndarray) -> list[pa.Array]:
+        """Of rows in any order, int64[n]."""
+        order = np.argsort(numbers) if (numbers[1:] < numbers[:-1]).any() else None
+        parts = [self._columns(blocks, rows) for blocks, rows in self._split(
+            numbers if order is None else numbers[order], self._parts)]
+        columns = [c[0] if len(c) == 1 else pa.concat_arrays(c) for c in zip(*parts, strict=True)]
+        if order is None:
+            return columns
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        at = pa.array(back)
+        return [c.take(at) for c in columns]
+
+    def match(self, numbers: np.ndarray) -> None:
+        """Note of these rows, which ascend, that they have had a partner."""
+        for blocks, rows in self._split(numbers, range(len(self._blocks))):
+            blocks[0].match(rows)
+
+    def _split(self, numbers: np.ndarray,
+               parts: Sequence[int]) -> Iterator[tuple[list[Block], np.ndarray]]:
+        """(its blocks, those of ascending rows that it has, by its own numbers) of each part, which
+        begin with these blocks."""
+        ends = [*parts[1:], len(self._blocks)]
+        at = np.searchsorted(numbers, [self._blocks[k].number for k in [*parts, -1]])
+        at[-1] = len(numbers)
+        for k, end, (a, b) in zip(parts, ends, pairwise(at), strict=True):
+            if a < b:
+                yield self._blocks[k:end], numbers[a:b] - self._blocks[k].number
+
+    @staticmethod
+    def _columns(blocks: Sequence[Block], rows: np.ndarray) -> list[pa.Array]:
+        batches = [block.batch for block in blocks if isinstance(block, RunBlock)]
+        if len(batches) < 2:
+            return blocks[0].columns(rows)
+        table = pa.Table.from_batches(batches).select(range(batches[0].num_columns - 2))
+        return [c.chunk(0) for c in table.take(pa.array(rows)).columns]
+
+
+class HeldTuples:
+    """Tuples of a hash bucket that a disk join holds at a time, indexed by a hash table. See
+    ``kernels``.
+
+    rows: the most of them.
+    """
+
+    ROW = 8 + 32 + 1  # bytes: two chains, what is known of it, whether it had a partner
+
+    def __init__(self, rows: int, most: int):
+        """most: rows that there may ever be."""
+        self.rows = rows
+        self.heads, self.h64 = mapped(2 * most, np.int32), mapped(most, np.int64, 4)
+        self.h32 = self.h64.view(np.int32)
+        self._matched = mapped(most, np.uint8)
+        self.count, self.newest = 0, -1
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.ROW
+
+    def fill(self, blocks: Iterable[Block], together: int) -> Iterator[None]:
+        """Hold as many at a time as there is place for; behind each time, those that have had a
+        partner are told so. together: see `Blocks`."""
+        self._start(together)
+        for block in blocks:
+            row = 0
+            while row < len(block.code):
+                if self.count == self.rows:
+                    yield from self._full()
+                    self._start(together)
+                number = self._blocks.add(block)
+                self.count, row = kernels.hold(
+                    block.code, block.ats, block.flags, block.dts, row, number,
+                    self.h64[:self.rows], self.h32, self.count)
+                self.newest = max(self.newest, block.newest)
+        if self.count:
+            yield from self._full()
+
+    def _start(self, together: int) -> None:
+        self._blocks, self.count, self.newest = Blocks(together), 0, -1
+
+    def _full(self) -> Iterator[None]:
+        self._matched[:self.count] = 0
+        kernels.chain(self.h64[:self.count], self.h32, self.heads[:2 * self.count])
+        yield
+        self._blocks.match(self._numbers(np.flatnonzero(self._matched[:self.count])))
+
+    def pairs(self, history: np.ndarray, block: Block, block_history: np.ndarray, done: int,
+              number: int, *at: Any) -> tuple[int, int, int]:
+        """``kernels.leftover_pairs``."""
+        return kernels.leftover_pairs(self.heads[:2 * self.count], self.h64, self.h32, history,
+                                      block.code, block.ats, block.flags, block.dts, block_history,
+                                      done, number, *at)
+
+    def release(self) -> None:
+        """Give back what is behind the most rows."""
+        release(self.heads, 2 * self.rows)
+        for array in (self.h64, self._matched):
+            release(array, self.rows)
+
+    def _numbers(self, which: np.ndarray) -> np.ndarray:
+        return self.h32[which, 6].astype(np.int64)
+
+    def columns(self, which: np.ndarray) -> list[pa.Array]:
+        return self._blocks.columns(self._numbers(which))
+
+    def match(self, which: np.ndarray) -> None:
+        self._matched[which] = 1
+
+
+class Leftover(NamedTuple):
+    """Pairs that a disk join found, by numbers of their rows: of the left stream, then of the right
+    one."""
+
+    blocks: tuple[HeldTuples | Blocks, HeldTuples | Blocks]
+    rows: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(cls, side: int, held: HeldTuples, blocks: Blocks, pairs: np.ndarray) -> Leftover:
+        """held: of this side; pairs: int64[2, n], of it and of the other one."""
+        if side == LEFT:
+            return cls((held, blocks), (pairs[0], pairs[1]))
+        return cls((blocks, held), (pairs[1], pairs[0]))
