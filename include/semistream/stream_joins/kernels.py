@@ -18,6 +18,8 @@ import numpy as np
 
 from semistream.compiled import njit
 from semistream.joins.intrinsics import prefetch
+from semistream.joins.key_table import bucket as place
+from semistream.joins.key_table import mix
 
 # flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list; of a changed
 # one the last snapshot has other flags or another pid
@@ -27,34 +29,20 @@ BUCKETS = 64  # hash buckets
 GROUP = 32  # tuples of a disk join under way at once
 LANES = 16  # searches side by side, so that their cache misses overlap
 NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-@njit(inline="always")
-def _hash(code):
-    h = np.uint64(code) * GOLDEN
-    h ^= h >> np.uint64(29)
-    return h * GOLDEN
-
-
-@njit(inline="always")
-def _scaled(code, count):
-    """0 <= of the hash's upper half < count."""
-    return np.int64(((_hash(code) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
 
 
 @njit(inline="always")
 def _bucket(code):
-    """The hash bucket, of bits that a position does not depend on: codes of one hash bucket are all
+    """The hash bucket, of bits that a place does not depend on: codes of one hash bucket are all
     over a table."""
-    return np.int64((_hash(code) >> np.uint64(20)) % np.uint64(BUCKETS))
+    return np.int64((mix(code) >> np.uint64(20)) % np.uint64(BUCKETS))
 
 
 @njit(inline="always")
 def _position(code, t64):
     """Where the code is, or the free position where it belongs."""
     size = len(t64)
-    p = _scaled(code, size)
+    p = place(code, size)
     while t64[p, 1] != 0 and t64[p, 0] != code:
         p += 1
         if p == size:
@@ -291,7 +279,7 @@ def chain(h64, h32, heads):
     """Index the tuples that a disk join holds: h32 and heads (int32[m]) are written."""
     heads[:] = -1
     for i in range(len(h64)):
-        b = _scaled(h64[i, 0], len(heads))
+        b = place(h64[i, 0], len(heads))
         h32[i, 7] = heads[b]
         heads[b] = i
 
@@ -326,7 +314,7 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
     while i < len(code):
         last = min(i + GROUP, len(code))
         for g in range(last - i):
-            first[g] = _scaled(code[i + g], len(heads))
+            first[g] = place(code[i + g], len(heads))
             prefetch(heads, first[g])
         for g in range(last - i):
             first[g] = -1 if flags[i + g] & DEAD else heads[first[g]]
@@ -406,7 +394,7 @@ def take_out(codes, table):
             p = p + 1 if p + 1 < size else 0
             if table[p, 1] == 0:
                 break
-            if (p - _scaled(table[p, 0], size)) % size >= (p - hole) % size:
+            if (p - place(table[p, 0], size)) % size >= (p - hole) % size:
                 table[hole, 0], table[hole, 1] = table[p, 0], table[p, 1]
                 hole = p
         table[hole, 1] = 0
