@@ -588,6 +588,34 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
         assert all(p.is_empty for p in join.punctuations)
 
 
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_punctuations_that_are_forgotten_stay_within_a_memory_that_is_full(kind, saved):
+    """Whatever is free as they come: with more of M there are more of them."""
+    key = ((lambda x: pa.array(x)) if kind == "int"
+           else (lambda x: pa.array([f"order {i}" for i in x])))
+    batch = lambda k: pa.RecordBatch.from_arrays([key(k), pa.array(k)], ["k", "n"])  # noqa: E731
+    forgotten = 0
+    for memory in range(120_000, 300_000, 9_100):
+        rng, rows = np.random.default_rng(memory), 0
+        join = open_stream_join("pjoin", memory=memory, left=batch([1]).schema,
+                                right=batch([1]).schema, on=[("k", "k")])
+        for first in range(0, 3000, 300):
+            orders = rng.permutation(np.arange(first, first + 300))
+            for steps in (join.process(LEFT, batch(orders)),
+                          join.punctuate(LEFT, batch(orders).select(["k"])),
+                          join.process(RIGHT, batch(rng.integers(0, first + 300, 1200)))):
+                for out in steps:
+                    rows += out.joined.num_rows if out.joined else 0
+                    assert join.state.arena.used <= memory
+                if saved:
+                    join.snapshot(changes=True)
+        assert rows + sum(o.joined.num_rows for o in join.drain() if o.joined) == 12_000
+        forgotten += join.stats.sides[LEFT].forgotten
+        assert join.stats.memory_peak <= memory
+    assert forgotten > 0
+
+
 T0 = datetime(2026, 1, 1)
 EVENTS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.timestamp("ms"))])
 

@@ -222,8 +222,9 @@ def test_a_state_is_saved_without_a_second_one_in_memory(tmp_path):
 def test_a_directory_forgets_hash_buckets_and_finds_what_is_left():
     """However full it is, and where codes have come round its end."""
     rng = np.random.default_rng(3)
-    for used in (10, 400, 700):
-        directory, bucket = Directory(1024), np.empty(1, np.int32)
+    for used, size in ((10, 1024), (400, 1024), (700, 1024), (30, 4096)):
+        directory, bucket = Directory(4096), np.empty(1, np.int32)
+        directory.grow(size // 3)
         codes = rng.choice(2**62, used, replace=False)
         kernels.put(codes, np.zeros(used, np.int64), directory.t64)  # of no side yet
         sides = rng.integers(1, 4, used)
@@ -231,7 +232,9 @@ def test_a_directory_forgets_hash_buckets_and_finds_what_is_left():
             at = np.flatnonzero(directory.t64[:, 0] == code)[0]
             directory.t32[at, 2:] = [slot + 1 if side & 1 else 0, slot + 1 if side & 2 else 0]
         wanted = rng.integers(0, 2, (2, kernels.BUCKETS), dtype=np.uint8)
-        directory.clear(wanted)
+        size = directory.size
+        smaller = directory.clear(wanted)
+        assert smaller == (directory.size < size) == (used == 30)
         left = 0
         for slot, (code, side) in enumerate(zip(codes, sides, strict=True)):
             kernels.buckets(np.array([code]), bucket)

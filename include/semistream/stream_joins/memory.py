@@ -60,19 +60,28 @@ class Directory:
 
     def grow(self, count: int) -> None:
         """Make place for so many more codes, and forget those without tuples."""
-        if self.fits(count):
-            return
-        old, self.used = (self.t64, self.t32), self.live
+        if not self.fits(count):
+            self.used = self.live
+            self._make(self._wanted(count, self.used))
+
+    def _make(self, size: int) -> None:
+        """Anew, of another size; for a moment there are both."""
+        old = (self.t64, self.t32)
         self._tables.reverse()
-        self._resize(self._wanted(count, self.used))
+        self._resize(size)
         kernels.directory_copy(*old, self.t64)
         old[0][:] = 0
         release(self._tables[1], 0)
 
-    def clear(self, buckets: np.ndarray) -> None:
+    def clear(self, buckets: np.ndarray) -> bool:
         """Each side has no tuples of the hash buckets with buckets[side, bucket] any more; forget
-        codes without tuples."""
+        codes without tuples. Returns whether so few are left that it has become smaller."""
         self.used = kernels.directory_clear(self.t64, self.t32, buckets)
+        size = self._wanted(0, self.used)
+        few = size < (self.size // 2 if self.used else self.size)
+        if few:
+            self._make(size)
+        return few
 
 
 class TupleLog:

@@ -163,12 +163,12 @@ class PJoin(StreamStreamJoin):
         if least() > self.spec.memory:
             for component in (self.state_purge, self.index_build, self.propagation):
                 yield from component()
-        while least() > self.spec.memory:
-            before = self.state.punctuation_bytes
-            for side in (0, 1):
+        while (before := least()) > self.spec.memory:
+            for side, own in enumerate(self.punctuations):
+                yield from self._free_up(own.forgetting)
                 self._forget(side)
-            self._account_punctuations()
-            if self.state.punctuation_bytes == before:
+                self._account_punctuations()
+            if least() >= before:
                 raise NotEnoughMemory(least(), self.spec.memory,
                                       "the punctuations that wait for their counterparts")
         yield from self._free_up(size)

@@ -437,7 +437,7 @@ class PunctuationSet:
         """Those that the last snapshot has."""
         saved = pids[self.index["arrived"][pids] < self._saved_until]
         if len(saved):
-            what.append(saved)
+            what.append(saved.astype(np.int32))
 
     # Purge and index
 
@@ -512,6 +512,10 @@ class PunctuationSet:
         else:
             self.hashed.remove(pids)
         self._release(pids)
+
+    def forgetting(self) -> int:
+        """Bytes, at most, that it takes to forget half: two notes of each pid."""
+        return 4 * len(self.index["state"]) + 8
 
     def forget_half(self) -> np.ndarray:
         """Forget half of the closed intervals and constants, the ones of the lower codes, and of

@@ -159,10 +159,13 @@ class State:
         goal = self.spec.memory / FREED_SHARE
         chosen = order[:int(np.searchsorted(np.cumsum(sizes[order]), goal)) + 1]
         chosen = chosen[sizes[chosen] > 0]
+        wanted = np.zeros((2, BUCKETS), np.uint8)
         if not len(chosen):
+            if self.directory.clear(wanted):
+                return
             raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory,
                                   f"a tuple of {self.spec.algorithm}")
-        wanted, moved, dts = np.zeros((2, BUCKETS), np.uint8), [], self.tick()
+        moved, dts = [], self.tick()
         wanted.ravel()[chosen] = 1
         for side, log in enumerate(self.memory):
             buckets = np.flatnonzero(wanted[side])
