@@ -70,6 +70,9 @@ def test_tuples_to_disk_and_passes_are_those_of_the_operator(ratio, results):
     assert found.output_rows == streams.work.results
     step = memory / state.FREED_SHARE / streams.work.tuple_bytes
     assert model.relocated == pytest.approx(found.relocated, rel=0.1, abs=1.1 * step)
+    if xjoin.outgrown(n_a=100_000, m=memory):
+        assert model.relocated == found.relocated == 200_000
+    assert ratio < 30 or xjoin.outgrown(n_a=100_000, m=memory)
     if found.relocated:
         # what is read of what was written: the right stream's as often as there are passes, and
         # once more what has tuples without a partner, as it leaves: with one result row a tuple
