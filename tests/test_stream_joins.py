@@ -206,7 +206,7 @@ def test_files_that_only_a_former_state_needs_may_be_gone(tmp_path):
 
 
 def test_a_state_is_saved_without_a_second_one_in_memory(tmp_path):
-    memory, rows = 80_000_000, 450_000
+    memory, rows = 240_000_000, 1_350_000
     table = pa.table({name: np.arange(rows) for name in ("id", "k", "a", "b", "c", "d")})
     join = start(table, table, [("k", "k")], "inner", memory)
     for batch in table.to_batches(max_chunksize=50_000):
