@@ -9,6 +9,8 @@ have the same checksum after their table got a new column.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -19,28 +21,19 @@ from semistream.keys import canonical_type, codes, hash_long
 from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
+ROWS = 16_384  # at a time, whose hashes stay in the cache while column after column is added
+ALL = np.empty(0, bool)  # in the place of bool[n] where no value is null
 
 
 def row_hashes(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
     """A hash over the columns of each row, by name, uint64[n]. Integers of any width are the same
     number, as are 0.0 and -0.0."""
-    h = np.zeros(rows.num_rows, np.uint64)
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-        values, valid = _longs(name, column)
-        # no database tells the case of names apart
-        seed = hashlib.blake2b(name.lower().encode(), digest_size=8).digest()
-        _add_column(values, valid, np.frombuffer(seed, np.int64)[0], h)
-    h ^= h >> np.uint64(29)
-    h *= ODD
-    h += ODD
-    return h
+    return np.concatenate([np.empty(0, np.uint64), *_hashes(rows)])
 
 
 def checksum(rows: pa.RecordBatch | pa.Table) -> int:
     """Of the rows together, as a signed 64-bit integer; 0 of none."""
-    return signed(row_hashes(rows).sum(dtype=np.uint64))
+    return signed(sum(int(h.sum()) for h in _hashes(rows)))
 
 
 def signed(total: int | np.uint64) -> int:
@@ -70,8 +63,30 @@ def as_stored(rows: pa.RecordBatch | pa.Table, dialect: str) -> pa.Table:
     return table
 
 
+def _hashes(rows: pa.RecordBatch | pa.Table) -> Iterator[np.ndarray]:
+    """uint64[at most ROWS], of one part of the rows after the other."""
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    for batch in table.to_batches(ROWS):
+        h = np.zeros(batch.num_rows, np.uint64)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            _add_column(*_longs(name, column), _seed(name), h)
+        h ^= h >> np.uint64(29)
+        h *= ODD
+        h += ODD
+        yield h
+
+
+@lru_cache(maxsize=1024)
+def _seed(name: str) -> np.int64:
+    """No database tells the case of names apart."""
+    return np.frombuffer(hashlib.blake2b(name.lower().encode(), digest_size=8).digest(),
+                         np.int64)[0]
+
+
 def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[n], bool[n]): a number or a hash for each value, and whether there is one."""
+    """(int64[n], bool[n] or ALL): a number or a hash for each value, and whether there is one."""
+    if column.type == pa.int64() and not column.null_count:
+        return column.to_numpy(), ALL
     if pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
     if pa.types.is_floating(column.type):
@@ -87,9 +102,9 @@ def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def _add_column(values, valid, seed, h):
     """Add a column's hash to each row's. seed: int64, the column's.
 
-    in      values int64[n], valid bool[n]
+    in      values int64[n], valid bool[n], or bool[0] where all are
     in/out  h uint64[n]
     """
     for i in range(len(values)):
-        if valid[i]:
+        if len(valid) == 0 or valid[i]:
             h[i] += np.uint64(hash_long(values[i], seed))
