@@ -129,7 +129,9 @@ def _rate(row: Mapping[str, Any]) -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    """Of the ratio; that 1 is in it decides nothing."""
+    """Of the ratio; that 1 is in it decides nothing. Of the rate where there is no baseline."""
+    if row.get("ratio", 1) is None and row.get("rate_interval") is not None:
+        return f"± {row['rate_interval']:,.0f} a second"
     if row.get("ratio_low") is None:
         return "not known" if row.get("ratio", 1) != 1 else ""
     if row["ratio_low"] == row["ratio_high"]:
