@@ -13,6 +13,7 @@ import ast
 import csv
 import functools
 import json
+import math
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -176,9 +177,10 @@ def claims_of(name: str) -> str:
 
 
 def behind(ours: str, directory: Path) -> str:
-    """Points of experiments at which another algorithm is faster."""
+    """Points of experiments at which another algorithm is faster, by the means over all
+    repetitions; the interval of the ratio is that of two independent means."""
     lines = ["", "| experiment | data | M, % of R | skew | fastest | of its rate |",
-             "| --- | --- | --: | --: | --- | --: |"]
+             "| --- | --- | --: | --: | --- | --- |"]
     former = False
     for path in sorted(directory.glob("*.csv")):
         points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
@@ -186,13 +188,17 @@ def behind(ours: str, directory: Path) -> str:
             if r.get("mu") and not any(k.startswith("at_") and r[k] for k in r):
                 at = tuple(r[k] for k in SETTING)
                 points.setdefault(at, {})[r["algorithm"]] = r
-        for (data, _, memory, skew, rate), rows in points.items():
+        for (data, _, memory, skew, rate), rows in sorted(
+                points.items(), key=lambda p: (p[0][0], *map(float, p[0][1:]))):
             best = max(rows, key=lambda a: float(rows[a]["mu"]))
             if ours in rows and best != ours and float(rate) == 0:
                 ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
                 former |= "settled" not in rows[best]
-                lines.append(f"| {path.stem} | {data} | {memory} | {skew} | {best} | "
-                             f"{ratio:.2f} |")
+                half = ratio * math.hypot(*(float(rows[a]["mu_interval"]) / float(rows[a]["mu"])
+                                            for a in (ours, best)))
+                undecided = ", not decided" if ratio + half >= 1 else ""
+                lines.append(f"| {path.stem} | {data} | {float(memory):g} | {float(skew):g} | "
+                             f"{best} | {ratio:.2f} ± {half:.2f}{undecided} |")
     told = f"\n**To be measured again**: by {FORMER}.\n" if former else ""
     return "\n".join([*lines, told])
 
