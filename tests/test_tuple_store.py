@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from semistream.joins.tuple_store import TupleStore
@@ -79,3 +80,22 @@ def test_a_slot_takes_what_is_told():
     store = TupleStore(SCHEMA, SLOTS, HEAP)
     assert store.rows.nbytes == SLOTS * TupleStore.slot_bytes(SCHEMA)
     assert TupleStore.slot_bytes(SCHEMA) == 1 + 1 + 2 + 4 + 8 + 8 + 16 + 32 + 3 + 8 + 8 + 2
+
+
+@pytest.mark.parametrize("words", [0, 1, 3, 200], ids="{} bytes at most".format)
+def test_gaps_are_closed_in_whatever_order_the_values_lie(words):
+    rng, schema = np.random.default_rng(4), pa.schema([("a", pa.string()), ("n", pa.int64()),
+                                                       ("b", pa.binary())])
+    store, end, slots = TupleStore(schema, SLOTS, HEAP), 0, rng.permutation(SLOTS)
+    for part in np.array_split(slots, 7):
+        texts = ["x" * n for n in rng.integers(0, words + 1, len(part))]
+        rows = pa.record_batch([texts, part, [bytes([n % 256]) * len(t) for n, t in
+                                              zip(part, texts, strict=True)]], schema=schema)
+        end = store.put(rows, np.arange(len(part)), part, end)
+    live = np.sort(slots[:SLOTS // 3])
+    before = store.get(live)
+    closed = store.close_gaps([live] * 2, 0)
+    assert closed == sum(pc.sum(pc.binary_length(before[c])).as_py() for c in (0, 2))
+    assert store.get(live) == before
+    assert store.close_gaps([live] * 2, 0) == closed and store.get(live) == before
+    assert store.close_gaps([live[:0]] * 2, 0) == 0

@@ -13,6 +13,7 @@ from semistream.joins.arena import mapped
 from semistream.joins.stored_types import is_variable, offsets_and_data
 
 ADDRESS = 4  # bytes of an address in the heap, and of a size
+PARTS = 8  # of the heap, whose gaps are closed one after the other
 LINE = 64  # bytes, at a multiple of which a column's values begin
 
 
@@ -129,18 +130,27 @@ class TupleStore:
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
         """Move these slots' variable-length values, for each such column, down to heap[at:], in the
-        order of their addresses. Returns the end."""
-        columns = self.variable
-        starts = np.concatenate([x.starts[s] for x, s in zip(columns, slots, strict=True)])
-        lengths = np.concatenate([x.lengths[s] for x, s in zip(columns, slots, strict=True)])
-        order = np.argsort(starts, kind="stable")
-        moved = np.empty_like(starts)
-        at = kernels.close(starts[order], lengths[order], self.heap, at, moved)
-        starts[order] = moved
-        first = 0
-        for x, s in zip(columns, slots, strict=True):
-            x.starts[s] = starts[first:first + len(s)]
-            first += len(s)
+        order of their addresses. Returns the end.
+
+        A part of the heap is closed after the other, as that takes little memory.
+        """
+        columns = list(zip(self.variable, slots, strict=True))
+        end = max(int(x.starts[s].max(initial=0)) for x, s in columns) + 1
+        step = -(-end // PARTS)
+        number = np.empty((len(columns), PARTS), np.int64)
+        for (x, s), of in zip(columns, number, strict=True):
+            kernels.count(x.starts, x.lengths, s, step, of)
+        for low, counts in zip(range(0, end, step), number.T, strict=False):
+            ends = np.cumsum(counts)
+            slot, start, length = np.empty((3, ends[-1]), np.uint32)
+            parts = [slice(b - n, b) for n, b in zip(counts, ends, strict=True)]
+            for (x, s), own in zip(columns, parts, strict=True):
+                kernels.within(x.starts, x.lengths, s, low, low + step, slot[own], start[own],
+                               length[own])
+            order = kernels.by_address(start, low, step)
+            at = kernels.close(start, length, order, self.heap, at)
+            for (x, _), own in zip(columns, parts, strict=True):
+                x.starts[slot[own]] = start[own]
         return at
 
     @property

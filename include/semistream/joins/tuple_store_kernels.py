@@ -10,6 +10,8 @@ given as offsets, int32[rows + 1], and data, uint8[].
 
 from __future__ import annotations
 
+import numpy as np
+
 from semistream.compiled import njit
 from semistream.joins.intrinsics import move, prefetch
 
@@ -120,18 +122,72 @@ def slide(starts, lengths, heap, slots, at):
 
 
 @njit(cache=True)
-def close(starts, lengths, heap, at, moved):
+def count(starts, lengths, slots, step, number):
+    """Count the addresses of these slots in each part of the heap, of `step` bytes. Empty values
+    have none.
+
+    in      starts uint32[slots], lengths uint32[slots], slots int64[n]
+    out     number int64[parts]
+    """
+    number[:] = 0
+    for i in range(len(slots)):
+        if lengths[slots[i]]:
+            number[starts[slots[i]] // step] += 1
+
+
+@njit(cache=True)
+def within(starts, lengths, slots, low, high, slot, start, length):
+    """Those of these slots whose addresses are from low to high - 1, with what lies there.
+
+    in      starts uint32[slots], lengths uint32[slots], slots int64[n]
+    out     slot uint32[m], start uint32[m], length uint32[m]
+    """
+    k = 0
+    for i in range(len(slots)):
+        a = starts[slots[i]]
+        if low <= a < high and lengths[slots[i]]:
+            slot[k], start[k], length[k] = slots[i], a, lengths[slots[i]]
+            k += 1
+
+
+@njit(cache=True)
+def by_address(start, low, step):
+    """The order, uint32[n], of addresses from low to low + step - 1: they are counted in as many
+    ranges as there are addresses, so that few are in the same.
+
+    in      start uint32[n]
+    """
+    n = len(start)
+    first, order = np.zeros(n + 1, np.uint32), np.empty(n, np.uint32)
+    for i in range(n):
+        first[(np.int64(start[i]) - low) * n // step + 1] += 1
+    for i in range(n):
+        first[i + 1] += first[i]
+    for i in range(n):
+        of = (np.int64(start[i]) - low) * n // step
+        order[first[of]] = i
+        first[of] += 1
+    for i in range(1, n):
+        moved, j = order[i], i
+        while j > 0 and start[order[j - 1]] > start[moved]:
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = moved
+    return order
+
+
+@njit(cache=True)
+def close(start, length, order, heap, at):
     """Move values in the order given, in which their addresses ascend, down to heap[at:]. Returns
     the end.
 
-    in      starts uint32[n], lengths uint32[n]
-    in/out  heap uint8[capacity]
-    out     moved uint32[n], where each one is now
+    in      length uint32[n], order uint32[n]
+    in/out  start uint32[n], their addresses; heap uint8[capacity]
     """
-    for i in range(len(starts)):
-        a = starts[i]
-        moved[i] = at
-        for j in range(a, a + lengths[i]):
+    for i in order:
+        a = start[i]
+        start[i] = at
+        for j in range(a, a + length[i]):
             heap[at] = heap[j]
             at += 1
     return at

@@ -102,7 +102,7 @@ def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def _add_column(values, valid, seed, h):
     """Add a column's hash to each row's. seed: int64, the column's.
 
-    in      values int64[n], valid bool[n], or bool[0] where all are
+    in      values int64[n], valid bool[n] (bool[0]: all are)
     in/out  h uint64[n]
     """
     for i in range(len(values)):

@@ -270,12 +270,7 @@ class ByPartition(StreamTable):
         release(self.block, blocks)
 
     def compact(self) -> None:
-        """Close the gaps of the heap, a part of its addresses after the other."""
-        live = np.empty(int(self.q[HIGH]) * self.width, bool)
-        kernels.live_slots(self.width, self.block, self.q, live)
-        at, columns, step = 0, self.store.variable, max(self.heap_at // 16, 4096)
-        for low in range(0, self.heap_at, step):
-            inside = [np.flatnonzero(live & (x.starts[:len(live)] >= low)
-                                     & (x.starts[:len(live)] < low + step)) for x in columns]
-            at = self.store.close_gaps(inside, at)
-        self.heap_at = at
+        """Close the gaps of the heap."""
+        slots = np.empty(self.live, np.int64)
+        kernels.live_slots(self.width, self.block, self.q, slots)
+        self.heap_at = self.store.close_gaps([slots] * len(self.store.variable), 0)

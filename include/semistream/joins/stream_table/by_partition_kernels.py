@@ -138,14 +138,16 @@ def shrink(most, head, block, q, source, target):
 
 @njit(cache=True)
 def live_slots(width, block, q, out):
-    """Whether a tuple is in each slot.
+    """The slots of all tuples.
 
     in      block int32[blocks, 4], q int64[5]
-    out     out bool[high-water mark * width]
+    out     out int64[q[LIVE]]
     """
+    n = 0
     for b in range(q[HIGH]):
-        for i in range(width):
-            out[b * width + i] = i < block[b, COUNT]
+        for i in range(block[b, COUNT]):
+            out[n] = b * width + i
+            n += 1
 
 
 @njit(cache=True)
