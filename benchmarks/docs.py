@@ -165,15 +165,14 @@ def _arguments(command: str) -> str:
 
 def claims_of(name: str) -> str:
     """An experiment's claims, as its text has them."""
-    machine, commit, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
+    machine, _, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
     found = _points(RESULTS / f"{name}.csv")
-    at = commit.removeprefix("commit ").split(",")[0]
+    at, changed = _commit(RESULTS / f"{name}.txt")
     # service rates of a join with R alone need a warm-up
     flaws = [FORMER] if "mu" in found[0] and "settled" not in found[0] else []
-    flaws += _changes(at.split()[0].split("-")[0], "change" in at,
-                      {r["algorithm"] for r in found}, [])
+    flaws += _changes(at, changed, {r["algorithm"] for r in found}, [])
     text = "\n".join(["```", *(line for line in lines if line), "```", ""])
-    return f"{text}\n{_measured(command.removeprefix('$ '), at.split('-')[0], machine, flaws)}\n"
+    return f"{text}\n{_measured(command.removeprefix('$ '), at, machine, flaws)}\n"
 
 
 def behind(ours: str, directory: Path) -> str:
@@ -181,7 +180,7 @@ def behind(ours: str, directory: Path) -> str:
     repetitions; the interval of the ratio is that of two independent means."""
     lines = ["", "| experiment | data | M, % of R | skew | fastest | of its rate |",
              "| --- | --- | --: | --: | --- | --- |"]
-    former = False
+    flaws = dict[str, None]()  # in the order that they come
     for path in sorted(directory.glob("*.csv")):
         points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
         for r in _points(path):
@@ -193,14 +192,23 @@ def behind(ours: str, directory: Path) -> str:
             best = max(rows, key=lambda a: float(rows[a]["mu"]))
             if ours in rows and best != ours and float(rate) == 0:
                 ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
-                former |= "settled" not in rows[best]
+                if "settled" not in rows[best]:
+                    flaws[FORMER] = None
+                for a in (ours, best):
+                    flaws |= dict.fromkeys(_changes(*_commit(path.with_suffix(".txt")), (a,), []))
                 half = ratio * math.hypot(*(float(rows[a]["mu_interval"]) / float(rows[a]["mu"])
                                             for a in (ours, best)))
                 undecided = ", not decided" if ratio + half >= 1 else ""
                 lines.append(f"| {path.stem} | {data} | {float(memory):g} | {float(skew):g} | "
                              f"{best} | {ratio:.2f} ± {half:.2f}{undecided} |")
-    told = f"\n**To be measured again**: by {FORMER}.\n" if former else ""
+    told = f"\n**To be measured again**: by {'; '.join(flaws)}.\n" if flaws else ""
     return "\n".join([*lines, told])
+
+
+def _commit(path: Path) -> tuple[str, bool]:
+    """At which commit an experiment was measured, and whether files had changed."""
+    at = path.read_text().splitlines()[1].removeprefix("commit ").split(",")[0]
+    return at.split()[0].split("-")[0], "change" in at
 
 
 def _points(path: Path) -> list[dict[str, str]]:

@@ -306,3 +306,23 @@ def test_results_that_an_algorithm_has_left_behind_are_told(monkeypatch):
     assert docs._interval(row) == "1.5–2.5"
     undecided = row | {"ratio_low": 0.5, "verdict": "not decided"}
     assert docs._interval(undecided) == "0.5–2.5, not decided"
+    alone = row | {"ratio": None, "ratio_low": None, "ratio_high": None, "rate_interval": 1234.5}
+    assert docs._interval(alone) == "± 1,234 a second"
+
+
+def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
+    """Of three points one is behind, one not decided, and at one it is ahead."""
+    head = "algorithm,data,master_tuples,memory_percent,skew,rate,mu,mu_interval,settled"
+    rows = [f"{a},zipf,1000,{m},1.0,0,{mu},{mu / 10},True" for a, m, mu in (
+        ("ssbj", 10, 80), ("meshjoin", 10, 100), ("ssbj", 5.0, 95), ("meshjoin", 5.0, 100),
+        ("ssbj", 1, 100), ("meshjoin", 1, 50))]
+    (tmp_path / "some.csv").write_text("\n".join([head, *rows]))
+    (tmp_path / "some.txt").write_text("a machine\ncommit abc, python 3\n$ semistream\n")
+    monkeypatch.setattr(docs, "has_changed", lambda commit, path: False)
+    table = docs.behind("ssbj", tmp_path)
+    assert table.splitlines()[3:] == [
+        "| some | zipf | 5 | 1 | meshjoin | 0.95 ± 0.13, not decided |",
+        "| some | zipf | 10 | 1 | meshjoin | 0.80 ± 0.11 |"]
+    monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("/meshjoin.py"))
+    assert docs.behind("ssbj", tmp_path).endswith(
+        "\n**To be measured again**: by today's meshjoin, which changed since.\n")

@@ -152,8 +152,9 @@ def within(starts, lengths, slots, low, high, slot, start, length):
 
 @njit(cache=True)
 def by_address(start, low, step):
-    """The order, uint32[n], of addresses from low to low + step - 1: they are counted in as many
-    ranges as there are addresses, so that few are in the same.
+    """The order, uint32[n], of different addresses from low to low + step - 1: they are counted in
+    as many ranges as there are addresses. As a range has step / n bytes, no more are in it, and all
+    are sorted in a number of steps that grows with n + step at most.
 
     in      start uint32[n]
     """
