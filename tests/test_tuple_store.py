@@ -88,11 +88,12 @@ def test_gaps_are_closed_in_whatever_order_the_values_lie(words):
                                                        ("b", pa.binary())])
     store, end, slots = TupleStore(schema, SLOTS, HEAP), 0, rng.permutation(SLOTS)
     for part in np.array_split(slots, 7):
-        texts = ["x" * n for n in rng.integers(0, words + 1, len(part))]
+        texts = [chr(97 + n % 26) * size for n, size in
+                 zip(part, rng.integers(0, words + 1, len(part)), strict=True)]
         rows = pa.record_batch([texts, part, [bytes([n % 256]) * len(t) for n, t in
                                               zip(part, texts, strict=True)]], schema=schema)
         end = store.put(rows, np.arange(len(part)), part, end)
-    live = np.sort(slots[:SLOTS // 3])
+    live = np.sort(rng.permutation(SLOTS)[:SLOTS // 3])
     before = store.get(live)
     closed = store.close_gaps([live] * 2, 0)
     assert closed == sum(pc.sum(pc.binary_length(before[c])).as_py() for c in (0, 2))
