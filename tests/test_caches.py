@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import sys
 from collections import OrderedDict
 from functools import cache
@@ -132,3 +133,14 @@ def test_a_trace_is_a_stream(tmp_path):
     trace = caches.Trace(5, 1.0, 0, np.array([3, 1, 5], np.int64))
     assert trace.batch(2, 4)["key"].to_pylist() == [5, 3, 1, 5]
     assert caches.keys_of(trace, 1, 3).tolist() == [0, 4, 2] and trace.expected(7).rows == 7
+
+
+def test_a_trace_is_read_and_joined_again_and_again(tmp_path):
+    looked_up = np.array([7 << 27 | 5, 3, 3, 7 << 27 | 5, 0, 3], "<u4")
+    file = tmp_path / "orm.trace.xz"
+    file.write_bytes(lzma.compress(looked_up.tobytes()))
+    trace = caches.cache2k(file)
+    keys = trace.batch(0, 2 * len(looked_up))["key"].to_numpy()
+    assert trace.master == 3 and set(keys) == {1, 2, 3}
+    same = looked_up[:, None] == looked_up
+    assert np.array_equal(keys[:6, None] == keys[:6], same) and np.array_equal(keys[:6], keys[6:])
