@@ -278,7 +278,7 @@ def change(settings: Any, changes: dict[str, str]) -> Any:
 
 def _parse(value: Any, text: str) -> Any:
     if isinstance(value, tuple):
-        return tuple(_parse(value[0], t) for t in text.split(",") if t)
+        return tuple(_parse(value[0] if value else "", t) for t in text.split(",") if t)
     return type(value)(float(text)) if isinstance(value, int) else type(value)(text)
 
 

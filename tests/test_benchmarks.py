@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import anchors, data, docs, harness  # noqa: E402
+from benchmarks import anchors, caches, data, docs, harness  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
 
@@ -275,6 +275,12 @@ def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
     with pytest.raises(docs.NoHistory, match="1234567"):
         docs.has_changed("1234567", "a.py")
     docs.has_changed.cache_clear()
+
+
+def test_settings_keep_their_type_and_texts_come_where_there_are_none():
+    changed = harness.change(caches.SCALES["small"],
+                             {"master": "1e3", "skews": "1,2", "traces": "a.xz,b.xz", "other": "1"})
+    assert (changed.master, changed.skews, changed.traces) == (1000, (1.0, 2.0), ("a.xz", "b.xz"))
 
 
 def test_results_that_are_not_there_are_told():
