@@ -3,7 +3,8 @@
 Each operator joins a stream; the policies then see the same keys, with a capacity of the master
 tuples that the operator held in H_R, all of one size. Belady's optimum, which may also pass a tuple
 by, and the most frequent tuples of what is measured know the future; the others take a tuple in
-when it misses, where an operator has to wait for its disk phase. Streams: Zipf's law, the same with
+when it misses, where an operator has to wait for its disk phase; only LRU does so in both ways, at
+once and behind as many tuples as come while one waits in H_S. Streams: Zipf's law, the same with
 other keys frequent after a time, the aircraft of a year's flights in their order, and traces of
 caches: files of cache2k's (Jens Wilke, headissue GmbH, CC BY 4.0; Caffeine's repository has them in
 simulator/src/main/resources/…/parser/cache2k), as orm-busy.trace.xz, the objects that a web shop
@@ -33,6 +34,7 @@ from semistream.errors import SemistreamError
 from semistream.experiments.verdicts import half_width
 
 NONE = -1  # no key
+LATER = "LRU behind a wait"
 BEFORE = 10  # times the tuples that are measured, which the policies see before
 
 
@@ -42,15 +44,16 @@ class Settings:
     share: float = 5.0  # M, percent of R
     skews: tuple[float, ...] = (0.75, 1.0)
     drifts: tuple[int, ...] = (0, 500_000)  # tuples after which other keys are frequent; 0: never
-    flights: float = 30.0  # M, percent of R, of the flights; 0: without them
+    flights: bool = True
     traces: tuple[str, ...] = ()  # files of cache2k's
+    real: float = 30.0  # M, percent of R, of flights and traces
     algorithms: tuple[str, ...] = ("elevatorjoin", "ssbj", "sscj")
     batch: int = 16_384
     seconds: float = 0.5
     warm_up: float = 30.0
 
 
-SCALES = {"smallest": Settings(master=20_000, share=20.0, skews=(1.0,), drifts=(0,), flights=0.0,
+SCALES = {"smallest": Settings(master=20_000, share=20.0, skews=(1.0,), drifts=(0,), flights=False,
                                algorithms=("ssbj",), batch=4096, seconds=0.02, warm_up=1.0),
           "small": Settings(), "full": Settings(master=20_000_000, share=1.0,
                                                 drifts=(0, 20_000_000), batch=65_536, seconds=3.0,
@@ -69,7 +72,7 @@ def run(bench: Bench, s: Settings) -> None:
     streams |= {Path(f).name.removesuffix(".trace.xz"): cache2k(Path(f)) for f in s.traces}
     for name, stream in streams.items():
         bench.files.snapshot(stream.master, OPAQUE)
-        share = s.flights if name == "flights" else s.share
+        share = s.real if isinstance(stream, Trace) else s.share
         for algorithm in s.algorithms:
             _compare(bench, s, f"{name} M={share:g}% {algorithm}", share, algorithm, stream)
 
@@ -80,6 +83,7 @@ def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
     make = Cached(Operator(bench.files, OPAQUE, algorithm, memory, stream, s.batch, s.seconds,
                            s.warm_up))
     shares: dict[str, list[float]] = {}
+    waits: list[int] = []
     for _ in range(bench.runs):
         try:
             sample, result = run_once(make)
@@ -96,12 +100,17 @@ def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
         for policy, hits in POLICIES.items():
             measured = hits(keys, stream.master, capacity)[begun - first:]
             shares.setdefault(policy, []).append(float(np.mean(measured)))
+        wait = int(sample.extra["wait"])
+        waited = lru(keys, stream.master, capacity, wait)[begun - first:]
+        shares.setdefault(LATER, []).append(float(np.mean(waited)))
+        waits.append(wait)
     for who, found in shares.items():
         wide = half_width(found)
         told = f" ± {100 * wide:.2f}" if math.isfinite(wide) else ""
         bench.add("caches", case, who, {
             "share": float(np.mean(found)), "share_interval": wide if told else None,
-            "capacity": capacity, "runs": len(found), "settled": result.settled,
+            "capacity": capacity, "wait": float(np.mean(waits)), "runs": len(found),
+            "settled": result.settled,
             "note": f"{100 * np.mean(found):.2f}{told}% hit, of {capacity:,} tuples"})
 
 
@@ -128,8 +137,11 @@ class CachedPeer(OperatorPeer):
         hits = stats.cache_hits
         sample = super().measure()
         fed = self.fed - before
+        share = (stats.cache_hits - hits) / fed
+        # Little's law: tuples that come while one waits
+        wait = stats.waiting / max(1 - share, 1 / fed)
         return Sample(fed, sample.seconds, extra={
-            "begun": before, "H_R": self.join.cached, "share": (stats.cache_hits - hits) / fed})
+            "begun": before, "H_R": self.join.cached, "share": share, "wait": wait})
 
 
 @dataclass(frozen=True)
@@ -218,23 +230,28 @@ def _belady(keys, following, count, capacity):
 
 
 @njit(cache=True)
-def lru(keys, count, capacity):
-    """The least recently used key goes."""
+def lru(keys, count, capacity, wait=0):
+    """The least recently used key goes; one that misses comes behind `wait` further keys."""
     hits = np.zeros(len(keys), np.bool_)
-    links = _links(count, 1)
-    size = 0
+    links, size = _links(count, 1), 0
+    missed, coming = np.full(len(keys), NONE, np.int64), np.zeros(count, np.bool_)
     for i in range(len(keys)):
         key = keys[i]
         if links[0, key] != NONE:
             hits[i] = True
             _unlink(links, key)
-        elif size == capacity:
-            if capacity == 0:
-                continue
+            _push(links, key, count)
+        elif not coming[key]:
+            missed[i], coming[key] = key, True
+        comes = missed[i - wait] if i >= wait else NONE
+        if comes == NONE or capacity == 0:
+            continue
+        coming[comes] = False
+        if size == capacity:
             _unlink(links, links[0, count])
         else:
             size += 1
-        _push(links, key, count)
+        _push(links, comes, count)
     return hits
 
 

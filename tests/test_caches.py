@@ -123,9 +123,10 @@ def test_an_operator_is_set_beside_what_its_tuples_could_answer(tmp_path):
     bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path)
     caches.run(bench, caches.SCALES["smallest"])
     shares = {r["peer"]: r["share"] for r in bench.rows}
-    assert list(shares) == ["ssbj", *caches.POLICIES]
+    assert list(shares) == ["ssbj", *caches.POLICIES, caches.LATER]
     optimum = shares.pop("Belady's optimum")
     assert all(0 <= share <= optimum for share in shares.values())
+    assert shares[caches.LATER] <= shares["LRU"]
     assert len({r["capacity"] for r in bench.rows}) == 1
 
 
@@ -133,6 +134,12 @@ def test_a_trace_is_a_stream(tmp_path):
     trace = caches.Trace(5, 1.0, 0, np.array([3, 1, 5], np.int64))
     assert trace.batch(2, 4)["key"].to_pylist() == [5, 3, 1, 5]
     assert caches.keys_of(trace, 1, 3).tolist() == [0, 4, 2] and trace.expected(7).rows == 7
+
+
+def test_what_missed_can_come_behind_a_wait():
+    keys = np.array([0, 0, 0, 1, 0, 1, 1, 0], np.int64)
+    assert caches.lru(keys, 2, 2, 2).tolist() == [0, 0, 0, 0, 1, 0, 1, 1]
+    assert caches.lru(keys, 2, 1, 2).tolist() == [0, 0, 0, 0, 1, 0, 1, 0]
 
 
 def test_a_trace_is_read_and_joined_again_and_again(tmp_path):
