@@ -256,6 +256,21 @@ def test_no_costs_give_more_than_the_bound(bench):
     assert here.bound[1] in TERMS
 
 
+def test_why_a_rate_needs_so_much_memory(bench):
+    mesh = Point("meshjoin", R_T, 0.5, needed=True)
+    mesh = replace(mesh, rate=bench.predict(replace(mesh, memory=0.3)).mu)
+    paper, _, here = explain(bench, [mesh, replace(mesh, algorithm="ssbj")])
+    for s in (paper, here):
+        first, second = s.shares
+        assert first.mu <= second.mu == pytest.approx(first.mu, rel=0.05)
+        assert s.ratio > 1 and first.cached == 0 < second.cached
+    # what misses the cache waits as long as with MESHJOIN, so that a pass alone tells the share
+    assert 1 < paper.passes < paper.ratio * 1.1
+    claim = Claim("20 times", lambda rows: None, "20", 15, 25, worse=1.0)
+    assert f"it would be {paper.passes:.2f}" in reason(claim, [paper, here])
+    assert "agree with the paper" in reason(replace(claim, low=paper.ratio), [paper, here])
+
+
 def test_what_is_left_of_waiting_for_the_disk_is_a_part_of_reading(bench, monkeypatch):
     known, points = bench.costs("zipf"), [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
     waiting = {p: replace(getattr(known, p), wait_partition=2e-4, left_partition=1e-4)

@@ -118,13 +118,15 @@ class Bench:
         further = {k: v for k, v in point.parameters if k in known and k not in given}
         return model.predict(work, memory, costs, **best.sizes, **further) if further else best
 
-    def needed(self, point: Point) -> float:
-        work = self.work(point).smooth()
-        low, high = (math.log(self.data(point).bytes * x) for x in (1e-3, 1.5))
+    def needed(self, point: Point, work: Workload | None = None,
+               costs: Costs | None = None) -> float:
+        work = work or self.work(point).smooth()
+        size = self.data(point).bytes * work.master_tuples / self.work(point).master_tuples
+        low, high = (math.log(size * x) for x in (1e-3, 1.5))
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             try:
-                enough = self.predict(point, work, math.exp(middle)).mu >= point.rate
+                enough = self.predict(point, work, math.exp(middle), costs).mu >= point.rate
             except ConfigError:
                 enough = False
             low, high = (low, middle) if enough else (middle, high)

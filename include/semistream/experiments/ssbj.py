@@ -102,11 +102,11 @@ EXPERIMENTS = (
                                              "that keeps up; and what SSBJ takes by itself (form "
                                              "rate)", _rates, BOTH, (
         Claim("MESHJOIN needs 7 times the memory of SSBJ at every arrival rate, |R| = 20M",
-              partial(_needed, part="a"), "7", 5.25, 8.75, worse=1.0, note=LIMIT),
+              partial(_needed, part="a"), "7", 5.25, 8.75, worse=1.0, explain=True, note=LIMIT),
         Claim("7 times the memory at |R| = 20M …", partial(_needed, part="b", at=1), "7", 5.25,
-              8.75, worse=1.0),
+              8.75, worse=1.0, explain=True),
         Claim("… and 5 times at |R| = 80M, at the same rate", partial(_needed, part="b", at=4), "5",
-              3.75, 6.25, worse=1.0)),
+              3.75, 6.25, worse=1.0, explain=True)),
         (Plot("Memory over the arrival rate", "rate", "needed", log="y", only={"part": "a"},
               caption="Form rate: a chunk is what arrived in one iteration, which costs a call "
                       "each, and the memory is the most that it took."),
