@@ -17,6 +17,7 @@ import lzma
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -83,7 +84,6 @@ def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
     make = Cached(Operator(bench.files, OPAQUE, algorithm, memory, stream, s.batch, s.seconds,
                            s.warm_up))
     shares: dict[str, list[float]] = {}
-    waits: list[int] = []
     for _ in range(bench.runs):
         try:
             sample, result = run_once(make)
@@ -97,20 +97,16 @@ def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
         shares.setdefault(algorithm, []).append(sample.extra["share"])
         first = max(begun - max(BEFORE * sample.tuples, 10 * capacity), 0)
         keys = keys_of(stream, first, begun + sample.tuples - first)
-        for policy, hits in POLICIES.items():
+        later = partial(lru, wait=int(sample.extra["wait"]))
+        for policy, hits in {**POLICIES, LATER: later}.items():
             measured = hits(keys, stream.master, capacity)[begun - first:]
             shares.setdefault(policy, []).append(float(np.mean(measured)))
-        wait = int(sample.extra["wait"])
-        waited = lru(keys, stream.master, capacity, wait)[begun - first:]
-        shares.setdefault(LATER, []).append(float(np.mean(waited)))
-        waits.append(wait)
     for who, found in shares.items():
         wide = half_width(found)
         told = f" ± {100 * wide:.2f}" if math.isfinite(wide) else ""
         bench.add("caches", case, who, {
             "share": float(np.mean(found)), "share_interval": wide if told else None,
-            "capacity": capacity, "wait": float(np.mean(waits)), "runs": len(found),
-            "settled": result.settled,
+            "capacity": capacity, "runs": len(found), "settled": result.settled,
             "note": f"{100 * np.mean(found):.2f}{told}% hit, of {capacity:,} tuples"})
 
 

@@ -263,9 +263,9 @@ def test_why_a_rate_needs_so_much_memory(bench):
     for s in (paper, here):
         first, second = s.shares
         assert first.mu <= second.mu == pytest.approx(first.mu, rel=0.05)
-        assert s.ratio > 1 and first.cached == 0 < second.cached
-    # what misses the cache waits as long as with MESHJOIN, so that a pass alone tells the share
-    assert 1 < paper.passes < paper.ratio * 1.1
+        assert first.cached == 0 < second.cached
+        # work on stream tuples is a further reason for memory, and the one without an H_R has more
+        assert 1 < s.passes < s.ratio
     claim = Claim("20 times", lambda rows: None, "20", 15, 25, worse=1.0)
     assert f"it would be {paper.passes:.2f}" in reason(claim, [paper, here])
     assert "agree with the paper" in reason(replace(claim, low=paper.ratio), [paper, here])

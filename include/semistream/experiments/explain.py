@@ -180,9 +180,9 @@ def reason(claim: Claim, settings: Sequence[Setting]) -> str:
         return f"{told}: they agree with the paper, and what differs is the machine or the scale."
     if passes := settings[0].passes:
         return (f"{told}. Memory lets more tuples share a pass over R: where nothing but a pass "
-                f"costs anything, it would be {passes:.2f}. More follows only where the one that "
-                f"needs more spends most of its time on stream tuples; the paper prints no costs "
-                f"that would tell.")
+                f"costs anything, it would be {passes:.2f}. A much larger one follows only where "
+                f"the one that needs more spends most of its time on stream tuples; the paper "
+                f"prints no costs that would tell.")
     most, term = settings[0].bound
     if paper < claim.low and most < claim.low:
         return (f"{told}, and at these sizes never more than {most:.2f}, whatever the operations "
