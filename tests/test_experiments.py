@@ -42,17 +42,20 @@ from semistream.experiments.model import (
     TITLES,
     Claim,
     Number,
+    Plot,
     Point,
     having,
     ratio,
 )
 from semistream.experiments.repetitions import combined, shuffled
+from semistream.experiments.report import draw
 from semistream.experiments.run import chosen, run, told, wrong_answers
 from semistream.experiments.settings import ExperimentSettings
 from semistream.experiments.verdicts import Verdict, half_width, ratio_of
 from semistream.joins import REGISTRY
 from semistream.joins.output import JoinOutput
 from semistream.sizing import open_join
+from semistream.tuning.report import COLOURS
 from semistream.warehouse.checksum import row_hashes
 
 R_T, BATCH = 20_000, 4096
@@ -300,8 +303,8 @@ def test_verdicts_on_seven_times(value, interval, verdict):
 
 
 @pytest.mark.parametrize("value, interval, verdict", [
-    (0.05, 0.04, Verdict.MET), (0.05, 0.06, Verdict.NOT_DECIDED), (0.3, 0.1, Verdict.NOT_MET),
-    (0.12, 0.04, Verdict.NOT_DECIDED)])
+    (0.05, 0.04, Verdict.MET), (0.0, 0.01, Verdict.MET), (0.05, 0.06, Verdict.NOT_DECIDED),
+    (0.3, 0.1, Verdict.NOT_MET), (0.12, 0.04, Verdict.NOT_DECIDED)])
 def test_verdicts_on_an_aim(value, interval, verdict):
     assert Claim("error", lambda rows: None, "", 0, 0.1, aim=True).verdict(
         Number(value, interval)) is verdict
@@ -452,6 +455,15 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
     assert "<strong>failed:</strong>" in page
     for claim in results["claims"]:
         assert claim["verdict"] in page and claim["verdict"] != ""
+
+
+def test_a_series_has_one_colour_in_all_plots_of_a_report():
+    rows = [{"series": s, "x": x, "mu": 1.0 + x, "part": s == "SSJ"} for x in (1, 2)
+            for s in ("MESHJOIN", "SSJ")]
+    both, one = (draw(Plot("", "x", models=(), only=only), rows) for only in ({}, {"part": True}))
+    assert all(c in both for c in COLOURS[:2])
+    assert COLOURS[0] not in one
+    assert COLOURS[1] in one
 
 
 def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):

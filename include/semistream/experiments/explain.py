@@ -174,8 +174,8 @@ def reason(claim: Claim, settings: Sequence[Setting]) -> str:
     if not settings or settings[0].name != PAPERS:
         return ""
     paper = settings[0].ratio
-    told = (f"At the paper's |R| and M, with a disk of its years, the models give {paper:.2f}, as "
-            f"measured here {settings[-1].ratio:.2f}")
+    told = (f"At the paper's |R| and M, with a disk of its years, the models give {paper:.2f}, and "
+            f"{settings[-1].ratio:.2f} at the sizes and costs here")
     if claim.low <= paper <= claim.high:
         return f"{told}: they agree with the paper, and what differs is the machine or the scale."
     if passes := settings[0].passes:
@@ -185,10 +185,10 @@ def reason(claim: Claim, settings: Sequence[Setting]) -> str:
                 f"prints no costs that would tell.")
     most, term = settings[0].bound
     if paper < claim.low and most < claim.low:
-        return (f"{told}, and at these sizes never more than {most:.2f}, whatever the operations "
-                f"cost (that much where nothing but “{term}” costs anything). The paper's figure "
-                f"does not follow from the model, at the bytes that tuples take here: one of the "
-                f"two is wrong.")
+        return (f"{told}. At the paper's sizes the ratio is never more than {most:.2f}, whatever "
+                f"the operations cost (that much where nothing but “{term}” costs anything). The "
+                f"paper's figure does not follow from the model, at the bytes that tuples take "
+                f"here: one of the two is wrong.")
     return (f"{told}. Whether the paper's costs would give its figure cannot be told, as it prints "
             f"none: where nothing but “{term}” costs anything, it would be {most:.2f}.")
 

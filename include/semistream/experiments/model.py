@@ -95,7 +95,9 @@ class Claim:
         """What all of the number's interval says."""
         if number is None or math.isnan(number.value):
             return Verdict.NOT_MEASURED
-        low, high = number.value - number.interval, number.value + number.interval
+        # Errors, losses and ratios are not below 0, whatever half an interval takes off.
+        low = max(number.value - number.interval, min(number.value, 0.0))
+        high = number.value + number.interval
         if self.low <= low and high <= self.high:
             return Verdict.MET if self.aim else Verdict.REPRODUCED
         if low <= self.high and high >= self.low:

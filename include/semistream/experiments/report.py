@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +102,20 @@ def draw(plot: Plot, rows: Sequence[Row]) -> str:
         return ""
     if plot.x == plot.y:
         return _against(plot, found)
-    return _surface(plot, found) if plot.second else _lines(plot, found)
+    if plot.second:
+        return _surface(plot, found)
+    # Over all rows, so that a series has one colour in all plots of a report.
+    return _lines(plot, found, dict(zip(dict.fromkeys(r["series"] for r in rows), cycle(COLOURS),
+                                        strict=False)))
 
 
-def _lines(plot: Plot, rows: Sequence[Row]) -> str:
+def _lines(plot: Plot, rows: Sequence[Row], colours: Mapping[str, str]) -> str:
     figure, axes = figure_of(7, 3.8)
     over_time = isinstance(rows[0][plot.x], list)
-    for colour, series in zip(_colours(rows), dict.fromkeys(r["series"] for r in rows),
-                              strict=False):
+    for series, colour in colours.items():
         mine = [r for r in rows if r["series"] == series]
+        if not mine:
+            continue
         if over_time:
             for r in mine:
                 values = [math.nan if y is None else y for y in r[plot.y]]
@@ -188,11 +194,6 @@ def _name(plot: Plot, axes: Any, y: str) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(short))
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-
-
-def _colours(rows: Sequence[Row]) -> list[str]:
-    count = len({r["series"] for r in rows})
-    return list(COLOURS * (1 + count // len(COLOURS)))[:count]
 
 
 def _number(value: float | None) -> str:
