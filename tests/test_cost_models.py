@@ -181,7 +181,7 @@ class TestEquations:
     def test_elevatorjoin(self):
         assert elevatorjoin.memory(m=1_000_000, d=100, v_r=120, h_s=1000, v_s=20, n=50,
                                    filter_bytes=10_050) == {
-            "disk buffer": 12_000, "filter": 10_050, "H_S": 21_600, "H_R": 956_350}
+            "disk buffer": 12_000, "filter": 10_050, "H_S": 22_200, "H_R": 955_750}
         assert elevatorjoin.w_s(h_s=1000, n=50) == 40
         # n - sqrt(n) = 2 * 0.5 * (1 * 110 + 22) / 22 = 6: n = 9
         assert elevatorjoin.worth_caching(m=1, v_r=110, v_e=22, v_s=22, phi=0.5) == pytest.approx(9)

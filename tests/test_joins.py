@@ -291,9 +291,9 @@ def test_a_damaged_state_is_refused_wherever_the_damage_is(algorithm, tmp_path):
 def test_a_state_of_another_format_is_refused_with_both_formats_and_the_way_out(tmp_path):
     join, path = start("meshjoin", sales([1]), integers(100), [("k", "k")]), tmp_path / "state"
     join.snapshot().write(path)
-    former = b"semistream join state 5\n"
+    former = b"semistream join state 6\n"
     path.write_bytes(former + path.read_bytes()[len(former):])
-    with pytest.raises(StateError, match="of format 5, and this version reads format 6.*drained"):
+    with pytest.raises(StateError, match="of format 6, and this version reads format 7.*drained"):
         JoinState.read(path)
 
 

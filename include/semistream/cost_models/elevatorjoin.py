@@ -1,6 +1,6 @@
 """ELEVATORJOIN's cost model, in the papers' style.
 
-    M = d v_R + h_R (v_R + v_E) + h_S v_S + 32 N + filter
+    M = d v_R + h_R (v_R + v_E) + h_S v_S + 44 N + filter
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 

@@ -120,7 +120,7 @@ class MissCosts:
 
 
 class Elevatorjoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 32 N + filter."""
+    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 44 N + filter."""
 
     h_s: ByPartition
     parameters: ElevatorjoinParameters
@@ -317,11 +317,11 @@ class Elevatorjoin(SemiStreamJoin):
     # Memory: H_R has what it uses and the switching buffer, H_S the rest, as far as more tuples
     # waiting save anything
 
-    def _open(self, strings: float, width: int = 0) -> None:
+    def _open(self, strings: float, width: int = 0, shift: int = 0) -> None:
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
         size = int(wanted * h_s.bytes_per_tuple(self.layout.held, strings,
                                                 1)) + PARTITION_BYTES * h_s.partitions
-        h_s.open(strings, min(size, self.pool) if wanted else self.pool, width)
+        h_s.open(strings, min(size, self.pool) if wanted else self.pool, width, shift)
         self._divide()
 
     @property
@@ -377,7 +377,8 @@ class Elevatorjoin(SemiStreamJoin):
         values = {"position": self.position, "sweeps": self.sweeps, "phi": self.costs.phi,
                   "strings": h_s.strings, "changed": self._changed}
         if h_s.opened:
-            values |= {"width": h_s.width, "blocks": h_s.blocks, "heap": h_s.heap_capacity}
+            values |= {"width": h_s.width, "blocks": h_s.blocks, "shift": h_s.store.shift,
+                       "pages": h_s.page_count}
         return values
 
     def _newest(self, number: np.ndarray) -> pa.RecordBatchReader:
@@ -394,7 +395,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.position, self.sweeps, self.costs.phi = (values[n]
                                                       for n in ("position", "sweeps", "phi"))
         self._saves, self._changed = 1 + len(changes), values["changed"]
-        self._open(values["strings"], values["width"])
+        self._open(values["strings"], values["width"], values["shift"])
         self.arena.reserve("H_R", 0)
         for part in (state, *changes):
             self._repeat(part)
@@ -408,7 +409,7 @@ class Elevatorjoin(SemiStreamJoin):
         h_s = self.h_s
         for partition in state.tables["left"]["partition"].to_pylist() if not state.whole else ():
             h_s.remove(h_s.visit(partition))
-        self.arena.reserve("H_S", h_s.divide(state.values["blocks"], state.values["heap"]))
+        self.arena.reserve("H_S", h_s.divide(state.values["blocks"], state.values["pages"]))
         for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
             h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream),
                             self.spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from semistream.joins.arena import mapped
 from semistream.joins.stored_types import is_variable, offsets_and_data
 
 ADDRESS = 4  # bytes of an address in the heap, and of a size
+MOST_HEAP = 1 << 8 * ADDRESS
 PARTS = 8  # of the heap, whose gaps are closed one after the other
 LINE = 64  # bytes, at a multiple of which a column's values begin
 
@@ -74,7 +76,7 @@ class TupleStore:
         """Bytes of one tuple, its share of the heap aside."""
         return max(-(-len(schema) // 8), 1) + sum(Column.bytes_per_slot(f.type) for f in schema)
 
-    def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray, at: int = 0) -> int:
+    def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray, at: Any = 0) -> Any:
         """Copy the batch's rows into slots, both int64[n], their variable-length values to
         heap[at:]. Returns the heap's new end."""
         if self._null:
@@ -85,8 +87,7 @@ class TupleStore:
                 null = values.is_null().to_numpy(zero_copy_only=False)[rows]
                 self.rows[slots[null], self.nulls + i // 8] |= np.uint8(1 << i % 8)
             if column.variable:
-                at = kernels.put(*offsets_and_data(values), rows, column.starts, column.lengths,
-                                 self.heap, slots, at)
+                at = self._put(column, values, rows, slots, at)
             elif len(rows):
                 kernels.scatter(column.values(values), column.width, rows, self.rows.ravel(),
                                 self.width, column.first, slots)
@@ -123,10 +124,19 @@ class TupleStore:
             starts, lengths = values.view(np.uint32).reshape(-1, 2).T
             buffers = [np.empty(n + 1, np.int32),
                        np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)]
-            kernels.get(starts, lengths, self.heap, *buffers)
+            self._get(starts, lengths, *buffers)
         elif column.boolean:
             buffers = [np.packbits(values, bitorder="little")]
         return pa.Array.from_buffers(column.kind, n, [validity, *map(pa.py_buffer, buffers)])
+
+    def _put(self, column: Column, values: pa.Array, rows: np.ndarray, slots: np.ndarray,
+             at: Any) -> Any:
+        return kernels.put(*offsets_and_data(values), rows, column.starts, column.lengths,
+                           self.heap, slots, at)
+
+    def _get(self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray,
+             out: np.ndarray) -> None:
+        kernels.get(starts, lengths, self.heap, offsets, out)
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
         """Move these slots' variable-length values, for each such column, down to heap[at:], in the

@@ -106,6 +106,64 @@ def get(starts, lengths, heap, offsets, out):
 
 
 @njit(cache=True)
+def put_paged(offsets, data, rows, starts, lengths, heap, link, shift, slots, at):
+    """Copy the value of rows[i] to heap[at[i]:], and on in the linked pages of 2**shift bytes.
+
+    in      offsets int32[rows + 1], data uint8[bytes], rows int64[n], link int32[pages],
+            slots int64[n]
+    in/out  at int64[n], where the next value goes
+    out     heap uint8[pages << shift], starts uint32[slots], lengths uint32[slots]
+    """
+    page = 1 << shift
+    for i in range(len(rows)):
+        j, b, a = offsets[rows[i]], offsets[rows[i] + 1], at[i]
+        starts[slots[i]] = a
+        lengths[slots[i]] = b - j
+        while j < b:
+            n = min(b - j, page - (a & (page - 1)))
+            for k in range(n):
+                heap[a + k] = data[j + k]
+            a, j = a + n, j + n
+            if a & (page - 1) == 0 and link[(a >> shift) - 1] >= 0:
+                a = np.int64(link[(a >> shift) - 1]) << shift
+        at[i] = a
+
+
+@njit(cache=True)
+def get_paged(starts, lengths, heap, link, shift, offsets, out):
+    """Copy n values, which go on in the linked pages of 2**shift bytes, one after the other.
+
+    in      starts uint32[n], lengths uint32[n], heap uint8[pages << shift], link int32[pages]
+    out     offsets int32[n + 1], their Arrow offsets; out uint8[bytes]
+    """
+    page = 1 << shift
+    at = offsets[0] = 0
+    for i in range(len(starts)):
+        a, left = np.int64(starts[i]), np.int64(lengths[i])
+        while left > 0:
+            n = min(left, page - (a & (page - 1)))
+            for k in range(n):
+                out[at + k] = heap[a + k]
+            at, left = at + n, left - n
+            if left > 0:
+                a = np.int64(link[a >> shift]) << shift
+        offsets[i + 1] = at
+
+
+@njit(cache=True)
+def readdress(starts, lengths, slots, moved, shift):
+    """Follow pages of 2**shift bytes that were moved.
+
+    in      lengths uint32[slots], slots int64[n], moved int32[pages], where each page is now
+    in/out  starts uint32[slots]
+    """
+    for s in slots:
+        if lengths[s]:
+            a = np.int64(starts[s])
+            starts[s] = (np.int64(moved[a >> shift]) << shift) + (a & ((1 << shift) - 1))
+
+
+@njit(cache=True)
 def slide(starts, lengths, heap, slots, at):
     """Move the values of slots, whose addresses ascend, down to heap[at:]. Returns the end.
 

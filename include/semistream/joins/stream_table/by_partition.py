@@ -10,19 +10,20 @@ import pyarrow as pa
 
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_ROWS, Pairs, Removed, portions
-from semistream.joins.spec import JoinSpec
-from semistream.joins.stored_types import variable_bytes
+from semistream.joins.paged_store import PagedStore
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Found, StreamTable
-from semistream.joins.tuple_store import TupleStore
 
 # tuples of a block; half a block of each partition is empty on average
 WIDTHS = (32, 16, 8, 4, 2, 1)
-BLOCKS = 8  # that each partition can have at least, of the widest blocks that allow it
-PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8  # head, tuples, saved ones, reach, arrivals
-SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
+SHIFTS = (12, 11, 10, 9, 8, 7, 6)  # a page of strings has 2**shift bytes; half a one is empty too
+# that each partition can have at least, of the widest blocks and the largest pages that allow it
+BLOCKS = 8
+HALF_PAGES = 1 + 1 / (2 * BLOCKS)  # what strings take with the pages that are half empty
+# head, tuples, saved ones, reach, arrivals; of strings, the first page and the end
+PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8
 SAMPLED = 1000  # coming tuples whose strings are looked at to divide the bytes anew
 
 
@@ -61,16 +62,19 @@ class Visit:
 
 class ByPartition(StreamTable):
     """Waiting tuples in blocks, the blocks of a partition linked; a partition's tuples leave
-    together.
+    together. Their strings lie in pages, those of a partition linked too: what leaves, leaves no
+    gaps.
 
     No hash table and no links between tuples: beside its payload a tuple takes 9 bytes, and its
     share of a block's 16. partitions: N of R.
     """
 
+    store: PagedStore
+
     def __init__(self, layout: StreamLayout, partitions: int):
         super().__init__(layout)
         self.partitions, self.width = partitions, 1
-        self._slot = 8 + TupleStore.slot_bytes(layout.held)
+        self._slot = 8 + PagedStore.slot_bytes(layout.held)
         self.head, self.waiting = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int32)
         # of waiting, in the last snapshot; -1: there were some, and they left
         self.snapped = np.zeros(partitions, np.int32)
@@ -79,16 +83,21 @@ class ByPartition(StreamTable):
         # s: sum of arrivals, and the oldest one
         self.arrived, self.first = np.zeros(partitions), np.zeros(partitions)
         self.q = np.array([-1, 0, 0, 0, 0], np.int64)
-        self.heap_at = self.heap_live = self.heap_capacity = 0
-        self.blocks = 0  # that it has memory for
+        # of strings: the first page, and where the last string ends; as q of the pages
+        self.page, self.end = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int64)
+        self.pages = np.array([-1, 0, 0, 0], np.int64)
+        self.blocks = self.page_count = 0  # that it has memory for
 
-    def open(self, strings: float, most: int, width: int = 0) -> None:
-        """width: tuples of a block, 0: as is best for so many bytes."""
-        self.strings = strings
-        tuples = max(most - self._fixed, 0) / (self._slot + strings)
+    def open(self, strings: float, most: int, width: int = 0, shift: int = 0) -> None:
+        """width: tuples of a block, shift: 2**shift bytes of a page; 0: as is best for so many
+        bytes."""
+        self.strings, room = strings, max(most - self._fixed, 0)
+        tuples = room / (self._slot + strings)
         self.width = width or next((w for w in WIDTHS if tuples >= BLOCKS * w * self.partitions), 1)
-        blocks = max(int((most - self._fixed) // self.block_bytes), 1)
-        self.store = TupleStore(self.layout.held, blocks * self.width, most)
+        shift = shift or next((s for s in SHIFTS
+                               if tuples * strings >= BLOCKS * self.partitions << s), SHIFTS[-1])
+        blocks = max(room // self.block_bytes, 1)
+        self.store = PagedStore(self.layout.held, blocks * self.width, room, shift)
         self.key, self.block = mapped(blocks * self.width, np.int64), mapped(blocks, np.int32, 4)
         self.opened = True
 
@@ -108,8 +117,7 @@ class ByPartition(StreamTable):
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float, width: int = 16) -> float:
         """v_S as held, with `strings` bytes of strings, in blocks of so many tuples."""
-        return (8 + TupleStore.slot_bytes(schema) + 16 / width
-                + strings * (SLACK / (SLACK - 1) if strings else 1))
+        return 8 + PagedStore.slot_bytes(schema) + 16 / width + strings * HALF_PAGES
 
     @property
     def tuple_bytes(self) -> float:
@@ -122,50 +130,45 @@ class ByPartition(StreamTable):
     # Size
 
     def resize(self, size: int) -> int:
-        each = self.block_bytes + self.width * self.strings * SLACK / (SLACK - 1)
+        each = self.block_bytes + self.width * self.strings * HALF_PAGES
         blocks = max(min(int((size - self._fixed) // each), len(self.block)), 1)
         left = max(size - self._fixed - blocks * self.block_bytes, 0)
-        return self.divide(blocks, min(left, len(self.store.heap)) if self.store.variable else 0)
+        return self.divide(blocks, min(left // self.store.page_bytes, len(self.store.link)))
 
-    def divide(self, blocks: int, heap: int) -> int:
-        """Have so many blocks, and so many bytes for strings. Returns the bytes that it has: more,
+    def divide(self, blocks: int, pages: int) -> int:
+        """Have so many blocks, and so many pages for strings. Returns the bytes that it has: more,
         while more waits."""
-        self.q[MOST] = blocks
-        if blocks < self.blocks or heap < self.heap_capacity:
-            if heap < self.heap_at:
-                self.compact()
-            if self.q[USED] > blocks or self.heap_at > heap:
-                return self.size
+        if self.q[USED] > blocks or self.pages[USED] > pages:
+            self.q[MOST] = min(blocks, self.blocks)
+            self.pages[MOST] = min(pages, self.page_count)
+            return self.size
+        if blocks < self.blocks:
             self._shrink(blocks)
-            release(self.store.heap, heap)
-        self.blocks, self.heap_capacity = blocks, heap
-        self.size = self._fixed + blocks * self.block_bytes + heap
+        if pages < self.page_count:
+            self._shrink_pages(pages)
+        self.blocks, self.page_count = blocks, pages
+        self.q[MOST], self.pages[MOST] = blocks, pages
+        self.size = self._fixed + blocks * self.block_bytes + pages * self.store.page_bytes
         return self.size
 
     # Entering
 
     def fits(self, sizes: np.ndarray, most: int = NO_LIMIT) -> int:
-        sizes = sizes[:most]
-        count = self._fitting(sizes)
-        return (self._fitting(sizes) if len(sizes) and not count
-                and self._divide_anew(sizes) else count)
+        return min(len(sizes), most)  # where each one goes decides, in `append`
 
-    def _fitting(self, sizes: np.ndarray) -> int:
-        """How many of the coming tuples the heap has room for."""
-        if not self.store.variable or not len(sizes):
-            return len(sizes)
-        total = np.cumsum(sizes)
-        if (total[-1] > self.heap_capacity - self.heap_at
-                and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity):
-            self.compact()
-        if not self.live:
-            self.heap_at = 0
-        return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
+    def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
+        count = super().admit(buffer, most)
+        # pages are what is missing, for the blocks are not used up
+        if not count and len(buffer) and self.q[USED] < self.q[MOST] and self._divide_anew(
+                buffer.sizes[:SAMPLED]):
+            count = super().admit(buffer, most)
+        return count
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
         """Where strings are longer than assumed, divide the bytes anew between tuples and strings.
         False: nothing changed."""
-        mean = max(float(sizes[:SAMPLED].mean()), self.heap_live / max(self.live, 1))
+        used = int(self.pages[USED]) << self.store.shift
+        mean = max(float(sizes.mean()), used / HALF_PAGES / max(self.live, 1))
         if mean <= 1.1 * self.strings and self.live:
             return False
         self.strings = mean
@@ -174,18 +177,14 @@ class ByPartition(StreamTable):
 
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows, spans = np.empty(count, np.int64), buffer.rows[:count], buffer.spans[:count]
-        n = kernels.append(buffer.codes, rows, spans[:, 0], self.width, self.head, self.waiting,
-                           self.key, self.block, self.q, slots)
+        at = np.empty(count, np.int64)
+        n = kernels.append(buffer.codes, rows, spans[:, 0], buffer.sizes[:count], self.width,
+                           self.store.shift, self.head, self.waiting, self.key, self.block, self.q,
+                           self.page, self.end, self.store.link, self.pages, slots, at)
         if n:
             kernels.note(spans[:n], time.perf_counter(), self.reach, self.arrived, self.first)
-            self.heap_at = self.store.put(buffer.held, rows[:n], slots[:n], self.heap_at)
-            self.heap_live += int(buffer.sizes[:n].sum())
+            self.store.put(buffer.held, rows[:n], slots[:n], at[:n])
         return n
-
-    def admit_saved(self, batch: pa.RecordBatch, spec: JoinSpec, by_index: bool = True) -> None:
-        if self.fits(variable_bytes(self.layout.batch(batch))) < batch.num_rows:
-            self.compact()
-        super().admit_saved(batch, spec, by_index)
 
     # Probing
 
@@ -220,12 +219,10 @@ class ByPartition(StreamTable):
     def remove(self, visit: Visit) -> Removed:
         """Remove the visited partition's tuples."""
         p, now, n = visit.partition, time.perf_counter(), len(visit.slots)
-        if self.store.variable:
-            self.heap_live -= sum(int(column.lengths[visit.slots].sum(dtype=np.int64))
-                                  for column in self.store.variable)
         removed = Removed(visit.slots, visit.matched, float(n * now - self.arrived[p]),
                           float(now - self.first[p]) if n else 0.0)
-        kernels.release(p, self.head, self.waiting, self.block, self.q)
+        kernels.release(p, self.store.shift, self.head, self.waiting, self.block, self.q, self.page,
+                        self.end, self.store.link, self.pages)
         self.reach[p] = self.arrived[p] = self.first[p] = 0
         self.snapped[p] = -1 if self.snapped[p] else 0
         return removed
@@ -269,8 +266,13 @@ class ByPartition(StreamTable):
             release(array, blocks * self.width)
         release(self.block, blocks)
 
-    def compact(self) -> None:
-        """Close the gaps of the heap."""
-        slots = np.empty(self.live, np.int64)
-        kernels.live_slots(self.width, self.block, self.q, slots)
-        self.heap_at = self.store.close_gaps([slots] * len(self.store.variable), 0)
+    def _shrink_pages(self, pages: int) -> None:
+        """Move the pages down so that none lies behind so many."""
+        if pages < self.pages[HIGH]:
+            moved, touched = np.empty(self.pages[HIGH], np.int32), np.empty(self.partitions, bool)
+            kernels.shrink_pages(pages, self.store.shift, self.page, self.end, self.store.link,
+                                 self.pages, self.store.heap, moved, touched)
+            for p in np.flatnonzero(touched).tolist():
+                self.store.readdress(self.slots(p, self.waiting[p:p + 1]), moved)
+        release(self.store.heap, pages << self.store.shift)
+        release(self.store.link, pages)

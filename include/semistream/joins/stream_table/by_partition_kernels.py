@@ -6,11 +6,17 @@ NEXT.
 
 Arrays: key int64[slots], key codes; block int32[blocks, 4]; head int32[partitions], the first block
 of each or -1; waiting int32[partitions], its tuples; q int64[5], see below.
+
+Their strings lie in pages of 2**shift bytes, which belong to a partition and are linked in the
+order in which they were filled (`PagedStore`): link int32[pages], the page behind each or -1; page
+int32[partitions], the first one of each or -1; end int64[partitions], where its last string ends,
+in its last page; pages int64[4], as the first four of q.
 """
 
 from __future__ import annotations
 
 from semistream.compiled import njit
+from semistream.joins.intrinsics import move
 from semistream.joins.key_table import bucket
 
 NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, or -1
@@ -18,29 +24,44 @@ NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, o
 FREE, HIGH, USED, MOST, LIVE = range(5)
 
 
-@njit(cache=True)
-def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
-    """Put the tuples codes[rows], the i-th into partition[i]'s blocks, in slots[i]. Returns how
-    many there was room for.
+@njit(inline="always")
+def taken(number, next_free):
+    """A free block or page, the number of which is counted as used.
 
-    in      codes int64[m], rows int64[n], partition int32[n]
-    in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5]
-    out     key int64[slots], slots int64[n]
+    in      next_free int32[n], where the free ones are linked
+    in/out  number int64[4]
+    """
+    n = number[FREE]
+    if n >= 0:
+        number[FREE] = next_free[n]
+    else:
+        n = number[HIGH]
+        number[HIGH] += 1
+    number[USED] += 1
+    return n
+
+
+@njit(cache=True)
+def append(codes, rows, partition, sizes, width, shift, head, waiting, key, block, q, page, end,
+           link, pages, slots, at):
+    """Put the tuples codes[rows], the i-th into partition[i]'s blocks, in slots[i], and give it
+    pages for its strings of sizes[i] bytes, the first of which goes to at[i]. Returns how many
+    there was room for.
+
+    in      codes int64[m], rows int64[n], partition int32[n], sizes int64[n]
+    in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5],
+            page int32[partitions], end int64[partitions], link int32[pages], pages int64[4]
+    out     key int64[slots], slots int64[n], at int64[n]
     """
     for i in range(len(rows)):
-        p = partition[i]
-        b = head[p]
-        if b < 0 or block[b, COUNT] == width:
-            if q[USED] >= q[MOST]:
-                q[LIVE] += i
-                return i
-            n = q[FREE]
-            if n >= 0:
-                q[FREE] = block[n, NEXT]
-            else:
-                n = q[HIGH]
-                q[HIGH] += 1
-            q[USED] += 1
+        p, b = partition[i], head[partition[i]]
+        full, room = b < 0 or block[b, COUNT] == width, -end[p] & ((1 << shift) - 1)
+        missing = (max(sizes[i] - room, 0) + (1 << shift) - 1) >> shift
+        if (full and q[USED] >= q[MOST]) or pages[USED] + missing > pages[MOST]:
+            q[LIVE] += i
+            return i
+        if full:
+            n = taken(q, block[:, NEXT])
             block[n, NEXT], block[n, PREV], block[n, OWNER], block[n, COUNT] = b, -1, p, 0
             if b >= 0:
                 block[b, PREV] = n
@@ -49,7 +70,20 @@ def append(codes, rows, partition, width, head, waiting, key, block, q, slots):
         s = b * width + block[b, COUNT]
         block[b, COUNT] += 1
         waiting[p] += 1
-        key[s], slots[i] = codes[rows[i]], s
+        key[s], slots[i], at[i] = codes[rows[i]], s, end[p]
+        left, last = sizes[i], (end[p] - 1) >> shift
+        for _ in range(missing):
+            n = taken(pages, link)
+            link[n] = -1
+            if page[p] < 0:
+                page[p] = n
+            else:
+                link[last] = n
+            if room == 0:
+                at[i] = n << shift
+            left -= room
+            last, room, end[p] = n, 1 << shift, n << shift
+        end[p] += left
     q[LIVE] += len(rows)
     return len(rows)
 
@@ -89,10 +123,12 @@ def slots_of(first, number, width, head, block, slots):
 
 
 @njit(cache=True)
-def release(p, head, waiting, block, q):
-    """Free the blocks of partition p.
+def release(p, shift, head, waiting, block, q, page, end, link, pages):
+    """Free the blocks and the pages of partition p. The latter stay linked, so that its strings can
+    be read until others are put there.
 
-    in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5]
+    in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5],
+            page int32[partitions], end int64[partitions], link int32[pages], pages int64[4]
     """
     b = head[p]
     while b >= 0:
@@ -102,7 +138,14 @@ def release(p, head, waiting, block, q):
         q[USED] -= 1
         b = after
     q[LIVE] -= waiting[p]
-    head[p], waiting[p] = -1, 0
+    n = page[p]
+    if n >= 0:
+        while n >= 0:
+            pages[USED] -= 1
+            n = link[n]
+        link[(end[p] - 1) >> shift] = pages[FREE]
+        pages[FREE] = page[p]
+    head[p], waiting[p], page[p], end[p] = -1, 0, -1, 0
 
 
 @njit(cache=True)
@@ -137,17 +180,46 @@ def shrink(most, head, block, q, source, target):
 
 
 @njit(cache=True)
-def live_slots(width, block, q, out):
-    """The slots of all tuples.
+def shrink_pages(most, shift, page, end, link, pages, heap, moved, touched):
+    """Move pages so that all lie below `most` >= pages[USED].
 
-    in      block int32[blocks, 4], q int64[5]
-    out     out int64[q[LIVE]]
+    in/out  page int32[partitions], end int64[partitions], link int32[pages], pages int64[4], heap
+            uint8[pages << shift]
+    out     moved int32[pages[HIGH]], the new number of each page in use; touched bool[partitions],
+            whose pages have moved
     """
-    n = 0
-    for b in range(q[HIGH]):
-        for i in range(block[b, COUNT]):
-            out[n] = b * width + i
-            n += 1
+    moved[:] = -1
+    for p in range(len(page)):
+        n = page[p]
+        while n >= 0:
+            moved[n] = n
+            n = link[n]
+    pages[HIGH], pages[FREE] = min(pages[HIGH], most), -1
+    for n in range(pages[HIGH] - 1, -1, -1):
+        if moved[n] < 0:
+            link[n] = pages[FREE]
+            pages[FREE] = n
+    for old in range(pages[HIGH], len(moved)):
+        if moved[old] < 0:
+            continue
+        n = pages[FREE]
+        pages[FREE] = link[n]
+        move(heap, n << shift, heap, old << shift, 1 << shift)
+        link[n], moved[old] = link[old], n
+    for p in range(len(page)):
+        n, touched[p] = page[p], False
+        if n < 0:
+            continue
+        last = (end[p] - 1) >> shift
+        if moved[n] != n:
+            touched[p], page[p] = True, moved[n]
+        if moved[last] != last:
+            end[p] += (moved[last] - last) << shift
+        n = page[p]
+        while link[n] >= 0:
+            if moved[link[n]] != link[n]:
+                touched[p], link[n] = True, moved[link[n]]
+            n = link[n]
 
 
 @njit(cache=True)
