@@ -458,8 +458,8 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
 
 
 def test_a_series_has_one_colour_in_all_plots_of_a_report():
-    rows = [{"series": s, "x": x, "mu": 1.0 + x, "part": s == "SSJ"} for x in (1, 2)
-            for s in ("MESHJOIN", "SSJ")]
+    rows = [{"series": s, "state": MEASURED, "x": x, "mu": 1.0 + x, "part": s == "SSJ"}
+            for x in (1, 2) for s in ("MESHJOIN", "SSJ")]
     both, one = (draw(Plot("", "x", models=(), only=only), rows) for only in ({}, {"part": True}))
     assert all(c in both for c in COLOURS[:2])
     assert COLOURS[0] not in one
