@@ -33,7 +33,7 @@ from semistream.experiments.explain import (
     sentence,
     without,
 )
-from semistream.experiments.findings import judge
+from semistream.experiments.findings import Finding, judge
 from semistream.experiments.layouts import deviation, everywhere, optimum
 from semistream.experiments.measure import Arrivals, Drive, measure_arrivals
 from semistream.experiments.model import (
@@ -427,6 +427,18 @@ def semistream(places, monkeypatch, costs, *arguments: str) -> int:
 
 
 GRID = ("--master", str(R_T), "--memory", "0.1,30", "--skew", "1", "--algorithms", "meshjoin,sscj")
+
+
+def test_the_note_of_a_claim_is_its_reason_where_the_models_have_none():
+    def why(note, value):
+        claim = Claim("it waits less", lambda rows: None, "more", 1.0, note=note)
+        return Finding(claim, Number(value), claim.verdict(Number(value)), []).reason
+
+    assert why("others wait for w tuples", 0.3) == "Others wait for w tuples."
+    assert why("others wait for w tuples", 1.3) == why("", 0.3) == ""
+    waits = [c for n in ("ssj-time", "sscj-time") for c in EXPERIMENTS[n].claims
+             if "waiting" in c.text]
+    assert len(waits) == 4 and all("stream buffer is empty" in c.note for c in waits)
 
 
 def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_path, capsys):

@@ -43,6 +43,11 @@ def _real(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     return [Point(a, 0, m / 100, data="flights") for m in PERCENT for a in algorithms]
 
 
+WAITS = ("a tuple waits while an iteration reads R; SSJ and SSCJ begin one whenever the stream "
+         "buffer is empty, so that one is always under way, the others once w tuples have come or "
+         "H_S is full")
+
+
 def time_points(name: str, paper: str, figure: str, algorithms: tuple[str, ...],
                 claims: tuple[Claim, ...]) -> tuple[Experiment]:
     def points(asked: Asked, names: Sequence[str]) -> list[Point]:

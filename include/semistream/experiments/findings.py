@@ -25,10 +25,12 @@ class Finding:
 
     @property
     def reason(self) -> str:
-        """Why the claim does not hold, by the cost models; empty where it does, or they cannot
-        say."""
-        held = (Verdict.REPRODUCED, Verdict.MET, Verdict.NOT_MEASURED)
-        return reason(self.claim, self.why) if self.verdict not in held else ""
+        """Why the claim does not hold, by the cost models, or what is noted of it; empty where it
+        does."""
+        if self.verdict in (Verdict.REPRODUCED, Verdict.MET, Verdict.NOT_MEASURED):
+            return ""
+        note = self.claim.note
+        return reason(self.claim, self.why) or (f"{note[0].upper()}{note[1:]}." if note else "")
 
 
 def key(point: Any) -> str:
