@@ -1,6 +1,7 @@
 """Every check on every registered algorithm: a new one is tested by being registered."""
 
 import itertools
+import sys
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ import strategies
 from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, JoinState
+from semistream.joins.tuple_store import TupleStore
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
 
@@ -121,6 +123,32 @@ def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
         peak = max(peak, join.stats.memory_peak)
     outputs += join.drain()
     assert peak <= memory
+    check(outputs, [join.stats], stream, master, on)
+
+
+@pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
+def test_more_memory_than_a_heap_of_strings_can_address_is_no_risk(algorithm, parameters,
+                                                                   monkeypatch):
+    for name, module in sys.modules.items():
+        if name.startswith("semistream.joins.") and hasattr(module, "MOST_HEAP"):
+            monkeypatch.setattr(module, "MOST_HEAP", most := 1 << 14)
+    ends, put = set(), TupleStore.put
+
+    def watched(store, *of):
+        end = put(store, *of)
+        ends.add(int(np.max(end, initial=0)))
+        return end
+
+    monkeypatch.setattr(TupleStore, "put", watched)
+    numbers = (900 * np.random.default_rng(3).random(20_000)**4).astype(np.int64)
+    notes, texts = (pa.array([i % 9 * length * "w" for i in range(rows)])
+                    for rows, length in ((20_000, 1), (800, 99)))
+    stream = sales(numbers).append_column("note", notes)
+    master, on = integers(800).append_column("text", texts), [("k", "k")]
+    join = start(algorithm, stream, master, on, memory=300_000, partition_tuples=50, kept=400,
+                 parameters=parameters)
+    outputs = run(join, stream, chunk=500)
+    assert most // 2 < max(ends) <= most
     check(outputs, [join.stats], stream, master, on)
 
 

@@ -312,6 +312,9 @@ def test_what_cannot_work_is_refused():
         stream_join_spec("xjoin", 100_000, schema, schema, [("k", "q")])
     with pytest.raises(ConfigError, match="join_type"):
         stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")], "outer")
+    spec = stream_join_spec("xjoin", (1 << 32) + 1, schema, schema, [("k", "k")])
+    with pytest.raises(ConfigError, match="4,294,967,296 bytes at most for each partition"):
+        XJoin(spec)
     saved = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")])).snapshot()
     with pytest.raises(StateError, match="another join"):
         XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")],

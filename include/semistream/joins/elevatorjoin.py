@@ -138,7 +138,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.h_r = MasterCache(schema, most + 1, self.pool // MasterCache.ENTRY + 1,
                                self.pool if has_strings(schema) else 0)
         all_of_r = self.master.tuple_count * (self.v_r + MasterCache.ENTRY)
-        self.whole = (all_of_r <= self.pool * (1 - LEAST_H_S)
+        self.whole = (all_of_r <= self.h_r.room(self.pool * (1 - LEAST_H_S))
                       and self.most_cached >= self.master.tuple_count)
         self.position = self.sweeps = 0
         self.costs = MissCosts(parameters.disk_share)
@@ -268,7 +268,7 @@ class Elevatorjoin(SemiStreamJoin):
         if len(chosen) and has_strings(self.spec.fetched_schema):
             size = size + np.bincount(group, variable_bytes(partition.payload)[rows], len(keys))
         places = self.most_cached - h_r.tuples - staged.tuples
-        fit = min(np.searchsorted(np.cumsum(size[chosen]), budget - h_r.used, side="right"),
+        fit = min(np.searchsorted(np.cumsum(size[chosen]), h_r.room(budget), side="right"),
                   np.searchsorted(np.cumsum(m[chosen]), places, side="right"))
         full, chosen = fit < len(chosen), chosen[:fit]
         if len(chosen):
@@ -277,7 +277,7 @@ class Elevatorjoin(SemiStreamJoin):
             mine = owner[group] >= 0
             h_r.stage_tuples(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine],
                              budget)
-        absent = absent[:max(int((budget - h_r.used) // h_r.ENTRY), 0)]
+        absent = absent[:max(int(h_r.room(budget) // h_r.ENTRY), 0)]
         h_r.stage(visit.keys[absent], visit.number[absent])
         soon = max(self.h_s.live // SOON, h_r.entries // INDEXED)
         if full or len(staged) > max(h_r.entries // 8, 256) or staged.frequencies.sum() > soon:

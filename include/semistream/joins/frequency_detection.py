@@ -36,6 +36,7 @@ from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.scan_phase import Slice
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
+from semistream.joins.tuple_store import MOST_HEAP
 
 # the switching buffer is this part of H_R; evictions of more than it in one period are too many
 SWITCH_SHARE = 8
@@ -58,8 +59,11 @@ class FrequentTuples:
 
     def __init__(self, spec: JoinSpec, arena: Arena, h_r: int, threshold: int):
         self.spec = spec
-        v = cached_bytes(spec) + MasterCache.ENTRY
+        v, strings = cached_bytes(spec) + MasterCache.ENTRY, has_strings(spec.fetched_schema)
         self.places = min(h_r, max(spec.master.tuple_count, 1))
+        if strings:  # with the switching buffer no more than a heap
+            most = int(MOST_HEAP / v * SWITCH_SHARE / (SWITCH_SHARE + 1)) - 1
+            self.places = max(min(self.places, most), 1)
         self.switch = max(self.places // SWITCH_SHARE, 1)  # places in the switching buffer
         self.bytes = math.ceil(self.places * v)
         self.size = math.ceil((self.places + self.switch) * v)
@@ -70,7 +74,7 @@ class FrequentTuples:
         arena.reserve("H_R", self.size)
         places = self.places + self.switch
         self.cache = MasterCache(spec.fetched_schema, places, places,
-                                 self.size if has_strings(spec.fetched_schema) else 0)
+                                 self.size if strings else 0)
         self.threshold, self.evictions = threshold, 0
         self.least = 0.0  # frequency per tuple that a newcomer must exceed
 

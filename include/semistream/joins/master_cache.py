@@ -13,7 +13,7 @@ from semistream.joins.master_cache_kernels import UNKNOWN
 from semistream.joins.output import OUTPUT_ROWS, Pairs, portions
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
-from semistream.joins.tuple_store import TupleStore
+from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 # what a look-up needs of a join value lies together: `master_cache_kernels` tells what it is
 FIELDS = np.dtype([("key", np.int64), ("first", np.int32), ("count", np.int32),
@@ -64,7 +64,7 @@ class MasterCache:
     LINK = 4  # bytes of a tuple beside its payload
 
     def __init__(self, schema: pa.Schema, tuples: int, entries: int, heap_bytes: int):
-        self.store = TupleStore(schema, tuples, heap_bytes)
+        self.store = TupleStore(schema, tuples, min(heap_bytes, MOST_HEAP))
         self.slot = self.LINK + TupleStore.slot_bytes(schema)  # bytes of a tuple, its strings aside
         self.tnext = mapped(tuples, np.int32)
         entry = mapped(entries, FIELDS)
@@ -85,6 +85,10 @@ class MasterCache:
         """Bytes of what is cached or staged."""
         return ((self.entries + len(self.staged)) * self.ENTRY
                 + (self.tuples + self.staged.tuples) * self.slot + self.heap_at)
+
+    def room(self, budget: float) -> float:
+        """Bytes that H_R may still take of `budget`; with strings it has no more than a heap."""
+        return (min(budget, MOST_HEAP) if self.store.variable else budget) - self.used
 
     # By entry
 
@@ -151,7 +155,7 @@ class MasterCache:
         """Whether H_R would take no more than `budget` bytes with these rows of master tuples."""
         strings = int(variable_bytes(batch)[rows].sum()) if self.store.variable else 0
         places = self.most_tuples - self.tuples - self.staged.tuples
-        return self.used + len(rows) * self.slot + strings <= budget and len(rows) <= places
+        return len(rows) * self.slot + strings <= self.room(budget) and len(rows) <= places
 
     def stage_tuples(self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray,
                      budget: float) -> None:
@@ -165,7 +169,7 @@ class MasterCache:
             best = np.argsort(owners, kind="stable")
             size = np.cumsum(variable_bytes(batch)[rows[best]] + self.slot)
             places = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
-            best = best[:min(int(np.searchsorted(size, budget - self.used, side="right")), places)]
+            best = best[:min(int(np.searchsorted(size, self.room(budget), side="right")), places)]
             rows, owners = rows[best], owners[best]
         if not len(rows):
             return

@@ -17,7 +17,7 @@ from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_chunk_kernels as kernels
 from semistream.joins.stream_table.flags import MATCHED, mark
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Found, StreamTable
-from semistream.joins.tuple_store import TupleStore
+from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 class Chunk:
@@ -89,7 +89,7 @@ class ByChunk(StreamTable):
         room for: fewer wait."""
         self.strings = max(min(strings, most / self.chunks - self.slot_bytes), 0.0)
         self.most = max(most // self.slot_bytes, 1)
-        self.most_heap = most if self.layout.has_strings else 0
+        self.most_heap = min(most, MOST_HEAP) if self.layout.has_strings else 0
         self.store = TupleStore(self.layout.held, self.most, self.most_heap)
         self.key, self.flags = mapped(self.most, np.int64), mapped(self.most, np.uint8)
         self.back, self.same, self.heads = (mapped(self.most, np.int32) for _ in range(3))

@@ -22,7 +22,7 @@ from semistream.joins.stream_table import by_key_kernels as kernels
 from semistream.joins.stream_table.by_key_kernels import FREE, HIGH, LIVE, NEWEST, OLDEST
 from semistream.joins.stream_table.flags import MATCHED, mark
 from semistream.joins.stream_table.interface import NO_LIMIT, StreamTable
-from semistream.joins.tuple_store import TupleStore
+from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 APPEND_ROWS = 65_536  # the most tuples of one `append`
 TICK = 20e-6  # seconds, the unit of ages
@@ -81,7 +81,7 @@ class ByKey(StreamTable):
     def open(self, strings: float, most: int) -> None:
         self.strings, self.size = strings, most
         self.most = max(int(most // self.bytes_per_tuple(self.layout.held, strings)), 1)
-        self.store = TupleStore(self.layout.held, self.most, most)
+        self.store = TupleStore(self.layout.held, self.most, min(most, MOST_HEAP))
         self.key, self.flags = mapped(self.most, np.int64), mapped(self.most, np.uint8)
         self.link, self.head = mapped(self.most, np.int32, 8), mapped(self.most, np.int32)
         self.head[:] = -1
@@ -97,7 +97,7 @@ class ByKey(StreamTable):
         table they leave nothing)."""
         self.capacity = capacity
         left = self.size - capacity * self.slot_bytes - (self.most - capacity) * 4
-        self.heap_capacity = max(left, 0) if self.layout.has_strings else 0
+        self.heap_capacity = min(max(left, 0), len(self.store.heap))
 
     # Entering
 
