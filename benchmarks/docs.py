@@ -91,18 +91,20 @@ def _table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
 
 
 def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
-    """A row a case: the best other peer, and how many times its rate `ours` has."""
+    """A row a case: the best other peer, how many times its rate `ours` has, and who had not
+    settled and thus may be faster."""
     lines = [f"| case | {ours}, a second | best of the others | a second | {ours}, times the best "
-             f"| 95% interval |", "| --- | --: | --- | --: | --: | --- |"]
+             f"| 95% interval | not settled |", "| --- | --: | --- | --: | --: | --- | --- |"]
     for case in dict.fromkeys(r["case"] for r in rows):
         mine = [r for r in rows if r["case"] == case and "rate" in r]
         [own] = [r for r in mine if r["peer"] == ours]
-        best = max((r for r in mine if r is not own), key=lambda r: r["rate"])
+        best = max((r for r in mine if r is not own), key=lambda r: r["ratio"])
         other = {"ratio": None, "verdict": best.get("verdict"), "ratio_low": best.get("ratio_high"),
                  "ratio_high": best.get("ratio_low")}
+        unsettled = [r["peer"] for r in mine if not r.get("settled", True)]
         turned = {k: 1 / v if isinstance(v, float) else v for k, v in other.items()}
         lines.append(f"| {case} | {_rate(own)} | {best['peer']} | {_rate(best)} | "
-                     f"{own['rate'] / best['rate']:.3g} | {_interval(turned)} |")
+                     f"{1 / best['ratio']:.3g} | {_interval(turned)} | {', '.join(unsettled)} |")
     return lines
 
 

@@ -92,6 +92,6 @@ def picture(rows: Sequence[Mapping[str, Any]], s: Settings) -> str:
                       xlabel="M, of R", ylabel="Zipf exponent",
                       title=f"other keys after {drift:,} tuples" if drift else "no drift")
         figure.suptitle(
-            f"{REGISTRY[OURS].title}'s service rate, times that of the best of the others; "
+            f"{REGISTRY[OURS].title}'s service rate, times that of the best of the others\n"
             "?: which of them is faster is not decided")
         return svg(figure)
