@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semistream.errors import ConfigError
 from semistream.joins import tuple_store_kernels as kernels
 from semistream.joins.arena import mapped
-from semistream.joins.stored_types import has_strings, is_variable, offsets_and_data
+from semistream.joins.stored_types import is_variable, offsets_and_data
 
 ADDRESS = 4  # bytes of an address in the heap, and of a size
 MOST_HEAP = 1 << 8 * ADDRESS  # bytes that have an address
@@ -63,10 +63,6 @@ class TupleStore:
     values of variable length in one heap. Raises ConfigError when it is larger than MOST_HEAP."""
 
     def __init__(self, schema: pa.Schema, slots: int, heap_bytes: int):
-        if heap_bytes > MOST_HEAP and has_strings(schema):
-            raise ConfigError("memory", f"must be {MOST_HEAP:,} bytes at most for each partition, "
-                                        "as tuples have strings, whose addresses have 32 bits",
-                              heap_bytes, "Give less memory, or more partitions.")
         self.schema, self.width = schema, self.slot_bytes(schema)
         self.rows = mapped(slots, np.uint8, self.width).reshape(-1, self.width)
         ends = np.cumsum([0, *(Column.bytes_per_slot(f.type) for f in schema)])
@@ -74,6 +70,10 @@ class TupleStore:
                         for f, first in zip(schema, ends[:-1], strict=True)]
         # behind the columns a bit of each, set where it is null; and the columns that ever were
         self.nulls, self._null = int(ends[-1]), set[int]()
+        if heap_bytes > MOST_HEAP and self.variable:
+            raise ConfigError("memory", f"must be {MOST_HEAP:,} bytes at most for each partition, "
+                                        "as tuples have strings, whose addresses have 32 bits",
+                              heap_bytes, "Give less memory, or more partitions.")
         self.heap = mapped(heap_bytes if self.variable else 0, np.uint8)
 
     @classmethod
