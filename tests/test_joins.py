@@ -321,7 +321,7 @@ def test_a_state_of_another_format_is_refused_with_both_formats_and_the_way_out(
     join.snapshot().write(path)
     former = b"semistream join state 6\n"
     path.write_bytes(former + path.read_bytes()[len(former):])
-    with pytest.raises(StateError, match="of format 6, and this version reads format 7.*drained"):
+    with pytest.raises(StateError, match="of format 7, and this version reads format 8.*drained"):
         JoinState.read(path)
 
 

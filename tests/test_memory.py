@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import faults
 from loads import SmallLoad
 from semistream.config import Job
 from semistream.files import open_source
+from semistream.joins.master_cache import MasterCache
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.resident import resident
 from semistream.source_files import open_parquet
@@ -109,6 +111,7 @@ def peak_of(*arguments):
 # Whose buffers, of which none grows with R, are full: the base; and more than 20 times MEMORY.
 FEW, MANY, MEMORY = 40_000, 370_000, 16 * MEGABYTE
 BASE = 180 * MEGABYTE  # of publishing, that docs/loading.md tells
+JOIN_BASE = 220 * MEGABYTE  # of a process that joins, that README tells
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
@@ -139,6 +142,43 @@ def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(tmp_path, 
     told = json.loads(stats.read_text())
     assert peak < base + 1.1 * MEMORY
     assert told["memory_peak"] <= MEMORY and 0.9 * peak < told["resident_peak"] < 1.1 * peak
+
+
+def test_a_join_takes_its_memory_though_most_tuples_wait_for_one_partition(tmp_path):
+    rows = 3_000_000
+    keys = np.random.default_rng(5).integers(0, 1_000_000, rows)
+    keys[::2] = 7
+    pq.write_table(pa.table({"id": np.arange(rows), "k": keys}), tmp_path / "s.parquet",
+                   row_group_size=100_000)
+    pq.write_table(pa.table({"k": np.arange(1_000_000), "v": np.arange(1_000_000)}),
+                   tmp_path / "m.parquet")
+
+    peak = peak_of("join", "--stream", tmp_path / "s.parquet", "--master", tmp_path / "m.parquet",
+                   "--on", "k", "--memory", 40 * MEGABYTE, "--algorithm", "elevatorjoin",
+                   "--parameters", "waiting_tuples=1500000", "--out", tmp_path / "out.parquet")
+    assert peak < JOIN_BASE + 1.1 * 40 * MEGABYTE
+
+
+def test_what_is_done_to_a_cache_takes_little_memory():
+    n = 1_000_000
+    cache = MasterCache(pa.schema([("v", pa.int64())]), n, n, 0)
+    for first in range(0, n, 100_000):
+        part = np.arange(first, first + 100_000)
+        owners = cache.stage(part, part % 5) + np.arange(len(part))
+        cache.stage_tuples(pa.record_batch([part], names=["v"]), np.arange(len(part)), owners, 1e9)
+        cache.switch()
+    tracemalloc.start()
+    try:
+        written = sum(batch.num_rows for batch in cache.saved())
+        cache.keep(cache.entries_that(lambda served, tuples: served * 2.0 > 3 * tuples))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    left = np.flatnonzero(np.arange(n) % 5 > 1)
+    firsts, counts, hits = cache.probe(left)
+    assert written == n and hits == len(left) == cache.tuples and (counts == 1).all()
+    assert cache.store.get(firsts.astype(np.int64))[0].equals(pa.array(left))
+    assert peak < 4 * n  # bytes
 
 
 # ---- the app's Python workers

@@ -189,30 +189,36 @@ class Elevatorjoin(SemiStreamJoin):
         if at < 0:
             self._end_sweep()
             at = h_s.next(0)
-        visit = h_s.visit(at)
-        for number in range(at, visit.reach):
-            reading = self.clock()
-            if number == at:
-                self.master.prefetch(h_s.upcoming(at, self.master.buffers), self.spec.fetched)
-            partition = DiskPartition(self.spec, number)  # READ
-            found = h_s.find(partition.codes, visit)
-            if found.total:
-                partition.read()
-            disk += self.clock() - reading
-            self.filter.add(number, partition.codes)
-            read += len(partition.codes)
-            if found.total:
-                yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
-        removed = h_s.remove(visit)  # REMOVE them all
-        yield from self.output.finish(h_s, removed)
+        reach, waited = int(h_s.reach[at]), int(h_s.waiting[at])
+        counts = np.zeros(0, np.int32)
+        for visit in h_s.visits(at):
+            for number in range(at, reach):
+                reading = self.clock()
+                if new := not len(counts) or reach > at + 1:
+                    if number == at:
+                        self.master.prefetch(h_s.upcoming(at, self.master.buffers),
+                                             self.spec.fetched)
+                    partition = DiskPartition(self.spec, number)  # READ
+                found = h_s.find(partition.codes, visit)
+                if found.total:
+                    partition.read()
+                disk += self.clock() - reading
+                if new:
+                    self.filter.add(number, partition.codes)
+                    read += len(partition.codes)
+                if found.total:
+                    yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
+            counts = found.counts if new else counts + found.counts
+            yield from self.output.finish(h_s, visit.removed)
+        yield from self.output.finish(h_s, h_s.remove(at))  # REMOVE them all
         # after its tuples left: this may shrink H_S, and move what is in it
-        if visit.reach == at + 1:
-            self._switch(visit, partition, found.counts)
+        if reach == at + 1:
+            self._switch(visit, partition, counts)
         self.position = at + 1
         self.costs.disk += disk
         self.costs.other += self.clock() - begun.at - disk
         self.costs.stops += 1
-        self._end(begun, len(removed.slots), read, self.sweeps)
+        self._end(begun, waited, read, self.sweeps)
         if self.position >= self.master.partition_count:
             self._end_sweep()
 
@@ -240,7 +246,7 @@ class Elevatorjoin(SemiStreamJoin):
         """SWITCH the values that satisfy the inequality into the switching buffer, the best first,
         as far as it has room.
 
-        counts: int32[n], the tuples that each of the partition's met.
+        visit: the partition's last one; counts: int32[n], the tuples that each of its own met.
         """
         h_r, staged, budget = self.h_r, self.h_r.staged, self.arena.components["H_R"]
         # that a value with one master tuple needs
@@ -307,8 +313,9 @@ class Elevatorjoin(SemiStreamJoin):
         self.costs.end_sweep(self.sweeps)
         h_r = self.h_r
         if h_r.entries and self._price and not self.whole:  # not while there is memory to spare
-            keep = HYSTERESIS * self._worth(h_r.frequencies, h_r.counts) > 1
-            gone = int((~keep).sum()) * h_r.ENTRY + int(h_r.counts[~keep].sum()) * self.v_r
+            keep = h_r.entries_that(lambda n, m: HYSTERESIS * self._worth(n, m) > 1)
+            gone = ((h_r.entries - np.count_nonzero(keep)) * h_r.ENTRY
+                    + (h_r.tuples - int(h_r.counts.sum(where=keep))) * self.v_r)
             if gone * SLACK_SHARE > h_r.used:
                 h_r.keep(keep)
                 self._divide()
@@ -353,10 +360,8 @@ class Elevatorjoin(SemiStreamJoin):
         if not self.h_s.opened:
             return {}, self._values()
         self._saves = 1
-        h_r, staged = self.h_r, self.h_r.staged
-        cache = {"key": np.append(h_r.keys, staged.keys),
-                 "frequency": np.append(h_r.frequencies.astype(np.int64), staged.frequencies)}
-        return {"waiting": self._newest(self.h_s.waiting), "cache": pa.table(cache)}, self._values()
+        return ({"waiting": self._newest(self.h_s.waiting), "cache": self.h_r.saved()},
+                self._values())
 
     def _changes(self) -> State | None:
         """The tuples that came since the last snapshot and still wait, and the partitions that were
@@ -399,16 +404,15 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("H_R", 0)
         for part in (state, *changes):
             self._repeat(part)
-        budget, cache = self.arena.free, state.tables["cache"]
+        budget = self.arena.free
         self.arena.reserve("H_R", budget)
-        keys, frequencies = (cache[c].to_numpy() for c in ("key", "frequency"))
-        self.h_r.switch(self.h_r.stage_from(self.spec, keys, frequencies, budget))
+        self.h_r.take_up(self.spec, state.tables["cache"], budget)
 
     def _repeat(self, state: JoinState) -> None:
         """Do to H_S what a snapshot tells."""
         h_s = self.h_s
         for partition in state.tables["left"]["partition"].to_pylist() if not state.whole else ():
-            h_s.remove(h_s.visit(partition))
+            h_s.remove(partition)
         self.arena.reserve("H_S", h_s.divide(state.values["blocks"], state.values["pages"]))
         for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
             h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pyarrow as pa
 
@@ -10,7 +12,7 @@ from semistream.joins.arena import mapped, release
 from semistream.joins.disk_partition import tuples_of
 from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, places
 from semistream.joins.master_cache_kernels import UNKNOWN
-from semistream.joins.output import OUTPUT_ROWS, Pairs, portions
+from semistream.joins.output import Pairs, portions
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
@@ -29,6 +31,10 @@ def cached_bytes(spec: JoinSpec) -> float:
               for f in spec.master.schema)
     # v_R on disk less key codes, numbers and strings' offsets
     return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)
+
+
+PORTION = 65_536  # entries that are judged, saved or taken up at a time
+SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa.int64())])
 
 
 class SwitchingBuffer:
@@ -67,9 +73,9 @@ class MasterCache:
         self.store = TupleStore(schema, tuples, min(heap_bytes, MOST_HEAP))
         self.slot = self.LINK + TupleStore.slot_bytes(schema)  # bytes of a tuple, its strings aside
         self.tnext = mapped(tuples, np.int32)
-        entry = mapped(entries, FIELDS)
-        self.ekey, self.efirst = entry["key"], entry["first"]
-        self.ecount, self.efreq = entry["count"], entry["frequency"]
+        self._entry = mapped(entries, FIELDS)
+        self.ekey, self.efirst = self._entry["key"], self._entry["first"]
+        self.ecount, self.efreq = self._entry["count"], self._entry["frequency"]
         self._table = mapped(places(entries), np.int64)
         self.most_tuples = tuples
         self.entries = self.tuples = self.heap_at = 0
@@ -193,6 +199,15 @@ class MasterCache:
 
     def switch(self, keep: np.ndarray | None = None) -> None:
         """MOVE the switching buffer to H_R. keep: which of its values, bool[n]; None: all."""
+        first = self.entries
+        self._link()
+        if keep is None or keep.all():
+            self.index()
+        else:
+            self.keep(np.concatenate([np.ones(first, bool), keep]))
+
+    def _link(self) -> None:
+        """Make the switching buffer a part of H_R that `index` is to make findable."""
         first, n, staged = self.entries, len(self.staged), self.staged
         self.ekey[first:first + n] = staged.keys
         self.efreq[first:first + n] = np.minimum(staged.frequencies, 2**32 - 1)
@@ -201,27 +216,64 @@ class MasterCache:
                      self.tnext)
         self.entries, self.tuples = first + n, self.tuples + staged.tuples
         self.staged = SwitchingBuffer()
-        if keep is None or keep.all():
+
+    # State
+
+    def saved(self, staged: bool = True) -> pa.RecordBatchReader:
+        """For a state: the join values of H_R, and behind them those of the switching buffer, with
+        their tuples and frequencies, a portion at a time; their tuples are in R."""
+        parts = [(self.keys, self.counts, self.frequencies)]
+        if staged:
+            parts.append((self.staged.keys, self.staged.counts, self.staged.frequencies))
+
+        def portions() -> Iterator[pa.RecordBatch]:
+            for arrays in parts:
+                for first in range(0, len(arrays[0]), PORTION):
+                    portion = (a[first:first + PORTION].astype(np.int64) for a in arrays)
+                    yield pa.record_batch([*map(pa.array, portion)], schema=SAVED)
+
+        return pa.RecordBatchReader.from_batches(SAVED, portions())
+
+    def take_up(self, spec: JoinSpec, saved: pa.Table, budget: float) -> None:
+        """Cache the join values that were saved, with the tuples that R's index finds; those that
+        do not all fit are left out. R is read once, in the order of the disk."""
+        keys, frequencies = (saved[c].to_numpy() for c in ("key", "frequency"))
+        first, partition = self.entries, np.empty(len(keys), np.int32)
+        for at in range(0, len(keys), PORTION):
+            partition[at:at + PORTION] = spec.master.partitions_of(keys[at:at + PORTION])[:, 0]
+        order, complete = np.argsort(partition, kind="stable"), np.ones(first + len(keys), bool)
+        for at in range(0, len(keys), PORTION):
+            part = order[at:at + PORTION]
+            complete[first + at:first + at + len(part)] = self.stage_from(
+                spec, keys[part], frequencies[part], budget)
+            self._link()
+        del keys, frequencies, partition, order
+        if complete.all():
             self.index()
         else:
-            self.keep(np.concatenate([np.ones(first, bool), keep]))
+            self.keep(complete)
 
     # Eviction
 
+    def entries_that(self, told: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        """Which entries a function of frequencies and counts tells, bool[entries]. It is asked a
+        portion at a time: numbers beside all entries would be a good part of H_R."""
+        out = np.empty(self.entries, bool)
+        for first in range(0, self.entries, PORTION):
+            part = slice(first, first + PORTION)
+            out[part] = told(self.frequencies[part], self.counts[part])
+        return out
+
     def keep(self, which: np.ndarray) -> None:
         """Evict the entries that `which`, bool[entries], does not keep."""
-        moved = np.empty(self.tuples, np.int64)
         self.entries, left = kernels.compact(which, self.ekey, self.efirst, self.ecount, self.efreq,
-                                             self.tnext, moved)
-        moved = moved[:left]
-        for first in range(0, left, OUTPUT_ROWS):  # in place: a tuple never moves up
-            last = min(first + OUTPUT_ROWS, left)
-            self.store.tuples[first:last] = self.store.tuples[moved[first:last]]
+                                             self.tnext, self.tuples, self.store.rows)
         if self.store.variable:
-            lanes = len(self.store.variable)
-            self.heap_at = self.store.close_gaps([np.arange(left)] * lanes, 0) if left else 0
+            slots = [np.arange(left, dtype=np.uint32)] * len(self.store.variable)
+            self.heap_at = self.store.close_gaps(slots, 0) if left else 0
         self.tuples = left
-        for array in (self.tnext, self.store.rows):
-            release(array, left)
-        release(self.store.heap, self.heap_at)
         self.index()
+        for array, end in ((self.tnext, left), (self.store.rows, left),
+                           (self.store.heap, self.heap_at), (self._entry, self.entries),
+                           (self._table, len(self.table))):
+            release(array, end)

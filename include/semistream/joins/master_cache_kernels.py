@@ -10,8 +10,6 @@ int64[], entries.
 
 from __future__ import annotations
 
-import numpy as np
-
 from semistream.compiled import njit
 from semistream.joins.key_table import GROUP, find_group
 
@@ -81,36 +79,37 @@ def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnex
 
 
 @njit(cache=True)
-def compact(keep, ekey, efirst, ecount, efreq, tnext, moved):
-    """Drop the entries that `keep` does not keep, and their tuples; the others move down. Returns
-    (entries, tuples) left. moved[new slot] = old slot, ascending, for the payload to follow.
+def compact(keep, ekey, efirst, ecount, efreq, tnext, tuples, rows):
+    """Drop the entries that `keep` does not keep, and their tuples; the others move down, in place.
+    Returns (entries, tuples) left.
 
-    in      keep bool[entries]
+    in      keep bool[entries]; tuples, their number
     in/out  ekey int64[entries], efirst int32[entries], ecount int32[entries],
-            efreq uint32[entries], tnext int32[tuples]
-    out     moved int64[tuples]
+            efreq uint32[entries], tnext int32[slots], rows uint8[slots, width], the tuples
     """
-    owner = np.full(len(moved), -1, np.int32)
     entries = 0
     for e in range(len(keep)):
-        if not keep[e]:
-            continue
+        entry = entries if keep[e] else ABSENT
         s = efirst[e]
-        while s >= 0:
-            owner[s] = entries
-            s = tnext[s]
-        ekey[entries], efreq[entries] = ekey[e], efreq[e]
-        entries += 1
+        while s >= 0:  # each tuple's link becomes its entry
+            following = tnext[s]
+            tnext[s] = entry
+            s = following
+        if keep[e]:
+            ekey[entries], efreq[entries] = ekey[e], efreq[e]
+            entries += 1
     for e in range(entries):
         efirst[e] = ABSENT
         ecount[e] = 0
-    tuples = 0
-    for s in range(len(owner)):
-        if owner[s] >= 0:
-            e = owner[s]
-            tnext[tuples] = efirst[e]
-            efirst[e] = tuples
+    left = 0
+    for s in range(tuples):
+        e = tnext[s]
+        if e >= 0:
+            tnext[left] = efirst[e]
+            efirst[e] = left
             ecount[e] += 1
-            moved[tuples] = s
-            tuples += 1
-    return entries, tuples
+            if left < s:
+                for i in range(rows.shape[1]):
+                    rows[left, i] = rows[s, i]
+            left += 1
+    return entries, left

@@ -250,9 +250,12 @@ class Ssbj(SemiStreamJoin):
 
     def _evict(self) -> None:
         """Lines 42-51: drop the values that have become too infrequent for their place."""
-        m_cache = self.h_r.counts * self.v_r + MasterCache.ENTRY
-        m_disk = self.h_r.frequencies / EVICTION_CYCLES * self.h_s.tuple_bytes
-        keep = m_cache < self.parameters.switching_factor * m_disk
+        def worth(f_count: np.ndarray, tuples: np.ndarray) -> np.ndarray:
+            m_cache = tuples * self.v_r + MasterCache.ENTRY
+            m_disk = f_count / EVICTION_CYCLES * self.h_s.tuple_bytes
+            return m_cache < self.parameters.switching_factor * m_disk
+
+        keep = self.h_r.entries_that(worth)
         if not keep.all():
             self.h_r.keep(keep)
             self._rebalance()
@@ -315,9 +318,9 @@ class Ssbj(SemiStreamJoin):
     def _state(self) -> State:
         """Of H_R and of the switching buffer only the join values and counts: their tuples are in
         R."""
-        h_r, c = self.h_r, self.candidates
+        c = self.candidates
         tables = self.h_s.tables() | {
-            "cache": pa.table({"key": h_r.keys, "tuples": h_r.counts, "f_count": h_r.frequencies}),
+            "cache": self.h_r.saved(staged=False),
             "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
         sizes = {"H_S": self.h_s.size, "H_R": self.arena.components["H_R"]}
         return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(), "rc": self.rc,
@@ -332,8 +335,7 @@ class Ssbj(SemiStreamJoin):
         self._resize(min(values["sizes"]["H_S"], self.pool))
         self.arena.reserve("H_R", min(values["sizes"]["H_R"], self.arena.free))
         budget = self.arena.components["H_R"]
-        keys, f_count = (tables["cache"][name].to_numpy() for name in ("key", "f_count"))
-        self.h_r.switch(self.h_r.stage_from(self.spec, keys, f_count, budget))
+        self.h_r.take_up(self.spec, tables["cache"], budget)
         self.candidates = Candidates(*(tables["candidates"][name].to_numpy().copy()
                                        for name in ("key", "s_count", "waiting")))
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from semistream.durable import naming, replacing, sync
 from semistream.errors import StateError
 
-FORMAT = 7  # raised whenever tables or values of a state mean something else
+FORMAT = 8  # raised whenever tables or values of a state mean something else
 MAGIC = b"semistream join state "
 HEADER = MAGIC + b"%d\n" % FORMAT  # of 24 bytes, so that what follows is aligned
 WRITTEN_ROWS = 131_072  # of a state's table at a time

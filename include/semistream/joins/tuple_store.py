@@ -145,12 +145,12 @@ class TupleStore:
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
         """Move these slots' variable-length values, for each such column, down to heap[at:], in the
-        order of their addresses. Returns the end.
+        order of their addresses. Returns the end. slots: integers[n].
 
         A part of the heap is closed after the other, as that takes little memory.
         """
         columns = list(zip(self.variable, slots, strict=True))
-        end = max(int(x.starts[s].max(initial=0)) for x, s in columns) + 1
+        end = max(kernels.last(x.starts, s) for x, s in columns) + 1
         step = -(-end // PARTS)
         number = np.empty((len(columns), PARTS), np.int64)
         for (x, s), of in zip(columns, number, strict=True):

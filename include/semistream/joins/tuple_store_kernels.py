@@ -180,11 +180,24 @@ def slide(starts, lengths, heap, slots, at):
 
 
 @njit(cache=True)
+def last(starts, slots):
+    """The highest address of these slots, 0 for none.
+
+    in      starts uint32[slots], slots integers[n]
+    """
+    highest = np.uint32(0)
+    for s in slots:
+        if starts[s] > highest:
+            highest = starts[s]
+    return np.int64(highest)
+
+
+@njit(cache=True)
 def count(starts, lengths, slots, step, number):
     """Count the addresses of these slots in each part of the heap, of `step` bytes. Empty values
     have none.
 
-    in      starts uint32[slots], lengths uint32[slots], slots int64[n]
+    in      starts uint32[slots], lengths uint32[slots], slots integers[n]
     out     number int64[parts]
     """
     number[:] = 0
@@ -197,7 +210,7 @@ def count(starts, lengths, slots, step, number):
 def within(starts, lengths, slots, low, high, slot, start, length):
     """Those of these slots whose addresses are from low to high - 1, with what lies there.
 
-    in      starts uint32[slots], lengths uint32[slots], slots int64[n]
+    in      starts uint32[slots], lengths uint32[slots], slots integers[n]
     out     slot uint32[m], start uint32[m], length uint32[m]
     """
     k = 0

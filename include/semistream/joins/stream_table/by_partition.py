@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -24,26 +25,29 @@ BLOCKS = 8
 HALF_PAGES = 1 + 1 / (2 * BLOCKS)  # what strings take with the pages that are half empty
 # head, tuples, saved ones, reach, arrivals; of strings, the first page and the end
 PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8
+VISITED = 65_536  # tuples of a partition that are grouped at a time, which takes some 50 bytes each
 SAMPLED = 1000  # coming tuples whose strings are looked at to divide the bytes anew
 
 
 class Visit:
-    """The tuples that wait for one partition, grouped by key: what the elevator finishes at one
-    stop.
+    """Tuples that wait for one partition, grouped by key.
 
-    keys: int64[n]; number: int32[n], the tuples of the key at its leader, else 0; met: bool[n], of
-    leaders: found in R; matched: bool[n].
+    slots: int64[n]; keys: int64[n]; number: int32[n], the tuples of the key at its leader, else 0;
+    met: bool[n], of leaders: found in R; matched: bool[n].
     """
 
-    def __init__(self, h_s: ByPartition, partition: int):
-        self._h_s, self.partition, self.reach = h_s, partition, int(h_s.reach[partition])
-        self.slots = h_s.slots(partition, h_s.waiting[partition:partition + 1])
-        n = len(self.slots)
+    def __init__(self, h_s: ByPartition, slots: np.ndarray):
+        self._h_s, self.slots, n = h_s, slots, len(slots)
         self.keys = h_s.key[self.slots]
         self.table, self.same = np.empty(2 * n + 2, np.int32), np.empty(n, np.int32)
         self.number, self.met = np.empty(n, np.int32), np.zeros(n, bool)
         self.matched = np.zeros(n, bool)
         kernels.group(self.keys, self.table, self.same, self.number)
+
+    @property
+    def removed(self) -> Removed:
+        """Its tuples, whose waiting `ByPartition.remove` tells."""
+        return Removed(self.slots, self.matched, 0.0, 0.0)
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """All columns of the stream of these tuples of the visit, int64[n]."""
@@ -204,9 +208,15 @@ class ByPartition(StreamTable):
             out.append(behind if behind >= 0 else max(self.next(0), 0))
         return out
 
-    def visit(self, partition: int) -> Visit:
-        """The tuples that wait for this partition."""
-        return Visit(self, partition)
+    def visits(self, partition: int) -> Iterator[Visit]:
+        """The tuples that wait for this partition, what the elevator finishes at one stop, VISITED
+        at a time. They stay until `remove`."""
+        block, at, left = self.head[partition], 0, int(self.waiting[partition])
+        while left:
+            slots = np.empty(min(left, VISITED), np.int64)
+            block, at = kernels.slots_from(block, at, self.width, self.block, slots)
+            left -= len(slots)
+            yield Visit(self, slots)
 
     def find(self, codes: np.ndarray, visit: Visit) -> Found:
         """The tuples of a visit with these key codes, int64[n]."""
@@ -216,11 +226,12 @@ class ByPartition(StreamTable):
 
     # Leaving
 
-    def remove(self, visit: Visit) -> Removed:
-        """Remove the visited partition's tuples."""
-        p, now, n = visit.partition, time.perf_counter(), len(visit.slots)
-        removed = Removed(visit.slots, visit.matched, float(n * now - self.arrived[p]),
-                          float(now - self.first[p]) if n else 0.0)
+    def remove(self, p: int) -> Removed:
+        """Remove partition p's tuples. Tells how long they waited; which they are, its visits
+        do."""
+        now, n = time.perf_counter(), int(self.waiting[p])
+        removed = Removed.none()._replace(seconds=float(n * now - self.arrived[p]),
+                                          longest=float(now - self.first[p]) if n else 0.0)
         kernels.release(p, self.store.shift, self.head, self.waiting, self.block, self.q, self.page,
                         self.end, self.store.link, self.pages)
         self.reach[p] = self.arrived[p] = self.first[p] = 0
@@ -257,12 +268,12 @@ class ByPartition(StreamTable):
         above = max(int(self.q[HIGH]) - blocks, 0)
         source, target = np.empty(above, np.int32), np.empty(above, np.int32)
         n = kernels.shrink(blocks, self.head, self.block, self.q, source, target)
-        inside = np.arange(self.width)
-        old, new = ((b[:n, None].astype(np.int64) * self.width + inside).ravel()
-                    for b in (source, target))
+        step = max(OUTPUT_ROWS // self.width, 1)  # blocks
         for array in (self.key, self.store.tuples):
-            for first in range(0, len(old), OUTPUT_ROWS):
-                array[new[first:first + OUTPUT_ROWS]] = array[old[first:first + OUTPUT_ROWS]]
+            whole = array.reshape(-1, self.width)
+            for first in range(0, n, step):
+                part = slice(first, min(first + step, n))
+                whole[target[part]] = whole[source[part]]
             release(array, blocks * self.width)
         release(self.block, blocks)
 

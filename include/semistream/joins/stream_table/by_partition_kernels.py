@@ -123,6 +123,22 @@ def slots_of(first, number, width, head, block, slots):
 
 
 @njit(cache=True)
+def slots_from(b, at, width, block, slots):
+    """The slots of a partition's tuples, from the at-th of block b on. Returns block and place
+    behind them.
+
+    in      block int32[blocks, 4]
+    out     slots int64[n]
+    """
+    for k in range(len(slots)):
+        while at == block[b, COUNT]:
+            b, at = block[b, NEXT], 0
+        slots[k] = b * width + at
+        at += 1
+    return b, at
+
+
+@njit(cache=True)
 def release(p, shift, head, waiting, block, q, page, end, link, pages):
     """Free the blocks and the pages of partition p. The latter stay linked, so that its strings can
     be read until others are put there.
