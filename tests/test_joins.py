@@ -319,7 +319,7 @@ def test_a_damaged_state_is_refused_wherever_the_damage_is(algorithm, tmp_path):
 def test_a_state_of_another_format_is_refused_with_both_formats_and_the_way_out(tmp_path):
     join, path = start("meshjoin", sales([1]), integers(100), [("k", "k")]), tmp_path / "state"
     join.snapshot().write(path)
-    former = b"semistream join state 6\n"
+    former = b"semistream join state 7\n"
     path.write_bytes(former + path.read_bytes()[len(former):])
     with pytest.raises(StateError, match="of format 7, and this version reads format 8.*drained"):
         JoinState.read(path)
