@@ -15,7 +15,8 @@ import oracle
 import strategies
 from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
-from semistream.joins import REGISTRY, JoinState
+from semistream.joins import REGISTRY, JoinState, master_cache
+from semistream.joins.stream_table import by_partition
 from semistream.joins.tuple_store import TupleStore
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
@@ -31,6 +32,15 @@ FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values
 
 def relation(master, on, partition_tuples=8):
     return MemoryRelation("r", master, [m for _, m in on], partition_tuples)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_portions():
+    """What is done a portion at a time, is done in several here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_partition, "VISITED", 2)
+        patch.setattr(master_cache, "PORTION", 2)
+        yield
 
 
 def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", partition_tuples=8,

@@ -246,7 +246,8 @@ class Elevatorjoin(SemiStreamJoin):
         """SWITCH the values that satisfy the inequality into the switching buffer, the best first,
         as far as it has room.
 
-        visit: the partition's last one; counts: int32[n], the tuples that each of its own met.
+        visit: the partition's last one, whose absent values are judged; counts: int32[n], the
+        tuples that each of the partition's met in all visits.
         """
         h_r, staged, budget = self.h_r, self.h_r.staged, self.arena.components["H_R"]
         # that a value with one master tuple needs

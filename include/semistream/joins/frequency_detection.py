@@ -185,13 +185,10 @@ class FrequentTuples:
         kept[order[fits]] = True
         return kept
 
-    def table(self) -> pa.Table:
+    def table(self) -> pa.RecordBatchReader:
         """For a state: join values and frequencies of H_R and of the switching buffer; their tuples
         are in R."""
-        cache, staged = self.cache, self.cache.staged
-        return pa.table({"key": np.append(cache.keys, staged.keys),
-                         "tuples": np.append(cache.counts.astype(np.int64), staged.counts),
-                         "frequency": np.append(cache.frequencies, staged.frequencies)})
+        return self.cache.saved()
 
     def values(self) -> dict[str, Any]:
         return {"threshold": self.threshold, "evictions": self.evictions}

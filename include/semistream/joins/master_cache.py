@@ -20,6 +20,8 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 # what a look-up needs of a join value lies together: `master_cache_kernels` tells what it is
 FIELDS = np.dtype([("key", np.int64), ("first", np.int32), ("count", np.int32),
                   ("frequency", np.uint32)])
+PORTION = 65_536  # entries that are judged, saved or taken up at a time
+SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa.int64())])
 
 
 def cached_bytes(spec: JoinSpec) -> float:
@@ -31,10 +33,6 @@ def cached_bytes(spec: JoinSpec) -> float:
               for f in spec.master.schema)
     # v_R on disk less key codes, numbers and strings' offsets
     return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)
-
-
-PORTION = 65_536  # entries that are judged, saved or taken up at a time
-SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa.int64())])
 
 
 class SwitchingBuffer:
@@ -244,8 +242,9 @@ class MasterCache:
         order, complete = np.argsort(partition, kind="stable"), np.ones(first + len(keys), bool)
         for at in range(0, len(keys), PORTION):
             part = order[at:at + PORTION]
+            coming = (len(order) - at - len(part)) * self.ENTRY
             complete[first + at:first + at + len(part)] = self.stage_from(
-                spec, keys[part], frequencies[part], budget)
+                spec, keys[part], frequencies[part], budget - coming)
             self._link()
         del keys, frequencies, partition, order
         if complete.all():

@@ -211,7 +211,7 @@ class ByPartition(StreamTable):
     def visits(self, partition: int) -> Iterator[Visit]:
         """The tuples that wait for this partition, what the elevator finishes at one stop, VISITED
         at a time. They stay until `remove`."""
-        block, at, left = self.head[partition], 0, int(self.waiting[partition])
+        block, at, left = int(self.head[partition]), 0, int(self.waiting[partition])
         while left:
             slots = np.empty(min(left, VISITED), np.int64)
             block, at = kernels.slots_from(block, at, self.width, self.block, slots)
