@@ -5,10 +5,12 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import oracle
 from semistream.errors import ConfigError
-from semistream.joins import REGISTRY
+from semistream.joins import REGISTRY, selection
 from semistream.joins.disk_partition import tuples_of
 from semistream.joins.frequency_detection import FrequentTuples
 from semistream.master import open_snapshot, publish_snapshot
@@ -198,3 +200,18 @@ def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_g
     rows = sum(o.joined.num_rows for outputs in (join.process(chunk(keys)), join.drain())
                for o in outputs)
     assert rows == 60_000 and join.stats.cache_hits > 0.8 * rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4), st.integers(1, 9)), max_size=60),
+       st.integers(1, 50), st.integers(1, 120))
+def test_the_most_frequent_that_have_room(values, tuples, size):
+    frequencies, counts, sizes = np.array(values, np.int64).reshape(-1, 3).T
+    best = sorted(range(len(values)), key=lambda i: -frequencies[i] / max(counts[i], 1))
+    room = [i for i in range(len(best)) if counts[best[:i + 1]].sum() <= tuples
+            and sizes[best[:i + 1]].sum() <= size]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "PORTION", 7)
+        found = selection.most_frequent(
+            len(values), lambda part: (frequencies[part], counts[part], sizes[part]), tuples, size)
+    assert np.flatnonzero(found).tolist() == sorted(best[:len(room)])

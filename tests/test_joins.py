@@ -15,7 +15,7 @@ import oracle
 import strategies
 from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
-from semistream.joins import REGISTRY, JoinState, master_cache
+from semistream.joins import REGISTRY, JoinState, selection
 from semistream.joins.stream_table import by_partition
 from semistream.joins.tuple_store import TupleStore
 from semistream.master.memory import MemoryRelation
@@ -39,7 +39,7 @@ def small_portions():
     """What is done a portion at a time, is done in several here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(by_partition, "VISITED", 2)
-        patch.setattr(master_cache, "PORTION", 2)
+        patch.setattr(selection, "PORTION", 2)
         yield
 
 

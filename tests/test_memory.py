@@ -18,7 +18,12 @@ import faults
 from loads import SmallLoad
 from semistream.config import Job
 from semistream.files import open_source
+from semistream.joins.arena import Arena
+from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.frequency_detection import FrequentTuples
 from semistream.joins.master_cache import MasterCache
+from semistream.joins.non_swappable import NonSwappablePart
+from semistream.joins.spec import join_spec
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.resident import resident
 from semistream.source_files import open_parquet
@@ -159,26 +164,89 @@ def test_a_join_takes_its_memory_though_most_tuples_wait_for_one_partition(tmp_p
     assert peak < JOIN_BASE + 1.1 * 40 * MEGABYTE
 
 
+def least_of(work):
+    """The most that Python and NumPy have allocated for the work, beside arrays of the arena."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def fill(cache, n):
+    """With keys 0, 1, 2, …, each with one tuple and 0 to 4 times used."""
+    for first in range(0, n, 100_000):
+        part = np.arange(first, first + 100_000)
+        stage(cache, part, part % 5)
+        cache.switch()
+
+
+def stage(cache, keys, frequencies):
+    cache.stage(keys, frequencies)
+    rows = np.arange(len(keys))
+    cache.stage_tuples(pa.record_batch([keys], names=["v"]), rows, rows, 1e9)
+
+
 def test_what_is_done_to_a_cache_takes_little_memory():
     n = 1_000_000
     cache = MasterCache(pa.schema([("v", pa.int64())]), n, n, 0)
-    for first in range(0, n, 100_000):
-        part = np.arange(first, first + 100_000)
-        owners = cache.stage(part, part % 5) + np.arange(len(part))
-        cache.stage_tuples(pa.record_batch([part], names=["v"]), np.arange(len(part)), owners, 1e9)
-        cache.switch()
-    tracemalloc.start()
-    try:
+    fill(cache, n)
+
+    def save_and_evict():
         written = sum(batch.num_rows for batch in cache.saved())
         cache.keep(cache.entries_that(lambda served, tuples: served * 2.0 > 3 * tuples))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+        return written
+
+    written, peak = least_of(save_and_evict)
     left = np.flatnonzero(np.arange(n) % 5 > 1)
     firsts, counts, hits = cache.probe(left)
     assert written == n and hits == len(left) == cache.tuples and (counts == 1).all()
     assert cache.store.get(firsts.astype(np.int64))[0].equals(pa.array(left))
     assert peak < 4 * n  # bytes
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    """A million master tuples k, v."""
+    root, keys = tmp_path_factory.mktemp("narrow"), np.arange(1_000_000)
+    table = pa.table({"k": keys, "v": keys})
+    publish_snapshot(table.to_batches(), table.schema, root, "m", ["k"], page_tuples=1024)
+    return join_spec("", 10**9, pa.schema([("k", pa.int64())]), open_snapshot(root), [("k", "k")])
+
+
+def test_frequent_tuples_change_places_in_little_memory(narrow):
+    places, n = 750_000, 800_000
+    h_r = FrequentTuples(narrow, Arena(10**9), places, threshold=2)
+    fill(h_r.cache, n)
+    stage(h_r.cache, np.array([n]), np.array([3]))
+    _, peak = least_of(h_r.end_period)
+    assert h_r.cache.tuples == places and h_r.least == 0.0  # of those used 0 times, the first
+    left = np.sort(h_r.cache.keys)
+    assert left.tolist() == [*np.flatnonzero((np.arange(n) % 5 > 0)
+                                             | (np.arange(n) < 5 * (places - 1 - n // 5 * 4))), n]
+    assert peak < 10 * n  # bytes, of which half are those of a portion
+
+
+def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narrow):
+    wanted = np.flatnonzero(np.arange(1_000_000) % 3)
+    one, other = (NonSwappablePart(narrow, Arena(10**9), 900_000) for _ in range(2))
+
+    def load():
+        for number in one.choose(wanted):
+            one.gather(DiskPartition(narrow, number))
+        one.complete()
+
+    _, peak = least_of(load)
+    written, saving = least_of(lambda: sum(
+        batch.num_rows for batch in one.tables()["resident"]))
+    assert written == one.tuples == len(wanted)
+    assert peak < 16 * len(wanted) and saving < 4 * len(wanted)  # bytes
+    other.restore({"resident": one.tables()["resident"].read_all()})
+    for part in (one, other):
+        assert np.sort(part.codes).tolist() == wanted.tolist()
+        for portion in part.portions():
+            rows = np.arange(len(portion.codes))
+            assert portion.take(rows)["v"].to_numpy().tolist() == portion.codes.tolist()
 
 
 # ---- the app's Python workers

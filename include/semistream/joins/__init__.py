@@ -6,7 +6,7 @@ One file an algorithm, in which its loop stands. What they share:
 - ``stream_buffer``: tuples that have arrived; ``admission``: their way into H_S.
 - ``stream_table``: H_S with Q, the stream tuples that wait, in three layouts.
 - ``master_cache``: H_R with the switching buffer; ``stream_probing``: the phase that joins through
-  it; ``frequency_detection``: one way to decide what is in it.
+  it; ``frequency_detection``: one way to decide what is in it; ``selection``: the most frequent.
 - ``key_filter``: what is remembered of R's keys, so that absent ones need not wait;
   ``non_swappable``: the part of X-HYBRIDJOIN's disk buffer that stays.
 - ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: what it

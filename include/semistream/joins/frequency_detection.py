@@ -34,6 +34,7 @@ from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.scan_phase import Slice
+from semistream.joins.selection import most_frequent, per_tuple, slices
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP
@@ -110,7 +111,8 @@ class FrequentTuples:
         """Adapt the threshold, age the frequencies."""
         self._exchange()
         cache = self.cache
-        free = cache.counts[cache.frequencies < self.threshold * cache.counts].sum()
+        free = sum(counts[per_tuple(f, counts) < self.threshold].sum() for f, counts in (
+            (cache.frequencies[part], cache.counts[part]) for part in slices(cache.entries)))
         if self.evictions > self.places // SWITCH_SHARE:
             self.threshold += max(self.threshold // 4, 1)
         elif not self._full or free > self.places // SWITCH_SHARE:
@@ -152,14 +154,16 @@ class FrequentTuples:
             return
         cache.switch()
         kept = self._most_frequent()
-        self.evictions += int((~kept[:before] & (cache.frequencies[:before] > 0)).sum())
+        self.evictions += int(np.count_nonzero(cache.frequencies[:before][~kept[:before]]))
         if not kept.all():
             cache.keep(kept)
         self._measure_least()
 
     def _measure_least(self) -> None:
-        cache = self.cache
-        self.least = float((cache.frequencies / cache.counts).min()) if self._full else 0.0
+        cache, self.least = self.cache, 0.0
+        if self._full:
+            self.least = float(min(per_tuple(cache.frequencies[part], cache.counts[part]).min()
+                                   for part in slices(cache.entries)))
 
     @property
     def _full(self) -> bool:
@@ -170,20 +174,12 @@ class FrequentTuples:
     def _most_frequent(self) -> np.ndarray:
         """Which entries are the most frequent that h_R tuples and their bytes have room for,
         bool[n]; the older one of equals."""
-        cache, n = self.cache, self.cache.entries
+        cache = self.cache
         if cache.tuples <= self.places and cache.used <= self.bytes:
-            return np.ones(n, bool)
-        strings = sum((x.lengths[:cache.tuples].astype(np.int64) for x in cache.store.variable),
-                      np.zeros(cache.tuples, np.int64))
-        size = np.full(n, float(MasterCache.ENTRY))
-        for entry, slots in cache.pairs(cache.firsts, cache.counts):
-            size += np.bincount(entry, strings[slots] + cache.slot, minlength=n)
-        order = np.argsort(-(cache.frequencies / cache.counts), kind="stable")
-        fits = ((np.cumsum(cache.counts[order]) <= self.places)
-                & (np.cumsum(size[order]) <= self.bytes))
-        kept = np.zeros(n, bool)
-        kept[order[fits]] = True
-        return kept
+            return np.ones(cache.entries, bool)
+        return most_frequent(cache.entries,
+                             lambda part: (cache.frequencies[part], cache.counts[part],
+                                           cache.sizes(part)), self.places, self.bytes)
 
     def table(self) -> pa.RecordBatchReader:
         """For a state: join values and frequencies of H_R and of the switching buffer; their tuples
@@ -196,9 +192,5 @@ class FrequentTuples:
     def restore(self, table: pa.Table, values: dict[str, Any]) -> None:
         """Fetch the most frequent of the saved join values from R, as many as there is room for."""
         self.threshold, self.evictions = values["threshold"], values["evictions"]
-        keys, tuples, frequencies = (table[c].to_numpy() for c in ("key", "tuples", "frequency"))
-        order = np.argsort(-(frequencies / np.maximum(tuples, 1)), kind="stable")
-        order = order[np.cumsum(tuples[order]) <= self.places]
-        self.cache.switch(
-            self.cache.stage_from(self.spec, keys[order], frequencies[order], self.size))
+        self.cache.take_up(self.spec, table, self.size, self.places)
         self._measure_least()

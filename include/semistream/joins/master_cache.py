@@ -13,6 +13,7 @@ from semistream.joins.disk_partition import tuples_of
 from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, places
 from semistream.joins.master_cache_kernels import UNKNOWN
 from semistream.joins.output import Pairs, portions
+from semistream.joins.selection import most_frequent, slices
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
@@ -20,7 +21,6 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 # what a look-up needs of a join value lies together: `master_cache_kernels` tells what it is
 FIELDS = np.dtype([("key", np.int64), ("first", np.int32), ("count", np.int32),
                   ("frequency", np.uint32)])
-PORTION = 65_536  # entries that are judged, saved or taken up at a time
 SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa.int64())])
 
 
@@ -226,31 +226,41 @@ class MasterCache:
 
         def portions() -> Iterator[pa.RecordBatch]:
             for arrays in parts:
-                for first in range(0, len(arrays[0]), PORTION):
-                    portion = (a[first:first + PORTION].astype(np.int64) for a in arrays)
+                for part in slices(len(arrays[0])):
+                    portion = (a[part].astype(np.int64) for a in arrays)
                     yield pa.record_batch([*map(pa.array, portion)], schema=SAVED)
 
         return pa.RecordBatchReader.from_batches(SAVED, portions())
 
-    def take_up(self, spec: JoinSpec, saved: pa.Table, budget: float) -> None:
-        """Cache the join values that were saved, with the tuples that R's index finds; those that
-        do not all fit are left out. R is read once, in the order of the disk."""
+    def take_up(self, spec: JoinSpec, saved: pa.Table, budget: float, most: int = 0) -> None:
+        """Cache the join values that were saved, with the tuples that R's index finds: the most
+        frequent, where `budget` bytes or `most` tuples have no room for all; those whose strings do
+        not fit are left out. R is read once, in the order of the disk."""
+        chosen = np.flatnonzero(self._fitting(saved, budget, most or self.most_tuples))
         keys, frequencies = (saved[c].to_numpy() for c in ("key", "frequency"))
-        first, partition = self.entries, np.empty(len(keys), np.int32)
-        for at in range(0, len(keys), PORTION):
-            partition[at:at + PORTION] = spec.master.partitions_of(keys[at:at + PORTION])[:, 0]
-        order, complete = np.argsort(partition, kind="stable"), np.ones(first + len(keys), bool)
-        for at in range(0, len(keys), PORTION):
-            part = order[at:at + PORTION]
-            coming = (len(order) - at - len(part)) * self.ENTRY
-            complete[first + at:first + at + len(part)] = self.stage_from(
-                spec, keys[part], frequencies[part], budget - coming)
+        first, partition = self.entries, np.empty(len(chosen), np.int32)
+        for part in slices(len(chosen)):
+            partition[part] = spec.master.partitions_of(keys[chosen[part]])[:, 0]
+        order = chosen[np.argsort(partition, kind="stable")]
+        complete = np.ones(first + len(order), bool)
+        del chosen, partition
+        for part in slices(len(order)):
+            coming, mine = (len(order) - part.stop) * self.ENTRY, order[part]
+            complete[first + part.start:first + part.stop] = self.stage_from(
+                spec, keys[mine], frequencies[mine], budget - coming)
             self._link()
-        del keys, frequencies, partition, order
+        del keys, frequencies, order
         if complete.all():
             self.index()
         else:
             self.keep(complete)
+
+    def _fitting(self, saved: pa.Table, budget: float, most: int) -> np.ndarray:
+        """Which saved values there is room for, strings aside, bool[n]."""
+        tuples, frequencies = (saved[c].to_numpy() for c in ("tuples", "frequency"))
+        return most_frequent(
+            len(saved), lambda part: (frequencies[part], tuples[part],
+                                      self.ENTRY + self.slot * tuples[part]), most, budget)
 
     # Eviction
 
@@ -258,10 +268,18 @@ class MasterCache:
         """Which entries a function of frequencies and counts tells, bool[entries]. It is asked a
         portion at a time: numbers beside all entries would be a good part of H_R."""
         out = np.empty(self.entries, bool)
-        for first in range(0, self.entries, PORTION):
-            part = slice(first, first + PORTION)
+        for part in slices(self.entries):
             out[part] = told(self.frequencies[part], self.counts[part])
         return out
+
+    def sizes(self, part: slice) -> np.ndarray:
+        """Bytes that entries take with their tuples, int64[n]."""
+        counts = self.counts[part]
+        size = self.ENTRY + self.slot * counts.astype(np.int64)
+        for entry, tuples in self.pairs(self.firsts[part], counts) if self.store.variable else ():
+            strings = sum(c.lengths[tuples].astype(np.int64) for c in self.store.variable)
+            np.add.at(size, entry, strings)
+        return size
 
     def keep(self, which: np.ndarray) -> None:
         """Evict the entries that `which`, bool[entries], does not keep."""

@@ -3,91 +3,125 @@ stay."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
-from semistream.joins.arena import Arena
+from semistream.joins.arena import Arena, mapped, release
 from semistream.joins.disk_partition import DiskPartition, tuples_of
-from semistream.joins.key_table import KeyTable
 from semistream.joins.master_cache import cached_bytes
+from semistream.joins.selection import slices
 from semistream.joins.spec import JoinSpec
+from semistream.joins.stored_types import variable_bytes
+from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 def resident_bytes(spec: JoinSpec) -> float:
-    """Bytes of a tuple in the non-swappable part: key code and the columns that are added or
+    """Bytes of a tuple in the non-swappable part: key code, link and the columns that are added or
     compared."""
     return 8 + cached_bytes(spec)
+
+
+class Resident:
+    """A portion of the non-swappable part: codes, int64[n], the key codes of its tuples."""
+
+    def __init__(self, of: NonSwappablePart, part: slice):
+        self._store, self._first, self.codes = of.store, part.start, of.codes[part]
+
+    def take(self, rows: np.ndarray) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(self._store.get(self._first + rows),
+                                          schema=self._store.schema)
 
 
 class NonSwappablePart:
     """Master tuples that stay in memory, all that their keys have, in ``places`` (d_N) places.
 
     They are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition that may
-    have them, ``complete``. codes: int64[n], their key codes; payload: as many rows.
+    have them, ``complete``; until then each key takes 9 bytes more. tuples: how many are findable.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
         self.spec, self.places = spec, min(d_n, spec.master.tuple_count)
         self.size = int(self.places * resident_bytes(spec))
         arena.reserve("non-swappable part", self.size)
+        self.store = TupleStore(spec.fetched_schema, self.places, min(self.size, MOST_HEAP))
+        self._codes, self._link = mapped(self.places, np.int64), mapped(self.places, np.int32)
+        self.slot = 8 + 4 + self.store.width  # bytes of a tuple, its strings aside
+        self.tuples = self._gathered = self._heap_at = 0
         self.chosen = False
-        self.codes = np.empty(0, np.int64)
-        self.payload = pa.RecordBatch.from_pylist([], spec.fetched_schema)
 
-    def take(self, rows: np.ndarray) -> pa.RecordBatch:
-        return self.payload.take(pa.array(rows))
+    @property
+    def codes(self) -> np.ndarray:
+        """Their key codes, int64[tuples]."""
+        return self._codes[:self.tuples]
+
+    def portions(self) -> Iterator[Resident]:
+        return (Resident(self, part) for part in slices(self.tuples))
 
     def choose(self, keys: np.ndarray) -> list[int]:
         """Hold the tuples of these keys, int64[n], from now on. Returns the numbers of the
         partitions that may have them, those of the first key first."""
-        self.chosen, self._keys, self._free = True, KeyTable(keys), self.size
+        numbers: dict[int, None] = {}
+        for part in slices(len(keys)):
+            spans = self.spec.master.partitions_of(keys[part])
+            numbers |= dict.fromkeys(number for a, b in spans for number in range(a, b))
+        self.chosen, self._keys = True, np.sort(keys)
         self._dropped = np.zeros(len(keys), bool)  # keys whose tuples do not all fit
-        self._codes, self._owners = [self.codes], [np.empty(0, np.int32)]
-        self._pieces = [self.payload]
-        spans = self.spec.master.partitions_of(keys)
-        return list(dict.fromkeys(number for a, b in spans for number in range(a, b)))
+        return list(numbers)
 
     def gather(self, partition: DiskPartition) -> None:
         """Take the chosen keys' tuples of a partition that was read."""
-        owners = self._keys.find(partition.codes)
-        rows = np.flatnonzero(owners >= 0)
+        owners = np.searchsorted(self._keys, partition.codes)
+        owners[owners == len(self._keys)] = 0
+        rows = np.flatnonzero(self._keys[owners] == partition.codes)
         self._add(partition, rows, owners[rows])
 
     def _add(self, partition: DiskPartition, rows: np.ndarray, owners: np.ndarray) -> None:
-        """owners: int[rows], the place of each row's key among the chosen ones."""
+        """owners: int64[rows], the place of each row's key among the chosen ones."""
         wanted = ~self._dropped[owners]
         rows, owners = rows[wanted], owners[wanted]
         if not len(rows):
             return
-        piece = partition.take(rows)
-        if piece.nbytes + 8 * len(rows) > self._free:
+        piece, first, last = partition.take(rows), self._gathered, self._gathered + len(rows)
+        heap_end = self._heap_at + int(variable_bytes(piece).sum())
+        if (last > self.places or heap_end > len(self.store.heap)
+                or last * self.slot + heap_end > self.size):
             self._dropped[owners] = True
             return
-        self._free -= piece.nbytes + 8 * len(rows)
-        self._codes.append(partition.codes[rows])
-        self._owners.append(owners)
-        self._pieces.append(piece)
+        slots = np.arange(first, last)
+        self._heap_at = self.store.put(piece, slots - first, slots, self._heap_at)
+        self._codes[first:last], self._link[first:last] = partition.codes[rows], owners
+        self._gathered = last
 
     def complete(self) -> None:
         """Make what was gathered findable: of a key all tuples or none."""
-        keep, payload = ~self._dropped[np.concatenate(self._owners)], self._pieces[0]
-        if payload.num_columns:  # a record batch without columns has no length
-            payload = pa.concat_batches(self._pieces).filter(pa.array(keep))
-        self.codes, self.payload = np.concatenate(self._codes)[keep], payload
-        del self._keys, self._dropped, self._codes, self._owners, self._pieces
+        left = 0
+        for part in slices(self._gathered):
+            kept = part.start + np.flatnonzero(~self._dropped[self._link[part]])
+            into = slice(left, left + len(kept))
+            self._codes[into], self.store.tuples[into] = self._codes[kept], self.store.tuples[kept]
+            left += len(kept)
+        self.tuples = left
+        release(self._link, 0)
+        del self._keys, self._dropped
 
     # State
 
-    def tables(self) -> dict[str, pa.Table]:
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
         """Of what is here only the keys: their tuples are in R."""
-        return {"resident": pa.table({"key": np.unique(self.codes)})} if self.chosen else {}
+        schema = pa.schema([("key", pa.int64())])
+        batches = (pa.record_batch([part.codes], schema=schema) for part in self.portions())
+        return ({"resident": pa.RecordBatchReader.from_batches(schema, batches)} if self.chosen
+                else {})
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         """Fetch the tuples of the saved keys from R."""
         if "resident" not in tables:
             return
-        keys = tables["resident"]["key"].to_numpy()
+        keys = np.unique(tables["resident"]["key"].to_numpy())
         self.choose(keys)
-        for found in tuples_of(self.spec, keys):
-            self._add(*found)
+        for part in slices(len(keys)):
+            for partition, rows, owners in tuples_of(self.spec, keys[part]):
+                self._add(partition, rows, part.start + owners)
         self.complete()

@@ -73,7 +73,7 @@ class XHybridjoin(SemiStreamJoin):
     @property
     def cached(self) -> int:
         """Master tuples in the non-swappable part."""
-        return len(self.non_swappable.codes)
+        return self.non_swappable.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), APPEND_ROWS):
@@ -103,11 +103,14 @@ class XHybridjoin(SemiStreamJoin):
 
     def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
         """expected: tuples; if fewer leave, keys that are absent are looked for."""
-        begun, h_s, part, removed, read = self._begin(), self.h_s, self.non_swappable, 0, 0
+        begun, h_s, removed, read = self._begin(), self.h_s, 0, 0
+        met = [np.empty(0, np.int32)]
         # for each tuple r of the non-swappable part
-        found = h_s.find(part.codes, EVERYWHERE)
-        yield from self.output.matches(part, h_s, h_s.pairs(found))  # OUTPUT
-        hits = h_s.remove(found.met)  # DELETE these from H_S and Q
+        for part in self.non_swappable.portions():
+            found = h_s.find(part.codes, EVERYWHERE)
+            yield from self.output.matches(part, h_s, h_s.pairs(found))  # OUTPUT
+            met.append(found.met)
+        hits = h_s.remove(np.concatenate(met))  # DELETE these from H_S and Q
         self.stats.cache_hits += len(hits.slots)
         yield from self.output.finish(h_s, hits)
         if h_s.live:  # the partition of the oldest key in Q

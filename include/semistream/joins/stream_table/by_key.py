@@ -215,12 +215,15 @@ class ByKey(StreamTable):
     def most_frequent(self, most: int) -> np.ndarray:
         """The keys with the most waiting tuples, at most so many; most frequent first, int64[n]."""
         histogram, nothing = np.zeros(65_536, np.int64), np.empty(0, np.int32)
-        kernels.frequent(self.link, self.q, 1, histogram, nothing)
+        kernels.frequent(self.link, self.q, 1, NO_LIMIT, histogram, nothing)
         above = np.cumsum(histogram[::-1])[::-1]  # above[n]: keys with at least n waiting tuples
-        least = max(int(np.argmax(above <= most)) if (above <= most).any() else len(histogram), 1)
-        lower = max(least - 1, 1)  # with those of the next lower count
-        leaders = np.empty(int(above[min(lower, len(histogram) - 1)]), np.int32)
-        kernels.frequent(self.link, self.q, lower, histogram, leaders)
+        # those with at least so many are no more than asked, save where the histogram ends
+        least = int(np.argmax(above <= most)) if above[-1] <= most else len(above) - 1
+        least = max(least, 1)
+        leaders = np.empty(max(min(int(above[max(least - 1, 1)]), most), above[least]), np.int32)
+        n = kernels.frequent(self.link, self.q, least, NO_LIMIT, histogram, leaders)
+        if least > 1:  # with as many as fit of those that have one tuple less
+            kernels.frequent(self.link, self.q, least - 1, least, histogram, leaders[n:])
         order = np.argsort(-self.link[leaders, kernels.COUNT], kind="stable")
         return self.key[leaders[order[:most]]]
 

@@ -215,9 +215,9 @@ def outside(slot, first, last, link):
 
 
 @njit(cache=True)
-def frequent(link, q, least, histogram, out):
-    """Leaders of at least `least` tuples. Returns how many they are; histogram[min(n, len - 1)]
-    counts those of n tuples.
+def frequent(link, q, least, below, histogram, out):
+    """Leaders of at least `least` tuples and fewer than `below`. Returns how many they are;
+    histogram[min(n, len - 1)] counts those of n tuples.
 
     in      link int32[slots, 8], q int64[5]
     in/out  histogram int64[h]
@@ -225,7 +225,7 @@ def frequent(link, q, least, histogram, out):
     """
     n = 0
     for s in range(q[HIGH]):
-        if link[s, COUNT] >= least:
+        if least <= link[s, COUNT] < below:
             histogram[min(link[s, COUNT], len(histogram) - 1)] += 1
             if n < len(out):
                 out[n] = s

@@ -1,0 +1,62 @@
+"""Which join values are the most frequent, found out a portion at a time: numbers beside all of
+them would be a good part of H_R."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+PORTION = 65_536  # join values that are looked at, saved or taken up at a time
+DIGITS = 1 << 16
+
+# frequencies, tuples and bytes of a portion of join values, numbers[n] each
+Told = Callable[[slice], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+def slices(n: int) -> Iterator[slice]:
+    """Of n join values, a portion at a time."""
+    return (slice(first, min(first + PORTION, n)) for first in range(0, n, PORTION))
+
+
+def per_tuple(frequencies: np.ndarray, tuples: np.ndarray) -> np.ndarray:
+    """float64[n]; a join value without tuples counts as one with one."""
+    return frequencies / np.maximum(tuples, 1)
+
+
+def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
+    """Which of n join values have the highest frequencies per tuple, as many as have room in so
+    many tuples and bytes, bool[n]; the first of equals. told: is asked for portions, three
+    times."""
+    room, cut = np.array([[tuples], [size]], float), 0  # cut: the rank of the first without room
+    for shift in (16, 0):  # its upper and its lower digit
+        need = np.zeros((2, DIGITS))
+        for part in slices(n):
+            rank, needs = _ranked(*told(part))
+            mine = rank >> shift + 16 == cut
+            for total, each in zip(need, needs, strict=True):
+                total += np.bincount(rank[mine] >> shift & DIGITS - 1, each[mine], DIGITS)
+        need = need[:, ::-1]  # the most frequent first
+        ends = np.cumsum(need, axis=1)
+        over = (ends > room).any(axis=0)
+        if not over.any():
+            return np.ones(n, bool)
+        first = int(over.argmax())
+        room -= ends[:, [first]] - need[:, [first]]
+        cut = cut << 16 | DIGITS - 1 - first
+    kept = np.empty(n, bool)
+    for part in slices(n):
+        rank, needs = _ranked(*told(part))
+        kept[part], equal = rank > cut, rank == cut
+        ends = np.cumsum(needs[:, equal], axis=1)
+        kept[part][equal] = (ends <= room).all(axis=0)
+        room -= needs[:, equal].sum(axis=1, keepdims=True)
+    return kept
+
+
+def _ranked(frequencies: np.ndarray, tuples: np.ndarray,
+           size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(ranks in the order of the frequencies per tuple, of 32 bits, int64[n]; tuples and bytes,
+    int64[2, n])."""
+    return (per_tuple(frequencies, tuples).astype(np.float32).view(np.uint32).astype(np.int64),
+            np.array([tuples, size], np.int64))
