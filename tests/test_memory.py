@@ -25,6 +25,7 @@ from semistream.joins.master_cache import MasterCache
 from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.spec import join_spec
 from semistream.master import open_snapshot, publish_snapshot
+from semistream.provisioning.dimensions import provision
 from semistream.resident import resident
 from semistream.source_files import open_parquet
 
@@ -103,7 +104,11 @@ def write(path, rows):
 
 def peak_of(*arguments):
     """The most anonymous memory of the command's process, in bytes, looked at from outside."""
-    command = subprocess.Popen([sys.executable, "-m", "semistream.cli", *map(str, arguments)],
+    return peak_of_python("-m", "semistream.cli", *arguments)
+
+
+def peak_of_python(*arguments):
+    command = subprocess.Popen([sys.executable, *map(str, arguments)],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     most = 0
     while command.poll() is None:
@@ -129,6 +134,27 @@ def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(tmp_pa
     # below these, not all of a reader's buffers are full; from there on nothing grows any more
     base = min(max(publish(4 * FEW), publish(5 * FEW)), BASE)
     assert publish(MANY) < base + 1.1 * MEMORY
+
+
+PUBLISH = """
+import json, sys
+from pathlib import Path
+from semistream.config import Job
+from semistream.provisioning.dimensions import publish
+from semistream.warehouse import connect
+job, url, snapshots, memory = sys.argv[1:]
+publish(Job.load(json.loads(job)), connect(url), Path(snapshots), memory=int(memory))
+"""
+
+
+def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, tmp_path):
+    values = {"name": "wide", "stream": {}, "on": {"k": "k"}, "fact_table": "facts",
+              "master": {"name": "m", "path": str(write(tmp_path / "m.parquet", MANY))}}
+    provision(Job.load(values), warehouse)
+    peak = peak_of_python("-c", PUBLISH, json.dumps(values), warehouse_url, tmp_path / "snapshots",
+                          MEMORY)
+    assert open_snapshot(tmp_path / "snapshots" / "m").tuple_count == MANY
+    assert peak < BASE + 1.1 * MEMORY
 
 
 @pytest.mark.parametrize(("out", "tuples"), [("parquet", 200_000), ("jsonl", 40_000)])

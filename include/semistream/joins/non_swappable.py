@@ -46,7 +46,7 @@ class NonSwappablePart:
         self.size = int(self.places * resident_bytes(spec))
         arena.reserve("non-swappable part", self.size)
         self.store = TupleStore(spec.fetched_schema, self.places, min(self.size, MOST_HEAP))
-        self._codes, self._link = mapped(self.places, np.int64), mapped(self.places, np.int32)
+        self._codes, self._owner = mapped(self.places, np.int64), mapped(self.places, np.int32)
         self.slot = 8 + 4 + self.store.width  # bytes of a tuple, its strings aside
         self.tuples = self._gathered = self._heap_at = 0
         self.chosen = False
@@ -91,19 +91,19 @@ class NonSwappablePart:
             return
         slots = np.arange(first, last)
         self._heap_at = self.store.put(piece, slots - first, slots, self._heap_at)
-        self._codes[first:last], self._link[first:last] = partition.codes[rows], owners
+        self._codes[first:last], self._owner[first:last] = partition.codes[rows], owners
         self._gathered = last
 
     def complete(self) -> None:
         """Make what was gathered findable: of a key all tuples or none."""
         left = 0
         for part in slices(self._gathered):
-            kept = part.start + np.flatnonzero(~self._dropped[self._link[part]])
+            kept = part.start + np.flatnonzero(~self._dropped[self._owner[part]])
             into = slice(left, left + len(kept))
             self._codes[into], self.store.tuples[into] = self._codes[kept], self.store.tuples[kept]
             left += len(kept)
         self.tuples = left
-        release(self._link, 0)
+        release(self._owner, 0)
         del self._keys, self._dropped
 
     # State

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -26,6 +26,7 @@ from semistream.warehouse.connect import HANDLE, say_where
 from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 
 ROWS = 20_000  # converted at a time
+FETCHED_BYTES = 2_000_000  # of rows from a driver that gives Python's values, converted at a time
 FEW_ROWS = 1_000  # for which ``executemany`` is as fast
 
 
@@ -61,8 +62,8 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
     columns = list(query.selected_columns)
     if connection.dialect.name != "sqlite":
         query = query.with_only_columns(_one_text(columns, schema), maintain_column_froms=True)
-        for chunk in _chunks(connection, query, rows):
-            yield _parse_texts([r[0] for r in chunk], schema)
+        yield from _chunks(connection, query, rows,
+                           lambda chunk: _parse_texts([r[0] for r in chunk], schema))
         return
     # dates as the text that they are stored as: Arrow parses a column faster than SQLAlchemy its
     # values
@@ -70,8 +71,7 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
                                     maintain_column_froms=True)
     handle = connection.info.get(HANDLE)
     if handle is None:
-        for chunk in _chunks(connection, query, rows):
-            yield arrow_batch(chunk, schema)
+        yield from _chunks(connection, query, rows, lambda chunk: arrow_batch(chunk, schema))
         return
     from semistream.warehouse.sqlite_rows import read
 
@@ -82,10 +82,17 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
                                   schema=schema)
 
 
-def _chunks(connection: Connection, query: Select[*tuple[Any, ...]],
-            rows: int) -> Iterator[Sequence[Sequence[Any]]]:
+def _chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
+            convert: Callable[[Sequence[Sequence[Any]]], pa.RecordBatch]
+            ) -> Iterator[pa.RecordBatch]:
+    """Rows as they come from the driver, converted: at most so many at a time, and about
+    FETCHED_BYTES, as those are held several times meanwhile."""
+    rows = min(most, FEW_ROWS)
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
-        yield from result.partitions(rows)
+        while chunk := result.fetchmany(rows):
+            batch = convert(chunk)
+            yield batch
+            rows = max(min(int(FETCHED_BYTES / max(batch.nbytes / len(chunk), 1)), most), 1)
 
 
 def arrow_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
