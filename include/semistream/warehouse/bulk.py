@@ -27,6 +27,7 @@ from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 
 ROWS = 20_000  # converted at a time
 FETCHED_BYTES = 2_000_000  # of rows from a driver that gives Python's values, converted at a time
+FIRST_ROWS = 1_000  # which tell how large rows are
 FEW_ROWS = 1_000  # for which ``executemany`` is as fast
 
 
@@ -87,7 +88,7 @@ def _chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
             ) -> Iterator[pa.RecordBatch]:
     """Rows as they come from the driver, converted: at most so many at a time, and about
     FETCHED_BYTES, as those are held several times meanwhile."""
-    rows = min(most, FEW_ROWS)
+    rows = min(most, FIRST_ROWS)
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
         while chunk := result.fetchmany(rows):
             batch = convert(chunk)
