@@ -203,7 +203,7 @@ def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_g
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4), st.integers(1, 9)), max_size=60),
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 9)), max_size=60),
        st.integers(1, 50), st.integers(1, 120))
 def test_the_most_frequent_that_have_room(values, tuples, size):
     frequencies, counts, sizes = np.array(values, np.int64).reshape(-1, 3).T

@@ -273,6 +273,9 @@ def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narr
         for portion in part.portions():
             rows = np.arange(len(portion.codes))
             assert portion.take(rows)["v"].to_numpy().tolist() == portion.codes.tolist()
+    less = NonSwappablePart(narrow, Arena(10**9), 300_000)
+    less.restore({"resident": one.tables()["resident"].read_all()})
+    assert 250_000 < less.tuples <= 300_000 and (np.diff(np.sort(less.codes)) > 0).all()
 
 
 # ---- the app's Python workers
