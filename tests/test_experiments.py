@@ -500,6 +500,25 @@ def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
     assert after[0] == kept[0] and len(after) == 2
 
 
+def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypatch):
+    """They are measured with the points: what is taken up keeps them, what is not has new ones."""
+    times = iter(range(9))
+    monkeypatch.setattr("semistream.experiments.bench.MOST_TUPLES", R_T)
+    monkeypatch.setattr("semistream.experiments.bench.calibrate",
+                        lambda *_, **__: replace(TYPICAL, measured={"at": next(times)}))
+
+    def measured_at(**more):
+        settings = ExperimentSettings.load(
+            {"data": places.home / "data", "output": tmp_path, "seconds": 0.01, "repetitions": 1,
+             "algorithms": "meshjoin", "master": str(R_T), "memory": "30", "skew": "1"} | more)
+        run(EXPERIMENTS["cost-models"], settings, places, "a command", print)
+        about = json.loads((tmp_path / "cost-models" / "results.json").read_text())["about"]
+        return about["costs"]["zipf"]["at"]
+
+    assert [measured_at(), measured_at()] == [0, 0]
+    assert [measured_at(again=True), measured_at(), measured_at(seconds=0.02)] == [1, 1, 2]
+
+
 def test_names():
     assert {e.name for e in chosen(["all"])} == set(EXPERIMENTS)
     assert all(e.name.startswith("ssj-") for e in chosen(["ssj"]))

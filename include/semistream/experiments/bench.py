@@ -37,21 +37,18 @@ LEAST_FED, CHUNKS = 512, 32  # stream tuples given at a time, at least; and as a
 ROOM = 4  # times the memory expected, that a join may take which takes what it needs
 
 
-def _readable(path: Path) -> bool:
-    """Whether costs were kept there, by a version whose models need the same."""
-    try:
-        return path.exists() and bool(Costs.load(path))
-    except ConfigError:
-        return False
+def kept_costs(path: Path) -> list[Path]:
+    """The files of costs in a directory, or this one."""
+    return sorted(path.glob("costs-*.yaml")) if path.is_dir() else [path]
 
 
 class Bench:
-    """scale: of |R|, 1 is the papers' own; costs: a file of the costs of this machine, else they
-    are measured."""
+    """scale: of |R|, 1 is the papers' own; costs: a file of the costs of this machine, or the
+    directory where those of each kind of data are kept; what is not there is measured."""
 
     def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0,
-                 clock: Clock = "wall", pace: bool = False,
-                 costs: Path | None = None, tuples: tuple[int, ...] = (500_000, 1_000_000),
+                 clock: Clock = "wall", pace: bool = False, *,
+                 costs: Path, tuples: tuple[int, ...] = (500_000, 1_000_000),
                  percent: tuple[float, ...] = (1.0, 3.0, 10.0),
                  skews: tuple[float, ...] = (0.0, 0.5, 1.0),
                  tell: Callable[[str], None] = print, batch: int = 0):
@@ -59,15 +56,17 @@ class Bench:
         self.tuples, self.percent, self.skews = tuples, percent, skews
         self.places, self.directory, self.scale, self.seconds = places, data, scale, seconds
         self.tell = tell
-        self.clock_name, self.clock, self.paced, self.given = clock, CLOCKS[clock], pace, costs
+        self.clock_name, self.clock, self.paced, self.kept = clock, CLOCKS[clock], pace, costs
         self._data: dict[tuple[str, int, float], Data] = {}
         self._costs: dict[str, Costs] = {}
 
     @cached_property
     def pace(self) -> Callable[[], float]:
-        known = (Costs.load(self.given).measured.get("pace") if self.given
-                 and self.given.exists() else None)
-        return Pace(self.clock, known) if self.paced else lambda: 1.0
+        """As it was when the costs were measured, where they are known."""
+        if not self.paced:
+            return lambda: 1.0
+        known = [Costs.load(p).measured.get("pace") for p in kept_costs(self.kept)]
+        return Pace(self.clock, next(iter(known), None))
 
     @property
     def costs_used(self) -> dict[str, Any]:
@@ -85,8 +84,9 @@ class Bench:
         """Of this machine with such tuples; measured once."""
         kind = data.split("-")[0]
         if kind not in self._costs:
-            path = self.given or self.directory / f"costs-{kind}-{self.clock_name}.yaml"
-            if not (self.given or _readable(path)):
+            measured = self.kept.is_dir()
+            path = self.kept / f"costs-{kind}.yaml" if measured else self.kept
+            if measured and not path.exists():
                 self.tell(f"measuring this machine's costs with {data} tuples (kept in {path})")
                 d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places,
                               self.directory)

@@ -19,7 +19,7 @@ from semistream.cost_models import MODELS
 from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.experiments import EXPERIMENTS, Experiment
-from semistream.experiments.bench import Bench
+from semistream.experiments.bench import Bench, kept_costs
 from semistream.experiments.findings import Finding, claims, judge, key, wrong_answers
 from semistream.experiments.model import FAILED
 from semistream.experiments.provenance import commit, machine, versions
@@ -64,17 +64,21 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
         tell: Tell) -> Outcome:
     """Measure what is not measured yet, write the results, and judge the claims. A point that fails
     is shown, and no error."""
-    output = (settings.output or places.home / "experiments") / experiment.name
+    output = _output(experiment, settings, places)
     output.mkdir(parents=True, exist_ok=True)
     bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
     tell(f"{experiment.name}: {experiment.about}; scale {bench.scale:g}")
+    repetitions = 1 if experiment.study else settings.repetitions
+    about = _about(experiment, settings, bench, command) | {"repetitions": repetitions}
+    known = {} if settings.again else _known(output, about)
+    if not known:  # the machine is not what it was at an earlier run
+        for path in kept_costs(output):
+            path.unlink()
     points = list(experiment.points(bench, names))
     if not experiment.study:
         for p in points:  # this machine's costs, before anything else uses it
             bench.costs(p.data, p.tuples, p.skew)
-    repetitions = 1 if experiment.study else settings.repetitions
-    about = _about(experiment, settings, bench, command) | {"repetitions": repetitions}
-    known = {} if settings.again else _known(output, about)
+    about["costs"] = bench.costs_used
     if known:
         tell(f"{len(known)} of {len(points) * repetitions} points are known from an earlier run "
              f"(--again measures them anew)")
@@ -114,6 +118,10 @@ def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
     return process(_open, experiment.name, settings, places)
 
 
+def _output(experiment: Experiment, settings: ExperimentSettings, places: Places) -> Path:
+    return (settings.output or places.home / "experiments") / experiment.name
+
+
 def _open(name: str, settings: ExperimentSettings, places: Places) -> Any:
     return _bench(EXPERIMENTS[name], settings, places, partial(print, file=sys.stderr))
 
@@ -143,10 +151,11 @@ def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places,
         tell(f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which "
              f"every M holds its disk buffers")
     return Bench(places, settings.data or places.home / "experiments" / "data", scale,
-                 settings.seconds, settings.clock,
-                 settings.pace, settings.costs, tuple(_numbers("master", settings.master, int)),
-                 tuple(_numbers("memory", settings.memory, float)),
-                 tuple(_numbers("skew", settings.skew, float)), tell)
+                 settings.seconds, settings.clock, settings.pace,
+                 costs=settings.costs or _output(experiment, settings, places),
+                 tuples=tuple(_numbers("master", settings.master, int)),
+                 percent=tuple(_numbers("memory", settings.memory, float)),
+                 skews=tuple(_numbers("skew", settings.skew, float)), tell=tell)
 
 
 def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
@@ -182,7 +191,7 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
             "pace": settings.pace,
             "command": command,
             **commit(), "machine": machine(), "versions": versions(PACKAGES),
-            "date": _now(), "costs": bench.costs_used,
+            "date": _now(),
             "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
             "answers": study.answers if study else "of all joins equal, by checksum"}
 

@@ -27,12 +27,11 @@ class ExperimentSettings(Settings):
                                                   "these, and with 1 nothing is decided")
     output: Path | None = Field(None, description="Directory of the results; default: "
                                                   "$SEMISTREAM_HOME/experiments")
-    data: Path | None = Field(None, description="Directory where R and the costs of this machine "
-                                                "are kept for a next time; default: "
-                                                "$SEMISTREAM_HOME/experiments/data")
+    data: Path | None = Field(None, description="Directory where R is kept for a next time; "
+                                                "default: $SEMISTREAM_HOME/experiments/data")
     costs: Path | None = Field(None, description="The costs of this machine, as `calibrate` wrote "
                                                  "them; default: they are measured first, and kept "
-                                                 "with the data")
+                                                 "with the results")
     clock: Literal["wall", "cpu"] = Field("wall", description="cpu where others use the machine "
                                                               "too; reading then costs nothing")
     pace: bool = Field(False, description="Divide times by how much slower a fixed piece of work "
