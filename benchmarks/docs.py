@@ -33,7 +33,6 @@ FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
                     r"((tuples|rows|keys)(/s| a second)|times as (fast|many|large)|ns a key)")
 SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of experiments' points
 APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
-FORMER = "today's method, as its warm-up and its intervals are of the former one"
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
                    "include/semistream/warehouse/sqlite_rows.py"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start")},
@@ -99,9 +98,9 @@ def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
         mine = [r for r in rows if r["case"] == case and "rate" in r]
         [own] = [r for r in mine if r["peer"] == ours]
         best = max((r for r in mine if r is not own), key=lambda r: r["ratio"])
-        other = {"ratio": None, "verdict": best.get("verdict"), "ratio_low": best.get("ratio_high"),
-                 "ratio_high": best.get("ratio_low")}
-        unsettled = [r["peer"] for r in mine if not r.get("settled", True)]
+        other = {"verdict": best["verdict"], "ratio_low": best["ratio_high"],
+                 "ratio_high": best["ratio_low"]}
+        unsettled = [r["peer"] for r in mine if not r["settled"]]
         turned = {k: 1 / v if isinstance(v, float) else v for k, v in other.items()}
         lines.append(f"| {case} | {_rate(own)} | {best['peer']} | {_rate(best)} | "
                      f"{1 / best['ratio']:.3g} | {_interval(turned)} | {', '.join(unsettled)} |")
@@ -133,10 +132,9 @@ def _rate(row: Mapping[str, Any]) -> str:
 
 def _interval(row: Mapping[str, Any]) -> str:
     """Of the ratio; that 1 is in it decides nothing. Of the rate where there is no baseline."""
-    if row.get("ratio", 1) is None and row.get("rate_interval") is not None:
-        return f"± {row['rate_interval']:,.0f} a second"
     if row.get("ratio_low") is None:
-        return "not known" if row.get("ratio", 1) != 1 else ""
+        wide = row.get("rate_interval")
+        return f"± {wide:,.0f} a second" if wide is not None else ""
     if row["ratio_low"] == row["ratio_high"]:
         return ""
     undecided = ", not decided" if row["verdict"] == "not decided" else ""
@@ -146,10 +144,8 @@ def _interval(row: Mapping[str, Any]) -> str:
 def about_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     first = rows[0]
     command = f"make bench{_arguments(first['command'])}"
-    flaws = [] if all("settled" in r for r in rows if "rate" in r) else [
-        FORMER]
-    flaws += _changes(first["commit"], first.get("dirty", False),
-                      {r["peer"] for r in rows}, FILES.get(first["benchmark"], []))
+    flaws = _changes(first["commit"], first["dirty"], {r["peer"] for r in rows},
+                     FILES.get(first["benchmark"], []))
     machine = f"{first['processor']}, {first['cores']} cores"
     return _measured(command, first["commit"], machine, flaws)
 
@@ -170,9 +166,7 @@ def claims_of(name: str) -> str:
     machine, _, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
     found = _points(RESULTS / f"{name}.csv")
     at, changed = _commit(RESULTS / f"{name}.txt")
-    # service rates of a join with R alone need a warm-up
-    flaws = [FORMER] if "mu" in found[0] and "settled" not in found[0] else []
-    flaws += _changes(at, changed, {r["algorithm"] for r in found}, [])
+    flaws = _changes(at, changed, {r["algorithm"] for r in found}, [])
     text = "\n".join(["```", *(line for line in lines if line), "```", ""])
     return f"{text}\n{_measured(command.removeprefix('$ '), at, machine, flaws)}\n"
 
@@ -194,8 +188,6 @@ def behind(ours: str, directory: Path) -> str:
             best = max(rows, key=lambda a: float(rows[a]["mu"]))
             if ours in rows and best != ours and float(rate) == 0:
                 ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
-                if "settled" not in rows[best]:
-                    flaws[FORMER] = None
                 for a in (ours, best):
                     flaws |= dict.fromkeys(_changes(*_commit(path.with_suffix(".txt")), (a,), []))
                 half = ratio * math.hypot(*(float(rows[a]["mu_interval"]) / float(rows[a]["mu"])

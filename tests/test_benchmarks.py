@@ -246,6 +246,13 @@ def test_pages_have_the_figures_of_the_result_files_and_no_others():
     assert "| ssbj |" in (ROOT / "docs" / "benchmarks.md").read_text()
 
 
+def test_every_result_of_a_benchmark_stands_on_a_page():
+    """What no page shows, nobody would measure again."""
+    shown = {m[1] for page in docs.PAGES for m in docs.BLOCK.finditer(page.read_text())}
+    assert {p.stem for p in docs.RESULTS.glob("*.jsonl")} == {n for n in shown if "/" not in n} - {
+        "experiments"}
+
+
 @pytest.mark.parametrize("text, found", [
     ("It joins 2.95 million tuples/s.", ["2.95 million tuples/s"]),
     ("4.5 times as fast", ["4.5 times as fast"]), ("takes 66 ns a key", ["66 ns a key"]),
