@@ -517,6 +517,9 @@ def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypa
 
     assert [measured_at(), measured_at()] == [0, 0]
     assert [measured_at(again=True), measured_at(), measured_at(seconds=0.02)] == [1, 1, 2]
+    kept = tmp_path / "cost-models" / "costs-zipf.yaml"
+    assert [measured_at(costs=kept, again=True), measured_at(costs=kept)] == [2, 2]
+    assert measured_at() == 3
 
 
 def test_names():

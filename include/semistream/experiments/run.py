@@ -71,7 +71,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     repetitions = 1 if experiment.study else settings.repetitions
     about = _about(experiment, settings, bench, command) | {"repetitions": repetitions}
     known = {} if settings.again else _known(output, about)
-    if not known:  # the machine is not what it was at an earlier run
+    if not known and not settings.costs:  # the machine is not what it was at an earlier run
         for path in kept_costs(output):
             path.unlink()
     points = list(experiment.points(bench, names))
@@ -188,7 +188,7 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
     return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure,
             "about": experiment.about,
             "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock,
-            "pace": settings.pace,
+            "pace": settings.pace, "costs_given": str(settings.costs or ""),
             "command": command,
             **commit(), "machine": machine(), "versions": versions(PACKAGES),
             "date": _now(),
@@ -197,7 +197,8 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
 
 
 # that results may be taken up
-SAME = ("experiment", "scale", "seconds", "clock", "pace", "commit", "dirty", "machine", "versions")
+SAME = ("experiment", "scale", "seconds", "clock", "pace", "costs_given", "commit", "dirty",
+        "machine", "versions")
 
 
 def _known(output: Path, about: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
