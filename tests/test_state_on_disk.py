@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
+from dataclasses import astuple, replace
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from semistream.config import Places
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.experiments import state_on_disk
-from semistream.experiments.state_on_disk import StatePoint, StateRunner, Streams
+from semistream.experiments.state_on_disk import StatePoint, StateRunner, Streams, fitted
 from semistream.stream_joins import state
 from semistream.stream_joins.base import StreamStreamJoin
 
@@ -106,8 +107,23 @@ def test_the_costs_fitted_to_known_times_are_those(monkeypatch, tmp_path):
 
     runner = StateRunner(0.01, Places(home=tmp_path), print)
     monkeypatch.setattr(state_on_disk, "join", known)
-    assert np.array(list(runner.costs_used.values())) == pytest.approx(
+    assert np.array(astuple(fitted(runner.calibration(100)))) == pytest.approx(
         np.array(astuple(COSTS)), rel=1e-6)
+
+
+def test_a_point_is_predicted_by_the_costs_of_its_own_minutes(monkeypatch, tmp_path):
+    """As long as the machine takes the same for everything, the model is right, whatever it was at
+    another point."""
+    def known(costs, streams, memory):
+        model = xjoin.predict(streams.work, memory, costs)
+        return model.seconds, SimpleNamespace(relocated=model.relocated, output_rows=0,
+                                              bytes_read=0)
+
+    runner = StateRunner(0.01, Places(home=tmp_path), print)
+    for costs in (COSTS, replace(COSTS, c_w=9 * COSTS.c_w, c_r=5 * COSTS.c_r)):
+        monkeypatch.setattr(state_on_disk, "join", partial(known, costs))
+        row = runner.run(StatePoint(10.0, 1.0))
+        assert row["slowdown_model"] == pytest.approx(row["slowdown"], rel=1e-6)
 
 
 def test_the_experiment(tmp_path, monkeypatch):

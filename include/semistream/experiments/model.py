@@ -171,11 +171,6 @@ class Runner(Protocol):
 
     scale: float
 
-    @property
-    def costs_used(self) -> Mapping[str, Any]:
-        """Of this machine, where they were measured."""
-        ...
-
     def run(self, point: Any, further: Figures | None = None) -> dict[str, Any]:
         """A point's row: whatever its plots, claims and page show, and series, data, master_tuples,
         skew, state, error and answer, which is the same for all points of the same data; where it

@@ -11,7 +11,7 @@ are propagated only where it is propagation that is looked at, by pairs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -111,7 +111,6 @@ class PunctuatedRunner:
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale = scale
         self.tuples = max(round(ELEMENTS * scale), 100)
-        self.costs_used: Mapping[str, Any] = {}
 
     def streams(self, point: PunctuatedPoint, repeat: int) -> list[PunctuatedStream]:
         return [PunctuatedStream.draw(self.tuples, spacing, repeat, 10 * repeat + side + 1)

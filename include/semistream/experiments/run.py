@@ -78,7 +78,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     if not experiment.study:
         for p in points:  # this machine's costs, before anything else uses it
             bench.costs(p.data, p.tuples, p.skew)
-    about["costs"] = bench.costs_used
+        about["costs"] = bench.costs_used
     if known:
         tell(f"{len(known)} of {len(points) * repetitions} points are known from an earlier run "
              f"(--again measures them anew)")

@@ -90,7 +90,6 @@ class SketchRunner:
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale, self.places = scale, places
-        self.costs_used: Mapping[str, Any] = {}
         self._streams: dict[tuple[Any, ...], Stream] = {}
         self._sketches: dict[tuple[Any, ...], Sketch] = {}
         self._candidates: dict[tuple[Any, ...], FrequentItems] = {}

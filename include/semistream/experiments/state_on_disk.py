@@ -2,15 +2,16 @@
 
 Two streams of as many tuples, whose values are drawn evenly, come in turns. The time is that inside
 the join, to its end, the second time in a row: pages that the process had and gave back are got
-again sooner than others. The costs are fitted to runs of as many other tuples, with other M.
+again sooner than others. The costs are fitted to runs of as many other tuples, with other M, in
+turn with those of each point: the machine does not stay as fast as it was.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 TUPLES = 2_000_000  # of each stream
 PIECE = 20_000  # tuples of a stream that come at a time
 LEAST_TUPLES = 40_000  # fewer, and a small part of their state is less than an M can be
-REPEATS, CALIBRATIONS = 3, 2
+REPEATS = 3
 RATIOS = (2.0, 5.0, 10.0, 20.0, 40.0)  # the whole state over M
 RESULTS = (1.0, 4.0)  # result rows per tuple of a stream
 CALIBRATED = tuple((ratio, results) for ratio in (0.8, 1.5, 6.0, 30.0)
@@ -67,33 +68,28 @@ class StateRunner:
         self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)
         join(Streams(1_000, 1.0, 0), 1e8)  # compiled once
 
-    @cached_property
-    def costs(self) -> StateCosts:
+    def calibration(self, seed: int) -> list[list[float]]:
+        """Of runs with each M of ``CALIBRATED``: how often each cost falls due, in the order of
+        `StateCosts`, and the seconds."""
         runs = []
-        for repeat in range(CALIBRATIONS):  # all in turn, so that a slow spell is not one's alone
-            for ratio, results in CALIBRATED:
-                streams = Streams(self.tuples, results, 100 + repeat)
-                memory = streams.work.state_bytes / ratio
-                seconds, statistics = again(streams, memory)
-                moved = statistics.relocated
-                model = xjoin.predict(streams.work, memory, NONE)
-                read, accesses = (model.read, model.accesses) if moved else (0.0, 0.0)
-                runs.append([streams.work.tuples, streams.work.results, moved, read, accesses,
-                             seconds])
-        *columns, seconds = np.array(runs).T
-        return StateCosts(*nnls(np.array(columns).T / seconds[:, None], np.ones(len(runs)))[0])
-
-    @property
-    def costs_used(self) -> Mapping[str, Any]:
-        return asdict(self.costs)
+        for ratio, results in CALIBRATED:
+            streams = Streams(self.tuples, results, seed)
+            memory = streams.work.state_bytes / ratio
+            seconds, statistics = again(streams, memory)
+            moved = statistics.relocated
+            model = xjoin.predict(streams.work, memory, NONE)
+            read, accesses = (model.read, model.accesses) if moved else (0.0, 0.0)
+            runs.append([streams.work.tuples, streams.work.results, moved, read, accesses, seconds])
+        return runs
 
     def run(self, point: StatePoint, further: object = None) -> dict[str, Any]:
         begun = time.perf_counter()
         row = {"series": point.title, **asdict(point), "data": point.title,
                "master_tuples": self.tuples, "skew": 0.0, "state": MEASURED, "error": ""}
         try:
-            slowdowns = []
+            slowdowns, calibration = [], []
             for repeat in range(REPEATS):
+                calibration += self.calibration(100 + repeat)
                 streams = Streams(self.tuples, point.results, 0)
                 memory = streams.work.state_bytes / point.ratio
                 # with enough memory and without, each first in its turn
@@ -101,15 +97,23 @@ class StateRunner:
                 found = {ratio: again(streams, streams.work.state_bytes / ratio) for ratio in order}
                 slowdowns.append(found[point.ratio][0] / found[0.5][0])
             seconds, statistics = found[point.ratio]
-            model = xjoin.predict(streams.work, memory, self.costs)
+            costs = fitted(calibration)
+            model = xjoin.predict(streams.work, memory, costs)
             row |= {"memory": memory, "answer": str(statistics.output_rows),
                     "slowdown": float(np.mean(slowdowns)), "slowdown_runs": slowdowns,
                     "slowdown_interval": half_width(slowdowns), "slowdown_model": model.slowdown,
                     "relocated": statistics.relocated, "relocated_model": model.relocated,
-                    "bytes_read": statistics.bytes_read, "rate": streams.work.tuples / seconds}
+                    "bytes_read": statistics.bytes_read, "rate": streams.work.tuples / seconds,
+                    "costs": asdict(costs)}
         except (SemistreamError, MemoryError, OSError) as e:
             row |= {"state": FAILED, "error": str(e) or type(e).__name__}
         return row | {"seconds": time.perf_counter() - begun}
+
+
+def fitted(calibration: Sequence[Sequence[float]]) -> StateCosts:
+    """The costs at which the sum of the squared relative errors of the seconds is least."""
+    *columns, seconds = np.array(calibration).T
+    return StateCosts(*nnls(np.array(columns).T / seconds[:, None], np.ones(len(seconds)))[0])
 
 
 NONE = StateCosts(0.0, 0.0, 0.0, 0.0, 0.0)
