@@ -7,37 +7,46 @@ the operator, giving out columns of S; "join": with all columns of R; "checksum"
 decoding, split and join beside a copy of the same bytes in memory; the checksum beside a sum of the
 same bytes; encoding beside plain values without compression and statistics.
 
-A tuple goes through all of them but for "join, S only". What the app takes beyond their sum is
-Spark's, the commits' and waiting for one another.
+A tuple goes through all of them but for "join, S only". "tasks, without Spark" are all of them, as
+the app's tasks do them: as many at once as there are cores, each in a process of its own on a
+partition of all files, into data files that are flushed. What the app takes beyond that is Spark's,
+the commits' and waiting for one another; what "join" is faster than that, the other steps take, and
+cores that share memory and a disk.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.data import COLUMNS, MASTER_BYTES, ON, STREAM, Answer, Stream
-from benchmarks.harness import Bench, Result, Sample, peak_rss
+from benchmarks.harness import Bench, Remote, Result, Sample, peak_rss
 from benchmarks.spark_join import App, AppPeer, Case
+from semistream.cost_models.costs import TYPICAL
 from semistream.durable import DirectFile
 from semistream.experiments.warm_up import warm_up
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
 from semistream.partitioning import Placement
+from semistream.published import current_version
 from semistream.sizing import open_join
-from semistream.streaming.sinks.delta import GROUP_ROWS, data_writer
-from semistream.streaming.workers.parquet import ROWS, decode
+from semistream.sizing.plan import Plan
+from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
+from semistream.streaming.workers.parquet import ROWS, decode, first_tuples, read_partition
 from semistream.warehouse.checksum import checksum
 
 NANOSECONDS = "ns of a core"
+SAMPLED = 100_000  # stream tuples that the plan of the tasks is made by, as the app's
 KEY = {"load_id": pa.scalar(1, pa.int64())}
 
 
@@ -68,6 +77,7 @@ def run(bench: Bench, s: Settings) -> None:
     case.make()
     bench.compare("budget", f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
                   {"app": Whole(App(case, s.algorithm, memory)),
+                   "tasks, without Spark": Tasks(Step(case, s, TASK, memory)),
                    **{name: Step(case, s, name, memory) for name in STEPS}}, "app")
 
 
@@ -96,7 +106,8 @@ class Step:
     case: Case
     settings: Settings
     name: str
-    memory: int
+    memory: int  # of all partitions
+    partition: int = 0
 
     def __call__(self) -> StepPeer:
         return StepPeer(self)
@@ -108,7 +119,7 @@ class StepPeer:
     def __init__(self, of: Step):
         pa.set_cpu_count(1)
         self.of, self.rows = of, 0
-        self.once = STEPS[of.name](of)
+        self.once = (STEPS | {TASK: task})[of.name](of)
         self.once()
 
     def measure(self) -> Sample:
@@ -122,6 +133,37 @@ class StepPeer:
     def finish(self) -> Result:
         """What a step gives out is the app's, whose answer is checked."""
         return Result(Answer(self.rows), Answer(self.rows), rss_peak=peak_rss())
+
+
+@dataclass(frozen=True)
+class Tasks:
+    of: Step
+
+    def __call__(self) -> TasksPeer:
+        return TasksPeer(self.of)
+
+
+class TasksPeer:
+    """All tasks at once, each in a process of its own, once over all files."""
+
+    def __init__(self, of: Step):
+        self.tasks = [Remote(replace(of, partition=p)) for p in range(of.settings.cores)]
+
+    def measure(self) -> Sample:
+        samples = self._all("measure")
+        return _told(Sample(sum(s.tuples for s in samples), max(s.seconds for s in samples)),
+                     sum(s.cpu_seconds for s in samples))
+
+    def finish(self) -> Result:
+        results = self._all("finish")
+        for running in self.tasks:
+            running.close()
+        rows = sum(r.answer.rows for r in results)
+        return Result(Answer(rows), Answer(rows), rss_peak=sum(r.rss_peak for r in results))
+
+    def _all(self, method: str) -> list[Any]:
+        with ThreadPoolExecutor(len(self.tasks)) as threads:
+            return list(threads.map(lambda running: running.call(method), self.tasks))
 
 
 Once = Callable[[], int]  # does a step with some tuples, and tells how many
@@ -279,6 +321,39 @@ def _written(path: Path, pieces: Iterator[pa.Buffer]) -> None:
     path.unlink()
 
 
+def task(of: Step) -> Once:
+    """All of the steps, on a partition of each file in turn."""
+    s, stream = of.settings, of.case.stream
+    root = of.case.files.snapshot(stream.master, COLUMNS)
+    plan = Plan(s.algorithm, of.memory // s.cores, "inner", {}, tuple(ON), None, s.cores,
+                str(root / str(current_version(root))))
+    plan = plan.choose(first_tuples(files(of), STREAM, SAMPLED), TYPICAL)
+    placement, join = plan.placement(STREAM), plan.open(STREAM, of.partition)
+    directory = of.case.files.runs / f"task-{of.partition}"
+    directory.mkdir(parents=True, exist_ok=True)
+    load = {"batch": 0, "drain": 0, "partition": of.partition}
+    more = fed(of)
+
+    def feed() -> None:
+        for _ in join.process(placement.only(of.partition, next(more))):
+            pass
+
+    def once() -> int:
+        before = join.stats.matched
+        for file in files(of)[s.warm_up:]:
+            data = DataFiles(str(directory), join.output_schema, load, KEY)
+            for batch in read_partition([file], placement, of.partition):
+                for output in join.process(batch):
+                    data.write(output.joined)
+            data.close()
+            data.discard()
+        return join.stats.matched - before
+
+    warm_up(join, feed, s.seconds, stream.drift, s.settle)
+    return once
+
+
+TASK = "task"
 STEPS: dict[str, Callable[[Step], Once]] = {
     "decode": decoding, "split": splitting,
     "bound of each of these: a copy": lambda of: copying(tuples(of)),
