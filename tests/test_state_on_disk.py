@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, replace
-from functools import partial
+from dataclasses import astuple
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,7 +15,15 @@ from semistream.config import Places
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.experiments import state_on_disk
-from semistream.experiments.state_on_disk import StatePoint, StateRunner, Streams, fitted
+from semistream.experiments.state_on_disk import (
+    CALIBRATED,
+    RATIOS,
+    RESULTS,
+    ROUNDS,
+    StatePoint,
+    StateRunner,
+    Streams,
+)
 from semistream.stream_joins import state
 from semistream.stream_joins.base import StreamStreamJoin
 
@@ -100,35 +107,47 @@ def test_a_full_directory_does_not_take_tuples_one_by_one(ratio, monkeypatch):
     assert sum(pieces) == 200_000 and len(pieces) < 400
 
 
-def test_the_costs_fitted_to_known_times_are_those(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("slower", "near"), [(0.0, 1e-6), (1.0, 0.05)])
+def test_the_costs_fitted_to_known_times_are_those(slower, near, monkeypatch, tmp_path):
+    """Where the machine is a slower one in each round, those of a machine in between: what is
+    compared is measured in the same round."""
     def known(streams, memory):
+        calls.append(memory)
+        round_ = (len(calls) - 1) // (2 * (len(CALIBRATED) + len(RESULTS) * (1 + len(RATIOS))))
         model = xjoin.predict(streams.work, memory, COSTS)
-        return model.seconds, SimpleNamespace(relocated=model.relocated)
+        return model.seconds * (1 + slower * round_), SimpleNamespace(
+            relocated=model.relocated, output_rows=0, bytes_read=0)
 
+    calls = []
     runner = StateRunner(0.01, Places(home=tmp_path), print)
     monkeypatch.setattr(state_on_disk, "join", known)
-    assert np.array(astuple(fitted(runner.calibration(100)))) == pytest.approx(
-        np.array(astuple(COSTS)), rel=1e-6)
+    times = np.array(astuple(runner.costs)) / astuple(COSTS)
+    assert times == pytest.approx(times.mean(), rel=near)
+    assert 1 < times.mean() < ROUNDS if slower else times == pytest.approx(1.0, rel=near)
+    for ratio in RATIOS:
+        row = runner.run(StatePoint(ratio, 4.0))
+        assert len(row["slowdown_runs"]) == ROUNDS
+        assert row["slowdown_model"] == pytest.approx(row["slowdown"], rel=near)
 
 
-def test_a_point_is_predicted_by_the_costs_of_its_own_minutes(monkeypatch, tmp_path):
-    """As long as the machine takes the same for everything, the model is right, whatever it was at
-    another point."""
-    def known(costs, streams, memory):
-        model = xjoin.predict(streams.work, memory, costs)
+def test_a_setting_that_fails_is_shown(monkeypatch, tmp_path):
+    def full(streams, memory):
+        if memory < streams.work.state_bytes / 35:
+            raise OSError("no space left")
+        model = xjoin.predict(streams.work, memory, COSTS)
         return model.seconds, SimpleNamespace(relocated=model.relocated, output_rows=0,
                                               bytes_read=0)
 
     runner = StateRunner(0.01, Places(home=tmp_path), print)
-    for costs in (COSTS, replace(COSTS, c_w=9 * COSTS.c_w, c_r=5 * COSTS.c_r)):
-        monkeypatch.setattr(state_on_disk, "join", partial(known, costs))
-        row = runner.run(StatePoint(10.0, 1.0))
-        assert row["slowdown_model"] == pytest.approx(row["slowdown"], rel=1e-6)
+    monkeypatch.setattr(state_on_disk, "join", full)
+    rows = [runner.run(StatePoint(ratio, 1.0)) for ratio in (20.0, 40.0)]
+    assert [(r["state"], r["error"]) for r in rows] == [("measured", ""),
+                                                        ("failed", "no space left")]
 
 
 def test_the_experiment(tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
-    for name, fewer in (("REPEATS", 2), ("RATIOS", (10.0, 40.0)),
+    for name, fewer in (("ROUNDS", 2), ("RATIOS", (10.0, 40.0)),
                         ("CALIBRATED", ((0.8, 1.0), (0.8, 4.0), (3.0, 1.0), (12.0, 4.0)))):
         monkeypatch.setattr(state_on_disk, name, fewer)
     assert main(["experiments", "xjoin-on-disk", "--scale", "0.002",

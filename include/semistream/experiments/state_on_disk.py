@@ -2,16 +2,17 @@
 
 Two streams of as many tuples, whose values are drawn evenly, come in turns. The time is that inside
 the join, to its end, the second time in a row: pages that the process had and gave back are got
-again sooner than others. The costs are fitted to runs of as many other tuples, with other M, in
-turn with those of each point: the machine does not stay as fast as it was.
+again sooner than others. The costs are fitted to runs of as many other tuples, with other M, that
+take turns with those that are measured: the machine does not stay as fast as it was.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 TUPLES = 2_000_000  # of each stream
 PIECE = 20_000  # tuples of a stream that come at a time
 LEAST_TUPLES = 40_000  # fewer, and a small part of their state is less than an M can be
-REPEATS = 3
+ROUNDS = 5
+IN_MEMORY = 0.5  # the state over M, where memory is enough
 RATIOS = (2.0, 5.0, 10.0, 20.0, 40.0)  # the whole state over M
 RESULTS = (1.0, 4.0)  # result rows per tuple of a stream
 CALIBRATED = tuple((ratio, results) for ratio in (0.8, 1.5, 6.0, 30.0)
@@ -61,59 +63,95 @@ class StatePoint:
         return f"XJoin, {self.results:g} result row{'s' * (self.results != 1)} a tuple"
 
 
+@dataclass(frozen=True)
+class Timed:
+    work: StreamWorkload
+    memory: float
+    seconds: float
+    statistics: Any
+
+    @property
+    def due(self) -> list[float]:
+        """How often each cost falls due, in the order of `StateCosts`."""
+        moved = self.statistics.relocated
+        model = xjoin.predict(self.work, self.memory, NONE)
+        return [self.work.tuples, self.work.results, moved,
+                *((model.read, model.accesses) if moved else (0.0, 0.0))]
+
+
+Round = dict[tuple[float, float], Timed | Exception]  # by the state over M, and results
+
+
 class StateRunner:
     """Measures points. scale: of the streams' tuples."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)
+        self.tell = tell
         join(Streams(1_000, 1.0, 0), 1e8)  # compiled once
 
-    def calibration(self, seed: int) -> list[list[float]]:
-        """Of runs with each M of ``CALIBRATED``: how often each cost falls due, in the order of
-        `StateCosts`, and the seconds."""
-        runs = []
-        for ratio, results in CALIBRATED:
-            streams = Streams(self.tuples, results, seed)
-            memory = streams.work.state_bytes / ratio
-            seconds, statistics = again(streams, memory)
-            moved = statistics.relocated
-            model = xjoin.predict(streams.work, memory, NONE)
-            read, accesses = (model.read, model.accesses) if moved else (0.0, 0.0)
-            runs.append([streams.work.tuples, streams.work.results, moved, read, accesses, seconds])
-        return runs
+    @cached_property
+    def rounds(self) -> list[Round]:
+        """Whatever is measured, or costs are fitted to, in random order and ``ROUNDS`` times."""
+        settings = [*CALIBRATED,
+                    *((ratio, results) for results in RESULTS for ratio in (IN_MEMORY, *RATIOS))]
+        rounds = []
+        for number in range(ROUNDS):
+            self.tell(f"round {number + 1} of {ROUNDS}: {len(settings)} joins of "
+                      f"{2 * self.tuples:,} tuples, each twice")
+            rounds.append({(ratio, results): self._timed(ratio, results, number)
+                           for ratio, results in random.Random(number).sample(settings,
+                                                                              len(settings))})
+        return rounds
+
+    def _timed(self, ratio: float, results: float, number: int) -> Timed | Exception:
+        seed = 100 + number if (ratio, results) in CALIBRATED else 0
+        streams = Streams(self.tuples, results, seed)
+        memory = streams.work.state_bytes / ratio
+        try:
+            return Timed(streams.work, memory, *again(streams, memory))
+        except (SemistreamError, MemoryError, OSError) as e:
+            return e
+
+    def timed(self, ratio: float, results: float) -> list[Timed]:
+        """Of each round. Raises the error of one that failed."""
+        found = [r[ratio, results] for r in self.rounds]
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
+        return found  # type: ignore[return-value]
+
+    @cached_property
+    def costs(self) -> StateCosts:
+        return fitted([one for setting in CALIBRATED for one in self.timed(*setting)])
 
     def run(self, point: StatePoint, further: object = None) -> dict[str, Any]:
         begun = time.perf_counter()
         row = {"series": point.title, **asdict(point), "data": point.title,
                "master_tuples": self.tuples, "skew": 0.0, "state": MEASURED, "error": ""}
         try:
-            slowdowns, calibration = [], []
-            for repeat in range(REPEATS):
-                calibration += self.calibration(100 + repeat)
-                streams = Streams(self.tuples, point.results, 0)
-                memory = streams.work.state_bytes / point.ratio
-                # with enough memory and without, each first in its turn
-                order = (point.ratio, 0.5) if repeat % 2 else (0.5, point.ratio)
-                found = {ratio: again(streams, streams.work.state_bytes / ratio) for ratio in order}
-                slowdowns.append(found[point.ratio][0] / found[0.5][0])
-            seconds, statistics = found[point.ratio]
-            costs = fitted(calibration)
-            model = xjoin.predict(streams.work, memory, costs)
-            row |= {"memory": memory, "answer": str(statistics.output_rows),
+            runs = self.timed(point.ratio, point.results)
+            seconds = np.array([r.seconds for r in runs])
+            enough = [r.seconds for r in self.timed(IN_MEMORY, point.results)]
+            slowdowns = (seconds / enough).tolist()
+            last = runs[-1]
+            model = xjoin.predict(last.work, last.memory, self.costs)
+            row |= {"memory": last.memory, "answer": str(last.statistics.output_rows),
                     "slowdown": float(np.mean(slowdowns)), "slowdown_runs": slowdowns,
                     "slowdown_interval": half_width(slowdowns), "slowdown_model": model.slowdown,
-                    "relocated": statistics.relocated, "relocated_model": model.relocated,
-                    "bytes_read": statistics.bytes_read, "rate": streams.work.tuples / seconds,
-                    "costs": asdict(costs)}
+                    "relocated": last.statistics.relocated, "relocated_model": model.relocated,
+                    "bytes_read": last.statistics.bytes_read,
+                    "rate": last.work.tuples / float(np.mean(seconds)),
+                    "costs": asdict(self.costs)}
         except (SemistreamError, MemoryError, OSError) as e:
             row |= {"state": FAILED, "error": str(e) or type(e).__name__}
         return row | {"seconds": time.perf_counter() - begun}
 
 
-def fitted(calibration: Sequence[Sequence[float]]) -> StateCosts:
+def fitted(runs: Sequence[Timed]) -> StateCosts:
     """The costs at which the sum of the squared relative errors of the seconds is least."""
-    *columns, seconds = np.array(calibration).T
-    return StateCosts(*nnls(np.array(columns).T / seconds[:, None], np.ones(len(seconds)))[0])
+    due = np.array([run.due for run in runs]) / np.array([run.seconds for run in runs])[:, None]
+    return StateCosts(*nnls(due, np.ones(len(runs)))[0])
 
 
 NONE = StateCosts(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -162,7 +200,7 @@ def again(streams: Streams, memory: float) -> tuple[float, Any]:
 def told(row: Row) -> str:
     return (f"{row['series']:<32} {row['ratio']:>4g} times M  {row['relocated']:>11,} tuples to "
             f"disk  {row['slowdown']:.2f} times as long, by the model "
-            f"{row['slowdown_model']:.2f}  {row['seconds']:.1f} s")
+            f"{row['slowdown_model']:.2f}")
 
 
 def _points(asked: StateRunner, names: Sequence[str]) -> list[StatePoint]:
@@ -207,7 +245,7 @@ EXPERIMENTS = (
                      caption="The time over that with enough memory."),),
                scale=0.2, study=Study(
                    StateRunner, told, "state_on_disk.html",
-                   f"Two streams in turns, {PIECE:,} tuples at a time; {REPEATS} runs, each beside "
-                   "one with enough memory; the time is that inside the join, to its end",
+                   f"Two streams in turns, {PIECE:,} tuples at a time; all settings in random "
+                   f"order, {ROUNDS} times; the time is that inside the join, to its end",
                    "as many result rows with each M")),
 )
