@@ -20,20 +20,25 @@ from semistream.experiments.state_on_disk import (
     RATIOS,
     RESULTS,
     ROUNDS,
+    STREAM,
     StatePoint,
     StateRunner,
     Streams,
 )
-from semistream.stream_joins import state
+from semistream.stream_joins import open_stream_join, state
 from semistream.stream_joins.base import StreamStreamJoin
 
-COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7, c_r=1e-4)
+COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7, c_p=5e-8, c_r=1e-4)
 
 
 def test_equations():
     assert xjoin.c_join(n=1e6, o=2e6, c_m=3e-7, c_o=1e-7) == pytest.approx(0.5)
-    assert xjoin.c_disk(d=9e5, read=1e6, accesses=1000, c_w=2e-7, c_d=1e-7,
-                        c_r=1e-4) == pytest.approx(0.38)
+    assert xjoin.c_disk(d=9e5, read=1e6, found=2e6, accesses=1000, c_w=2e-7, c_d=1e-7, c_p=5e-8,
+                        c_r=1e-4) == pytest.approx(0.48)
+    # of 2 million pairs of places among 2,000 tuples, 500,000 are in memory before it is full, and
+    # 1,000 x 875 after it
+    assert xjoin.found_on_disk(n=2000, o=4000, fitting=1000) == 4000 * (1 - 1.375 / 2)
+    assert xjoin.found_on_disk(n=2000, o=4000, fitting=2000) == 0
     # 128 hash buckets of 1,000 tuples
     assert xjoin.runs(d=1.6e6, fitting=128_000) == pytest.approx(1000)
     # 41 bytes a row of a sixteenth of M: 15,243 tuples, so 975,552 of all 64 buckets
@@ -89,6 +94,25 @@ def test_tuples_to_disk_and_passes_are_those_of_the_operator(ratio, results):
         most = share * (1 + times + 2)
         assert share * (1 + times) * 0.85 < found.bytes_read < most
         assert results > 1 or found.bytes_read > most * 0.85
+
+
+@pytest.mark.parametrize("results", [1.0, 4.0])
+@pytest.mark.parametrize("ratio", [1.5, 3.0, 10.0])
+def test_rows_that_the_disk_join_finds_are_those_of_the_operator(ratio, results):
+    streams = Streams(100_000, results, 1)
+    operator = open_stream_join("xjoin", memory=int(streams.work.state_bytes / ratio),
+                                left=STREAM, right=STREAM, on=[("k", "k")])
+    for side, piece in streams.pieces():
+        for _ in operator.process(side, piece):
+            pass
+    before = operator.stats.output_rows
+    for _ in operator.drain():
+        pass
+    operator.state.remove()
+    model = xjoin.predict(streams.work, streams.work.state_bytes / ratio, COSTS)
+    assert operator.stats.disk_joins and operator.stats.output_rows == streams.work.results
+    assert model.found == pytest.approx(streams.work.results - before,
+                                        abs=0.07 * streams.work.results)
 
 
 @pytest.mark.parametrize("ratio", [2.0, 5.0, 8.0])

@@ -3,11 +3,13 @@
 Neither paper gives one. A tuple is joined with what is in memory (c_M) and a result row is written
 (c_O), with or without enough memory. What does not fit M is moved to disk (c_W), and at the end of
 the streams each hash bucket is joined as a block nested loop of hash tables: each tuple of the left
-stream is put into one (c_D), and each of the right stream is looked up in every one (c_D). Where a
-hash bucket of the left stream does not fit what a disk join has beside memory, all else is moved to
-disk as well, so that it has all of M: the passes over the right stream stay 1 until a hash bucket
-outgrows that. A bucket that is moved is a run, which takes time for itself when it is written and
-each time that it is read (c_R): the smaller M, the more of them there are of the same tuples.
+stream is put into one (c_D), and each of the right stream is looked up in every one (c_D). A row of
+two tuples of which one was moved before the other came is found there, and takes longer (c_P).
+Where a hash bucket of the left stream does not fit what a disk join has beside memory, all else is
+moved to disk as well, so that it has all of M: the passes over the right stream stay 1 until a hash
+bucket outgrows that. A bucket that is moved is a run, which takes time for itself when it is
+written and each time that it is read (c_R): the smaller M, the more of them there are of the same
+tuples.
 """
 
 from __future__ import annotations
@@ -52,23 +54,26 @@ class StreamWorkload:
 class StateCosts:
     """Seconds. c_m: join a tuple with what is in memory, and store it; c_o: write a result row;
     c_w: move a tuple to disk, with the part of closing the gap in memory, and see it leave at the
-    end; c_d: read a tuple in a disk join, to index it or to look it up; c_r: begin to write or to
-    read a run."""
+    end; c_d: read a tuple in a disk join, to index it or to look it up; c_p: what a result row that
+    a disk join finds takes beside c_o; c_r: begin to write or to read a run."""
 
     c_m: float
     c_o: float
     c_w: float
     c_d: float
+    c_p: float
     c_r: float
 
 
 @dataclass(frozen=True)
 class StatePrediction:
-    """relocated: tuples moved to disk; read: tuples read by the disk join; accesses: of runs, to
-    write or to read them; seconds: of all; in memory: of the same with enough memory."""
+    """relocated: tuples moved to disk; read: tuples read by the disk join; found: result rows of
+    it; accesses: of runs, to write or to read them; seconds: of all; in memory: of the same with
+    enough memory."""
 
     relocated: float
     read: float
+    found: float
     accesses: float
     seconds: float
     in_memory: float
@@ -95,6 +100,16 @@ def relocated(*, n: float, m: float, tuple_bytes: float, values: float) -> float
     return min(max(math.ceil(over / step), 0) * step, n)
 
 
+def found_on_disk(*, n: float, o: float, fitting: float) -> float:
+    """Result rows, of o of n tuples, that the disk join finds. A tuple meets in memory what is
+    there when it comes: all before it, until M is full; then as much as fits, less half of what a
+    state relocation frees, on average."""
+    if n <= fitting:
+        return 0.0
+    held = fitting * (1 - 1 / (2 * FREED_SHARE))
+    return o * (1 - (fitting**2 / 2 + held * (n - fitting)) / (n**2 / 2))
+
+
 def runs(*, d: float, fitting: float) -> float:
     """Of d relocated tuples. A run is ``RUN`` times as large as a stream's hash bucket in memory is
     on average, as the largest ones go."""
@@ -118,9 +133,10 @@ def c_join(*, n: float, o: float, c_m: float, c_o: float) -> float:
     return n * c_m + o * c_o
 
 
-def c_disk(*, d: float, read: float, accesses: float, c_w: float, c_d: float, c_r: float) -> float:
-    """d c_W + read c_D + accesses c_R, seconds: what d relocated tuples cost beside."""
-    return d * c_w + read * c_d + accesses * c_r
+def c_disk(*, d: float, read: float, found: float, accesses: float, c_w: float, c_d: float,
+           c_p: float, c_r: float) -> float:
+    """d c_W + read c_D + found c_P + accesses c_R, seconds: what d relocated tuples cost beside."""
+    return d * c_w + read * c_d + found * c_p + accesses * c_r
 
 
 def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePrediction:
@@ -131,9 +147,11 @@ def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePredictio
         d = n
     times = passes(n_a=work.left, m=m)
     read = work.left + times * work.right if d else 0.0
+    fits = fitting(m=m, tuple_bytes=work.tuple_bytes, values=work.values)
+    found = found_on_disk(n=n, o=work.results, fitting=fits) if d else 0.0
     # written once; read in the left stream's pass or the right one's, and as its tuples leave
-    accesses = (2 + (1 + times) / 2) * runs(d=d, fitting=fitting(
-        m=m, tuple_bytes=work.tuple_bytes, values=work.values))
+    accesses = (2 + (1 + times) / 2) * runs(d=d, fitting=fits)
     memory = c_join(n=n, o=work.results, c_m=costs.c_m, c_o=costs.c_o)
-    disk = c_disk(d=d, read=read, accesses=accesses, c_w=costs.c_w, c_d=costs.c_d, c_r=costs.c_r)
-    return StatePrediction(d, read, accesses, memory + disk, memory)
+    disk = c_disk(d=d, read=read, found=found, accesses=accesses, c_w=costs.c_w, c_d=costs.c_d,
+                  c_p=costs.c_p, c_r=costs.c_r)
+    return StatePrediction(d, read, found, accesses, memory + disk, memory)

@@ -76,7 +76,7 @@ class Timed:
         moved = self.statistics.relocated
         model = xjoin.predict(self.work, self.memory, NONE)
         return [self.work.tuples, self.work.results, moved,
-                *((model.read, model.accesses) if moved else (0.0, 0.0))]
+                *((model.read, model.found, model.accesses) if moved else (0.0, 0.0, 0.0))]
 
 
 Round = dict[tuple[float, float], Timed | Exception]  # by the state over M, and results
@@ -154,7 +154,7 @@ def fitted(runs: Sequence[Timed]) -> StateCosts:
     return StateCosts(*nnls(due, np.ones(len(runs)))[0])
 
 
-NONE = StateCosts(0.0, 0.0, 0.0, 0.0, 0.0)
+NONE = StateCosts(*[0.0] * 6)
 
 
 class Streams:
