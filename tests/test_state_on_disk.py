@@ -14,9 +14,10 @@ from semistream.cli import main
 from semistream.config import Places
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
-from semistream.experiments import state_on_disk
+from semistream.experiments import EXPERIMENTS, state_on_disk
 from semistream.experiments.state_on_disk import (
     CALIBRATED,
+    IN_MEMORY,
     RATIOS,
     RESULTS,
     ROUNDS,
@@ -25,6 +26,7 @@ from semistream.experiments.state_on_disk import (
     StateRunner,
     Streams,
 )
+from semistream.experiments.verdicts import half_width
 from semistream.stream_joins import open_stream_join, state
 from semistream.stream_joins.base import StreamStreamJoin
 
@@ -137,7 +139,8 @@ def test_the_costs_fitted_to_known_times_are_those(slower, near, monkeypatch, tm
     compared is measured in the same round."""
     def known(streams, memory):
         calls.append(memory)
-        round_ = (len(calls) - 1) // (2 * (len(CALIBRATED) + len(RESULTS) * (1 + len(RATIOS))))
+        settings = len(CALIBRATED) + len(RESULTS) * len(IN_MEMORY + RATIOS)
+        round_ = (len(calls) - 1) // (2 * settings)
         model = xjoin.predict(streams.work, memory, COSTS)
         return model.seconds * (1 + slower * round_), SimpleNamespace(
             relocated=model.relocated, output_rows=0, bytes_read=0)
@@ -152,6 +155,17 @@ def test_the_costs_fitted_to_known_times_are_those(slower, near, monkeypatch, tm
         row = runner.run(StatePoint(ratio, 4.0))
         assert len(row["slowdown_runs"]) == ROUNDS
         assert row["slowdown_model"] == pytest.approx(row["slowdown"], rel=near)
+
+
+def test_the_models_error_has_an_interval_over_the_rounds():
+    rows = [{"state": "measured", "slowdown": 2.0, "slowdown_runs": runs, "slowdown_model": 2.2}
+            for runs in ([1.5, 2.5], [1.6, 2.4])]
+    (claim,) = (c for c in EXPERIMENTS["xjoin-on-disk"].claims if c.text.endswith("the slowdown"))
+    found = claim.find([*rows, {"state": "failed"}])
+    each = [np.mean([2.2 / 1.5, 2.2 / 1.6]) - 1, 1 - np.mean([2.2 / 2.5, 2.2 / 2.4])]
+    assert found.value == pytest.approx(0.1)
+    assert found.interval == pytest.approx(half_width(each))
+    assert claim.find([{"state": "failed"}]) is None
 
 
 def test_a_setting_that_fails_is_shown(monkeypatch, tmp_path):
