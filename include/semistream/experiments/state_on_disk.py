@@ -41,7 +41,7 @@ from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 TUPLES = 2_000_000  # of each stream
 PIECE = 20_000  # tuples of a stream that come at a time
 LEAST_TUPLES = 40_000  # fewer, and a small part of their state is less than an M can be
-ROUNDS = 5
+ROUNDS = 10
 IN_MEMORY = (0.4, 0.5, 0.6)  # the state over M, where memory is enough
 RATIOS = (2.0, 5.0, 10.0, 20.0, 40.0)  # the whole state over M
 RESULTS = (1.0, 4.0)  # result rows per tuple of a stream
