@@ -75,10 +75,10 @@ def run(bench: Bench, s: Settings) -> None:
     case = Case(bench.files, Stream(s.master), s.batch, s.batches, s.warm_up, s.driver_memory,
                 f"local[{s.cores},4]")
     case.make()
+    steps = {name: Step(case, s, name, memory) for name in STEPS}
     bench.compare("budget", f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
-                  {"app": Whole(App(case, s.algorithm, memory)),
-                   "tasks, without Spark": Tasks(Step(case, s, TASK, memory)),
-                   **{name: Step(case, s, name, memory) for name in STEPS}}, "app")
+                  {"app": Whole(App(case, s.algorithm, memory)), **steps,
+                   TASKS: Tasks(steps[TASKS])}, "app")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class StepPeer:
     def __init__(self, of: Step):
         pa.set_cpu_count(1)
         self.of, self.rows = of, 0
-        self.once = (STEPS | {TASK: task})[of.name](of)
+        self.once = STEPS[of.name](of)
         self.once()
 
     def measure(self) -> Sample:
@@ -353,9 +353,9 @@ def task(of: Step) -> Once:
     return once
 
 
-TASK = "task"
+TASKS = "tasks, without Spark"
 STEPS: dict[str, Callable[[Step], Once]] = {
-    "decode": decoding, "split": splitting,
+    TASKS: task, "decode": decoding, "split": splitting,
     "bound of each of these: a copy": lambda of: copying(tuples(of)),
     "join, S only": lambda of: joining(of, []), "join": joining,
     "bound: a copy of joined rows": lambda of: copying(joined(of).to_batches()),

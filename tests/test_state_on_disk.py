@@ -21,13 +21,12 @@ from semistream.experiments.state_on_disk import (
     RATIOS,
     RESULTS,
     ROUNDS,
-    STREAM,
     StatePoint,
     StateRunner,
     Streams,
 )
 from semistream.experiments.verdicts import half_width
-from semistream.stream_joins import open_stream_join, state
+from semistream.stream_joins import state
 from semistream.stream_joins.base import StreamStreamJoin
 
 COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7, c_p=5e-8, c_r=1e-4)
@@ -100,21 +99,19 @@ def test_tuples_to_disk_and_passes_are_those_of_the_operator(ratio, results):
 
 @pytest.mark.parametrize("results", [1.0, 4.0])
 @pytest.mark.parametrize("ratio", [1.5, 3.0, 10.0])
-def test_rows_that_the_disk_join_finds_are_those_of_the_operator(ratio, results):
-    streams = Streams(100_000, results, 1)
-    operator = open_stream_join("xjoin", memory=int(streams.work.state_bytes / ratio),
-                                left=STREAM, right=STREAM, on=[("k", "k")])
-    for side, piece in streams.pieces():
-        for _ in operator.process(side, piece):
-            pass
-    before = operator.stats.output_rows
-    for _ in operator.drain():
-        pass
-    operator.state.remove()
-    model = xjoin.predict(streams.work, streams.work.state_bytes / ratio, COSTS)
-    assert operator.stats.disk_joins and operator.stats.output_rows == streams.work.results
-    assert model.found == pytest.approx(streams.work.results - before,
-                                        abs=0.07 * streams.work.results)
+def test_rows_that_the_disk_join_finds_are_those_of_the_operator(ratio, results, monkeypatch):
+    streams, before, drain = Streams(100_000, results, 1), [], StreamStreamJoin.drain
+
+    def noting(self):
+        before.append(self.stats.output_rows)
+        return drain(self)
+
+    monkeypatch.setattr(StreamStreamJoin, "drain", noting)
+    memory = streams.work.state_bytes / ratio
+    _, found = state_on_disk.join(streams, memory)
+    assert found.disk_joins and found.output_rows == streams.work.results
+    assert xjoin.predict(streams.work, memory, COSTS).found == pytest.approx(
+        found.output_rows - before[0], abs=0.07 * found.output_rows)
 
 
 @pytest.mark.parametrize("ratio", [2.0, 5.0, 8.0])

@@ -148,7 +148,7 @@ def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePredictio
     times = passes(n_a=work.left, m=m)
     read = work.left + times * work.right if d else 0.0
     fits = fitting(m=m, tuple_bytes=work.tuple_bytes, values=work.values)
-    found = found_on_disk(n=n, o=work.results, fitting=fits) if d else 0.0
+    found = found_on_disk(n=n, o=work.results, fitting=fits)
     # written once; read in the left stream's pass or the right one's, and as its tuples leave
     accesses = (2 + (1 + times) / 2) * runs(d=d, fitting=fits)
     memory = c_join(n=n, o=work.results, c_m=costs.c_m, c_o=costs.c_o)

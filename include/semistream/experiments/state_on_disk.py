@@ -115,11 +115,13 @@ class StateRunner:
 
     def timed(self, ratio: float, results: float) -> list[Timed]:
         """Of each round. Raises the error of one that failed."""
-        found = [r[ratio, results] for r in self.rounds]
-        for one in found:
+        found = []
+        for r in self.rounds:
+            one = r[ratio, results]
             if isinstance(one, Exception):
                 raise one
-        return found  # type: ignore[return-value]
+            found.append(one)
+        return found
 
     @cached_property
     def costs(self) -> StateCosts:
