@@ -32,6 +32,7 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.key_table import KeyTable
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.scan_phase import Slice
 from semistream.joins.selection import most_frequent, per_tuple, slices
@@ -123,7 +124,9 @@ class FrequentTuples:
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Which of the keys are not in H_R and may be."""
-        new = self.cache.lacks(keys) & ~np.isin(keys, self.cache.staged.keys)
+        new = self.cache.lacks(keys)
+        staged = KeyTable(keys).find(self.cache.staged.keys)
+        new[staged[staged >= 0]] = False
         master = self.spec.master
         if not (master.unique and master.keys.exact):  # equal codes are one value to H_R
             ranges = master.partitions_of(keys)
