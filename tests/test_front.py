@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oracle
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY, selection
-from semistream.joins.disk_partition import tuples_of
+from semistream.joins.disk_partition import DiskPartition, tuples_of
 from semistream.joins.frequency_detection import FrequentTuples
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
@@ -116,6 +116,20 @@ def test_the_threshold_falls_until_h_r_is_full_and_rises_when_too_many_change_pl
     join.h_r.evictions = 5
     join.h_r.end_period()
     assert join.h_r.threshold <= 5
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_partition_that_is_read_again_brings_no_value_twice_into_h_r(algorithm):
+    join = start(algorithm, products(1000), cache_tuples=400)
+    partition = DiskPartition(join.spec, 3)
+    f = np.where(np.arange(len(partition.codes)) < 20, 5, 0).astype(np.int32)
+    for _ in range(2):  # before the switching buffer, of 50 tuples, is full
+        join.h_r.detect(partition, f)
+    assert len(join.h_r.cache.staged) == 20
+    join.h_r.end_period()
+    join.h_r.detect(partition, f)
+    assert len(join.h_r.cache.staged) == 0
+    assert cached(join) == dict.fromkeys(partition.codes[:20].tolist(), 1)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
