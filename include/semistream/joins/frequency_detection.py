@@ -125,6 +125,7 @@ class FrequentTuples:
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Which of the keys are not in H_R and may be."""
         new = self.cache.lacks(keys)
+        # not isin, which makes a set of all that are staged: they may be many more than the keys
         staged = KeyTable(keys).find(self.cache.staged.keys)
         new[staged[staged >= 0]] = False
         master = self.spec.master
