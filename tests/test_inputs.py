@@ -16,13 +16,14 @@ from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.files import JoinFiles, open_source
 from semistream.files.convert import cast_cells, deciding_cells, infer_type
-from semistream.files.source import file_columns
+from semistream.files.opening import SOURCES
+from semistream.files.source import Reading
 from test_source import verify
 
 NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
          '5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n'
          '9,c9,was \ufffd before\r\n')
-NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: None,
+NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: "",
          7: "ends with \\", 8: "ü\n漢字 😀", 9: "was \ufffd before"}
 
 
@@ -30,6 +31,10 @@ def source(tmp_path, name, content, **options):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return open_source("stream", path, **options)
+
+
+def file_columns(path, kind):
+    return SOURCES[kind]("stream", [], {}, Reading(), pa.schema([])).columns(path)
 
 
 def rows(found):
@@ -105,32 +110,30 @@ def test_a_json_file_that_lacks_a_column_is_refused_unless_its_type_is_given(tmp
     (tmp_path / "b.jsonl").write_text('{"id": 3}\n{"id": 4, "k": null}\n')
     (tmp_path / "c.jsonl").write_text("")
     assert [r["k"] for r in rows(open_source("stream", tmp_path))[0]] == [1, 2, None, None]
-    for content, lacks in (('{"id": 3}\n{"id": 4, "note": "k"}\n', "k"),
-                           ('{"id": 3, "key": 3}\n', "k")):
+    for content in ('{"id": 3}\n{"id": 4, "note": "k"}\n', '{"id": 3, "key": 3}\n'):
         (tmp_path / "b.jsonl").write_text(content)
-        for sample in (1, 1000):  # the types are found from a.jsonl, or from all
+        for sample in (1, 1000):
             monkeypatch.setattr("semistream.files.source.SAMPLE", sample)
-            with pytest.raises(ConfigError, match=rf"[ab]\.jsonl: it lacks "
-                                                  rf"{lacks if sample == 1 else ''}"):
+            with pytest.raises(ConfigError, match=r"[ab]\.jsonl: it lacks"):
                 rows(open_source("stream", tmp_path))
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
     assert len(rows(open_source("stream", tmp_path, types={"k": "int64"}))[0]) == 3
 
 
-def test_types_of_json_are_found_from_a_bounded_sample_of_many_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.files.source.SAMPLE", 10)
+def test_types_are_found_from_a_bounded_sample_of_many_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("semistream.files.source.SAMPLED_FILES", 5)
     for i in range(20):
         (tmp_path / f"{i:02}.jsonl").write_text(f'{{"id": {i}, "k{i}": 1}}\n')
-    assert open_source("stream", tmp_path).schema.names == ["id", "k0"]
+    assert open_source("stream", tmp_path).schema.names == ["id", "k0", "k4", "k8", "k12", "k16"]
 
 
 def test_columns_of_a_json_file_beyond_the_sample(tmp_path, monkeypatch):
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
     monkeypatch.setattr("semistream.files.source.BLOCK", 40)
     path = tmp_path / "a.jsonl"
-    path.write_text('{"id": 1, "other": "late"}\n' * 5 + '{"id": 2, "k": "none", "sp\u00e4t": 1}\n')
-    assert file_columns(path, "json",
-                        wanted=["id", "k", "none", "spät"]) == ["id", "other", "k", "spät"]
+    path.write_text('{"id": 1, "other": "late"}\n' * 5
+                    + '{"id": 2, "k": "none", "sp": 1, "sp\\u00e4t": 1}\n')
+    assert file_columns(path, "json") == ["id", "other", "k", "sp", "spät"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
@@ -217,7 +220,7 @@ def test_join_with_odd_names_and_a_column_reason(tmp_path, monkeypatch, capsys):
 
 def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_path):
     good, bad = rows(source(tmp_path, "nasty.csv", NASTY))
-    assert {r["id"]: r["note"] or None for r in good} == NOTES and not bad
+    assert {r["id"]: r["note"] for r in good} == NOTES and not bad
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
     (directory / "nasty.csv").write_text(NASTY, newline="")
@@ -240,7 +243,7 @@ def test_a_header_whose_quotes_do_not_match_is_refused(tmp_path, content):
 @pytest.mark.parametrize(("content", "columns"), [
     (b'id,"a\nb","c ""d"""\n1,2,3\n', ["id", "a\nb", 'c "d"']),
     (b'\xef\xbb\xbf"x,y",k\n', ["x,y", "k"]), (b"\n\n", None),
-    (b"\n\nid,,k", ["id", "_c1", "k"]), (b'na"me,k\n', ['na"me', "k"])])
+    (b"\n\nid,,k", ["id", "column_2", "k"]), (b'na"me,k\n', ['na"me', "k"])])
 def test_the_columns_of_a_csv_file(tmp_path, content, columns):
     (path := tmp_path / "a.csv").write_bytes(content)
     assert file_columns(path, "csv") == columns
@@ -281,17 +284,17 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
 
 
 @pytest.mark.parametrize(("form", "content", "read", "unparsable"), [
-    ("csv", b"id,k\n1,c1\n2,\xe9\n3,c3\n", 3, 1), ("csv", b'id,k\n1,c1\n2,"c2\n3,c3\n', 2, None),
+    ("csv", b"id,k\n1,c1\n2,\xe9\n3,c3\n", 3, 1), ("csv", b'id,k\n1,c1\n2,"c2\n3,c3\n', 3, 1),
     ("json", b'{"id": 1, "k": "c1"}\n{"id": 2, "k": "\xe9"}\n{"id": 3, "k": "c3"}\n', 3, 1),
     ("json", b'{"id": 1, "k": "c1"}\n[{"id": 2, "k": "c2"}, {"id": 3, "k": "c3"}]\n{"id": 4, "k": '
              b'"c4"}{"id": 5, "k": "c5"}\n',
      None, None),
     ("csv", b'\xef\xbb\xbfid,k\n1,c1\n2,c2\n', 2, None), ("csv", b"", 0, None),
-    ("csv", b'id,k\n1,c1\n2,"c2\n' + b"3,c3\n" * 40_000, 2, None),
+    ("csv", b'id,k\n1,c1\n2,"c2\n' + b"3,c3\n" * 40_000, 40_002, 1),
     ("json", b'\xef\xbb\xbf{"id": 1, "k": "c1"}\n{"id": 2, "k": "c2"}\n', 2, None),
     ("json", b'{"id": 1, "k": "c1"}\n' + b"{'id': 2, 'k': 'c2'}\n", 2, 1),
-    ("json", b'{"id": 1, "k": "c1"}\n[1, 2]\n[{"id": 3, "k": "c3"}, 5]\n[null, {"id": 4}]\n[]\n', 4,
-     3),
+    ("json", b'{"id": 1, "k": "c1"}\n[1, 2]\n[{"id": 3, "k": "c3"}, 5]\n[null, {"id": 4}]\n[]\n', 5,
+     4),
     ("json", b'{"id": 1, "k": "c1"}\n[{"id": 3, "k": "c3"}, {"id": "x"}]\n[[{"id": 3}]]\n[{"id": '
              b'3}, {"id": 4\n', None, None),
     ("json", b'{"id": 99999999999999999999, "k": "c"}\n{"id": 1.5}\n{"id": "7"}\n{"id": '
@@ -354,12 +357,15 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
     (directory / "a.csv").write_text(
         "id,k,price,rate,n\n1,c1,9007199254740993.5,0.5,2e3\n2,c2,1.5,1.25,7\n")
     os.utime(directory / "a.csv", (1, 1))
-    good = {3: ("7.5", "-1.25e-3", "3e2"), 4: ("-0.0", "-0.0", "-0"), 5: ("", "", ""),
+    assert sqlite_load.run(spark, job)["rejected"] == {}
+    good = {3: ("7.5", "-1.25e-3", "3e2"), 4: ("-0.0", "-0.0", "0"), 5: ("", "", ""),
             6: ("1e1", "1E+5", "4.0128e+10"),
             7: ("12345678901234567890.5", "0.6180339887498949", "9007199254740993")}
     bad = {10: ("0.25", "1", "1"), 11: ("1", "9007199254740993.5", "1"), 12: ("1", "1e400", "1"),
            13: ("1", "1", "1.5"), 14: ("1", "1e-400", "1"), 15: ("1", "1", "1e30"),
-           16: ("x", "1", "1"), 17: ("1", "1f", "1"), 18: ("1", "0x1p3", "1")}
+           16: ("x", "1", "1"), 17: ("1", "1f", "1"), 18: ("1", "0x1p3", "1"),
+           19: ("1", "1", "-0"), 20: ("01", "1", "1"), 21: ("1", "01", "1"), 22: ("1", "1", "01"),
+           23: ("1", "1", "+1"), 24: ("1", "1", " 1")}
     lines = [f"{i},c{i},{','.join(cells)}\n" for i, cells in (good | bad).items()]
     (directory / "b.csv").write_text("id,k,price,rate,n\n" + "".join(lines))
     assert sqlite_load.run(spark, job)["rejected"] == {"unparsable": len(bad)}
@@ -386,7 +392,7 @@ def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_
 def test_ids_of_json_texts_are_as_they_are_written(spark, sqlite_load):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "json", "id STRING, k STRING")
-    ids = ["1.50", "-0", "1e400", "NaN", "+INF", "007", "12345678901234567890123"]
+    ids = ["1.50", "-0", "1e400", "NaN", "007", "12345678901234567890123"]
     lines = [f'{{"id": {i if i != "007" else json.dumps(i)}, "k": "c1"}}' for i in ids]
     (directory / "a.json").write_text("\n".join(lines))
     sqlite_load.run(spark, job)
@@ -454,6 +460,6 @@ def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_st
     expected = {"csv": [(a, 3, "n: 'x' is not int64"), (a, 4, "2 fields in place of 3"),
                         (a, 5, "not UTF-8"), (a, 8, "quotes do not match"),
                         (b, 4, "4 fields in place of 3"), (b, 5, "id: 'y' is not int64")],
-                "json": [(a, 2, "n: 1.5 is not int64"), (a, 3, "not UTF-8"),
-                         (b, 2, "not one JSON object"), (b, 3, "id: {} is not int64")]}
+                "json": [(a, 2, "n: '1.5' is not int64"), (a, 3, "not UTF-8"),
+                         (b, 2, "not one JSON object"), (b, 3, "id: '{}' is not int64")]}
     assert sorted((k["file"], k.get("line"), k["why"]) for k in kept) == expected[form]

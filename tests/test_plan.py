@@ -194,9 +194,9 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
     assert apart.max() > 1.2 * apart.min()
 
 
-@pytest.mark.parametrize("by_spark", [False, True])
-def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, by_spark):
-    monkeypatch.setattr(micro_batch, "can_read", lambda *_: not by_spark)
+@pytest.mark.parametrize("handed", [False, True])
+def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, handed):
+    monkeypatch.setattr(micro_batch, "_own", lambda *_: [not handed])
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     tuples = pa.Table.from_batches([sample(load, 3000, hottest=0.6)])

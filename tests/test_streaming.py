@@ -17,14 +17,15 @@ import pytest
 from sqlalchemy import text
 
 from loads import MASTER, SmallLoad, same, until
-from semistream.config import Job
+from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, TooManyRows
 from semistream.master import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app
 from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.streaming.sources import files
+from semistream.streaming.sources.kafka import KafkaSource
+from semistream.streaming.sources.reader import loaded_type
 from semistream.streaming.status import read_status, request_stop
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -65,18 +66,18 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
         os.utime(file, (second + 1, second + 1))
     settings = {"sink": "sql" if sink == "sql" else str(tmp_path / "delta"),
                 "algorithm": "meshjoin"}
-    ran, run, commit = [], app.Load._join, Ledger.commit
+    ran, run, commit = [], app.run_tasks, Ledger.commit
 
-    def noted(self, work, df):
+    def noted(spark, work, batch):
         ran.append((work.batch, work.drain))
-        return run(self, work, df)
+        return run(spark, work, batch)
 
     def dies(self, row, *rows):
         if row["batch"] == 3:
             raise OSError("the driver dies")
         commit(self, row, *rows)
 
-    monkeypatch.setattr(app.Load, "_join", noted)
+    monkeypatch.setattr(app, "run_tasks", noted)
     monkeypatch.setattr(Ledger, "commit", dies)
     with pytest.raises(OSError, match="driver dies"):
         sqlite_load.run(spark, **settings)
@@ -174,34 +175,26 @@ def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
     directory = sqlite_load.places.home / "csv"
     directory.mkdir()
     (directory / "a.csv").write_text("id,sku,amount\n1,c1,1.5\n2,c2,2.5\n")
+    settings = {"source_format": "csv", "source_path": str(directory)}
+    assert sqlite_load.run(spark, **settings)["matched"] == 2
     (directory / "b.csv").write_text("id,sku,amount\n3,c3,3.5\nx,c4,4.5\n")
-    summary = sqlite_load.run(spark, source_format="csv", source_path=str(directory))
-    assert summary["matched"] == 3 and summary["rejected"] == {"unparsable": 1}
+    summary = sqlite_load.run(spark, **settings)  # in the types of the first run
+    assert summary["matched"] == 1 and summary["rejected"] == {"unparsable": 1}
     with pytest.raises(ConfigError, match=r"stream\.path"):
         sqlite_load.run(spark, app="other", source_format="csv",
                         source_path=str(directory / "none"))
 
 
-def test_schema_of_a_parquet_file_is_what_spark_says(spark, tmp_path):
-    """In so far as it is known without Spark."""
-    known = {pa.decimal128(10, 2), pa.decimal128(38, 0), *files.SAME_TYPES}
-    others = [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.uint8(), pa.uint32(),
-              pa.large_string(), pa.binary(4),
-              pa.list_(pa.int32()), pa.dictionary(pa.int32(), pa.string())]
-    file = str(tmp_path / "all.parquet")
-    pq.write_table(pa.table({f"c{i}": pa.nulls(2, kind) for i, kind in enumerate(known)}), file)
-    assert files.schema_of(file) == spark.read.parquet(file).schema
-    pq.write_table(pa.table({"a": pa.array([1], pa.int64())},
-                            pa.schema([pa.field("a", pa.int64(), nullable=False)])), file)
-    assert files.schema_of(file) == spark.read.parquet(file).schema
-    for kind in others:
-        pq.write_table(pa.table({"a": pa.nulls(2, kind)}), file)
-        assert files.schema_of(file) is None
-    pq.write_table(pa.table({"a": pa.nulls(2, pa.timestamp("us"))}), file,
-                   use_deprecated_int96_timestamps=True)
-    assert files.schema_of(file) is None
-    pq.write_table(pa.table([[1], [2]], ["a", "A"]), file)
-    assert files.schema_of(file) is None and files.schema_of(__file__) is None
+@pytest.mark.parametrize(("found", "loaded"), [
+    (pa.timestamp("ns", "CET"), pa.timestamp("us", "UTC")),
+    (pa.timestamp("s"), pa.timestamp("us")), (pa.uint8(), pa.int16()), (pa.uint32(), pa.int64()),
+    (pa.uint64(), pa.decimal128(20, 0)), (pa.null(), pa.string()), (pa.float16(), pa.float32()),
+    (pa.dictionary(pa.int32(), pa.large_string()), pa.string()),
+    (pa.binary(4), pa.binary()), (pa.decimal64(9, 2), pa.decimal128(9, 2)),
+    (pa.list_(pa.struct([("a", pa.uint16())])), pa.list_(pa.struct([("a", pa.int32())]))),
+    *((kind, kind) for kind in (pa.int8(), pa.int64(), pa.float64(), pa.bool_(), pa.date32()))])
+def test_types_in_which_a_load_takes_what_files_have(found, loaded):
+    assert loaded_type(found) == loaded
 
 
 def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(
@@ -406,21 +399,26 @@ def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
 
 
 def test_kafka_values_become_tuples(spark):
-    from semistream.config import StreamSpec
-    from semistream.streaming.sources.kafka import parse_kafka
-    from semistream.streaming.unparsable import explain
+    values = [b'{"id": 1, "sku": "a"}', b'{"id": "x", "sku": "b"}', b"not json", None,
+              b'{"id": 2,\n "sku": 1.50}', b'{"id": 3} {"id": 4}']
+    source = KafkaSource(StreamSpec(format="kafka", columns="id BIGINT, sku STRING", id=["sku"]))
+    chunk = source.reader().open().parse(pa.array(values))
+    assert chunk.rows.to_pylist() == [{"id": 1, "sku": "a"}, {"id": 2, "sku": "1.50"}]
+    assert chunk.lines.tolist() == [1, 5]
+    assert [(r.text, r.id) for r in chunk.rejected] == [
+        ("not json", None), ("", None), ('{"id": 3} {"id": 4}', None),
+        ('{"id": "x", "sku": "b"}', "b")]
+    assert [r.detail.split(":")[0] for r in chunk.rejected] == ["not JSON"] * 3 + ["id"]
 
-    values = ['{"id": 1, "sku": "a"}', '{"id": "x", "sku": "b"}', "not json", None]
-    records = spark.createDataFrame(
-        [(bytearray(v.encode()) if v is not None else None,) for v in values], "value BINARY")
-    rows = parse_kafka(records,
-                       StreamSpec(format="kafka", columns="id BIGINT, sku STRING")).collect()
-    assert [(r.id, r.sku) for r in rows][0] == (1, "a") and rows[0]._corrupt_record is None
-    kept = explain([r._corrupt_record for r in rows[1:]],
-                   pa.schema([("id", pa.int64()), ("sku", pa.string())]))
-    assert [k["_corrupt_record"] for k in kept] == ['{"id": "x", "sku": "b"}', "not json", ""]
-    assert [k["why"] for k in kept][0] == "id: 'x' is not int64"
-    assert all(k["why"].startswith("not JSON") for k in kept[1:])
+
+def test_a_first_load_of_kafka_begins_with_the_earliest_records(caplog):
+    def options(**given):
+        return KafkaSource(StreamSpec(format="kafka", options=given)).options()
+
+    caplog.set_level(logging.INFO)
+    assert options(subscribe="t")["startingOffsets"] == "earliest"
+    assert "earliest records" in caplog.text
+    assert options(startingoffsets="latest") == {"startingoffsets": "latest"}
 
 
 def test_kafka_without_its_connector_is_named(spark, sqlite_load):
@@ -627,7 +625,9 @@ import sys
 import pyarrow as pa
 from semistream.sizing.plan import Plan
 from semistream.streaming import task
-from semistream.streaming.workers.parquet import read_partition
+from semistream.config import StreamSpec
+from semistream.streaming.exchange import Side
+from semistream.streaming.sources.reader import find_reader
 
 if "ready" in sys.argv:
     task.get_ready(iter(()))
@@ -635,8 +635,9 @@ before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", p
 plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
             sys.argv[1])
 join = plan.open(stream, 0)
-batches = read_partition(sys.argv[2:3], plan.placement(stream), 0)
-outputs = [output for batch in batches for output in join.process(batch)]
+reader = find_reader(StreamSpec(path=sys.argv[2]), schema=stream)
+chunks = Side(0, plan.placement(stream), reader).files(sys.argv[2:3])
+outputs = [output for chunk, _ in chunks for output in join.process(chunk.rows)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))
 """

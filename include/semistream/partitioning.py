@@ -3,56 +3,95 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.compiled import njit
 from semistream.keys import JoinKeys, bucket_of, buckets
 
 DEALT = -1  # the owner of a bucket whose tuples are dealt out to all
+EVERYWHERE = -1  # the partition of what belongs to all
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which partition a stream tuple belongs to. owners: that of each bucket of R, int[buckets], or
-    DEALT."""
+    """Which partition a stream tuple belongs to.
+
+    owners: that of each bucket of R, int[buckets], or DEALT; mark: the column that tells rows that
+    are punctuations, of which those of more than one key belong to every partition.
+    """
 
     stream: pa.Schema
     keys: JoinKeys  # in the order that R is bucketed by
     owners: np.ndarray
     count: int  # P
+    mark: str | None = None
 
     def buckets(self, batch: pa.RecordBatch) -> np.ndarray:
         """int[n], -1 where a key is null."""
         codes, valid = self.keys.stream_codes(batch)
         return np.where(valid, buckets(codes, self.keys.exact, len(self.owners)), -1)
 
-    def partitions(self, batch: pa.RecordBatch, first: int = 0) -> np.ndarray:
-        """int[n]. What is dealt out, as are tuples without a key, goes by a hash of its row number.
-        first: that of the first."""
+    def partitions(self, batch: pa.RecordBatch, numbers: np.ndarray | None = None) -> np.ndarray:
+        """Return int[n], or EVERYWHERE. What is dealt out, as are tuples without a key, goes by a
+        hash of its number. numbers: int64[n], by default its place in the batch."""
         codes, valid = self.keys.stream_codes(batch)
-        return _partitions(codes, valid, self.keys.exact, self.owners, self.count, first)
+        numbers = np.arange(batch.num_rows) if numbers is None else numbers
+        of = _partitions(codes, valid, self.keys.exact, self.owners, self.count, numbers)
+        if self.mark in batch.schema.names:
+            marks = batch.column(self.mark)
+            if pa.types.is_boolean(marks.type):
+                everywhere = pc.and_(pc.fill_null(marks, False), pa.array(~valid))
+            else:
+                everywhere = pc.fill_null(pc.not_equal(marks, ""), False)
+            of[everywhere.to_numpy(zero_copy_only=False)] = EVERYWHERE
+        return of
 
-    def only(self, partition: int, batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
-        """The tuples of a partition, in their order."""
+    def of_numbers(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the partition, int32[n], of what is no tuple but has a number, int64[n]."""
+        return _partitions(numbers, np.zeros(len(numbers), bool), True, self.owners, self.count,
+                           numbers)
+
+    def only(self, partition: int, batch: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
+        """Return the tuples of a partition, in their order."""
         if self.count == 1:
             return batch
-        return batch.take(pa.array(np.flatnonzero(self.partitions(batch, first) == partition)))
+        of = self.partitions(batch, numbers)
+        return batch.take(pa.array(np.flatnonzero((of == partition) | (of == EVERYWHERE))))
+
+    def split(self, batch: pa.RecordBatch,
+              numbers: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield each partition that has tuples, and these, in their order."""
+        of = self.partitions(batch, numbers)
+        everywhere = np.flatnonzero(of == EVERYWHERE)
+        order = np.argsort(of, kind="stable")[len(everywhere):]
+        ends = np.cumsum(np.bincount(of[order], minlength=self.count))
+        sorted_ = batch.take(pa.array(order))
+        for p in range(self.count):
+            start = ends[p - 1] if p else 0
+            part = sorted_.slice(start, ends[p] - start)
+            if len(everywhere):
+                rows = np.sort(np.concatenate([order[start:ends[p]], everywhere]))
+                part = batch.take(pa.array(rows))
+            if part.num_rows:
+                yield p, part
 
 
 @njit(cache=True)
-def _partitions(codes, valid, exact, owners, count, first):
+def _partitions(codes, valid, exact, owners, count, numbers):
     """The partition of each key code, int32[n]: its bucket's owner; where that is DEALT or the key
-    is null, by the row's number from `first` on.
+    is null, by the row's number.
 
-    in      codes int64[n], valid bool[n], owners int32[buckets]
+    in      codes int64[n], valid bool[n], owners int64[buckets], numbers int64[n]
     """
     out = np.empty(len(codes), np.int32)
     for i in range(len(codes)):
         owner = owners[bucket_of(codes[i], exact, len(owners))] if valid[i] else DEALT
-        out[i] = owner if owner != DEALT else bucket_of(first + i, True, count)
+        out[i] = owner if owner != DEALT else bucket_of(numbers[i], True, count)
     return out
 
 

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 # bytes that are read at a time: of a column; of all columns of a file, about
 COLUMN_BUFFER, FILE_BUFFER, LEAST_BUFFER = 1_000_000, 4_000_000, 16_384
+ENDINGS = {"csv": (".csv", ".tsv", ".txt"), "json": (".json", ".jsonl", ".ndjson"),
+           "parquet": (".parquet", ".pq")}  # of names of data files, by format
+PACKED_ENDINGS = ("", ".gz", ".bz2", ".zst", ".lz4", ".xz")
+GLOB_FILTER = "pathGlobFilter"
 LOOKED_AT = 256  # rows that tell how wide those of their row groups are
-# of text files' tuples: what tells of one that could not be parsed, else null
-RAW = "_corrupt_record"
 
 
 class SourceFile(NamedTuple):
@@ -61,7 +63,9 @@ def open_parquet(path: str | Path) -> ParquetFile:
 
     of = read_metadata(path)
     buffer = max(min(COLUMN_BUFFER, FILE_BUFFER // max(of.num_columns, 1)), LEAST_BUFFER)
-    return ParquetFile(path, metadata=of, buffer_size=buffer, pre_buffer=False)
+    # times of Spark 2 and of Hive reach beyond what nanoseconds can tell
+    return ParquetFile(path, metadata=of, buffer_size=buffer, pre_buffer=False,
+                       coerce_int96_timestamp_unit="us")
 
 
 def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: int,
@@ -127,11 +131,28 @@ def check_unchanged(files: Iterable[SourceFile]) -> None:
                              "seconds after which a file is.")
 
 
-def list_files(path: str, options: Mapping[str, str]) -> Iterator[os.DirEntry[str]]:
-    """The files that Spark's file source takes from a local directory or pattern; those whose name,
-    or that of a directory above, begins with "_" or "." are none. options: of the source.
+def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the option of Spark's that leaves out what lies beside the data in a directory, a
+    README say: files whose names do not end as those of the kind do. Nothing where a pattern is
+    given, or the kind has no endings."""
+    told = any(k.lower() == GLOB_FILTER.lower() for k in options)
+    if told or kind not in ENDINGS or glob.has_magic(path) or (
+            not is_remote(path) and not os.path.isdir(path)):
+        return {}
+    endings = [e + packed for e in ENDINGS[kind] for packed in PACKED_ENDINGS]
+    alternatives = ",".join([*endings, *(e.upper() for e in endings)])
+    return {GLOB_FILTER: f"*{{{alternatives}}}"}
+
+
+def list_files(path: str, options: Mapping[str, str],
+               kind: str = "") -> Iterator[os.DirEntry[str]]:
+    """List the files that Spark's file source takes from a local directory or pattern; those whose
+    name, or that of a directory above, begins with "_" or "." are none.
+
+    options: of the source; kind: csv, json or parquet, see ``data_filter``.
     """
-    pattern = next((v for k, v in options.items() if k.lower() == "pathglobfilter"), "*")
+    options = {**data_filter(kind, path, options), **options}
+    pattern = next((v for k, v in options.items() if k.lower() == GLOB_FILTER.lower()), "*")
     for place in sorted(glob.glob(path)) if glob.has_magic(path) else [path]:
         if os.path.isdir(place):
             yield from _below(place, pattern)
@@ -157,4 +178,9 @@ def _is_shown(name: str) -> bool:
 
 
 def _counts(name: str, pattern: str) -> bool:
-    return _is_shown(name) and fnmatchcase(name, pattern)
+    head, brace, rest = pattern.partition("{")
+    if not brace:
+        return _is_shown(name) and fnmatchcase(name, pattern)
+    alternatives, _, tail = rest.partition("}")
+    return _is_shown(name) and any(fnmatchcase(name, head + a + tail)
+                                   for a in alternatives.split(","))

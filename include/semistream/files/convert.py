@@ -4,7 +4,7 @@ whole."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Container, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -13,20 +13,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
+from semistream.files.shapes import (
+    EXPONENT,
+    FRACTION,
+    INTEGER,
+    NULL,
+    OTHER,
+    SPECIAL,
+    Shapes,
+    shapes_of,
+)
 
 # not a value of any type but a string
 NULL_LIKE = pa.array(["", "NA", "N/A", "#N/A", "NULL", "null", "None", "\\N"])
 NAN = pa.array(["NaN", "nan"])  # a value of floating types only
+TRUTH = pa.array(["true", "false", "True", "False", "TRUE", "FALSE"])
 TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(),
          "double": pa.float64(), "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
          "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC")}
-INTEGER = r"^(0|-?[1-9][0-9]*)$"
-PLAIN = r"^-?(0|[1-9][0-9]*)?(\.[0-9]*)?$"
+DAY = r"^\d{4}-\d\d-\d\d"  # of a date, and of a time
 DIGITS = 38  # of a decimal
 SURE = 15  # digits that a double keeps
 SHOWN = 0.9  # share of a column's cells of one type from which on the others are said to decide
-NUMBER = r"^-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?$|^-?(inf|nan|NaN)$"
+NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
 NOTHING = np.zeros(0, np.int64)
+NO_UTF8 = "not UTF-8"
 
 
 def parse_type(column: str, name: str) -> pa.DataType:
@@ -41,68 +52,75 @@ def parse_type(column: str, name: str) -> pa.DataType:
     return TYPES[name.strip().lower()]
 
 
-def infer_type(sample: pa.Array) -> pa.DataType:
-    """The type of a text column by a sample; null where the sample has no value.
+def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
+    """Find the type of a text column by a sample; null where the sample has no value.
 
     None that would alter a value: numbers with leading zeros, and integers beyond 64 bits, are
     strings; numbers that a double does not keep are decimals, or strings where they have an
-    exponent or more than 38 digits.
+    exponent or more than 38 digits. numbers: the texts are numbers of a format that has them, so
+    that an integer beyond 64 bits is a decimal.
     """
     values = _values(sample)
     if not len(values):
         return pa.null()
-    if _all(values, lambda v: pc.match_substring_regex(v, INTEGER)):
-        return pa.int64() if _casts(values, pa.int64()) else pa.string()
-    if _all(values, lambda v: pc.match_substring_regex(v, NUMBER)):
-        if len(_altered(values)):
-            return _decimal(values)
-        return (pa.int64() if pc.any(pc.match_substring_regex(values, INTEGER)).as_py()
-                and not len(_no_integers(values)) else pa.float64())
-    if _all(values,
-            lambda v: pc.is_in(v, pa.array(["true", "false", "True", "False", "TRUE", "FALSE"]))):
+    shapes = shapes_of(values)
+    found = set(np.unique(shapes.shape).tolist())
+    if found == {INTEGER}:
+        return pa.int64() if _casts(values, pa.int64()) else _decimal(shapes, numbers)
+    if found.issubset(NUMBERS):
+        if len(_altered(values, shapes)):
+            return _decimal(shapes)
+        return (pa.int64() if INTEGER in found and not len(_no_integers(values, shapes))
+                else pa.float64())
+    if pc.all(pc.is_in(values, TRUTH.cast(values.type))).as_py():
         return pa.bool_()
     return infer_time(values)
 
 
-def exponents(sample: pa.Array, kind: pa.DataType) -> float:
-    """Share of an int64 column's values that are written as 4.0128e+10 is; 0 of other columns."""
-    values = _values(sample)
-    return (pc.mean(pc.match_substring(values, "e", ignore_case=True)).as_py() or 0.0
-            if pa.types.is_int64(kind) else 0.0)
-
-
 def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
-    """Which few cells of a column made ``infer_type`` give it this type, in place of what most
-    have; "" where they are alike."""
+    """Name the few cells of a column that made ``infer_type`` give it this type, in place of what
+    most have; "" where they are alike."""
     values = _values(sample)
-    for narrow, pattern in (("int64", INTEGER), ("double", NUMBER), ("date", r"^\d{4}-\d\d-\d\d$")):
+    if not len(values):
+        return ""
+    shape = shapes_of(values).shape
+    days = pc.match_substring_regex(values, DAY + "$").to_numpy(zero_copy_only=False)
+    for narrow, fits in (("int64", shape == INTEGER), ("double", np.isin(shape, NUMBERS)),
+                         ("date", days)):
         if (narrow in (str(kind), "date32" if kind == pa.date32() else "")
                 or (pa.types.is_decimal(kind) and narrow == "double")):
             return ""
-        if (pc.mean(pc.match_substring_regex(values[:1000], pattern)).as_py() or 0) >= SHOWN:
-            others = values.filter(pc.invert(pc.match_substring_regex(values, pattern)))
+        if fits[:1000].mean() >= SHOWN:
+            others = values.filter(pa.array(~fits))
             if 0 < len(others) <= (1 - SHOWN) * len(values):
                 return (f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first "
                         f"{others[0].as_py()!r}")
     return ""
 
 
+def has_exponents(sample: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether some integers of an int64 column are written as 4.0128e+10 is."""
+    return bool(pa.types.is_int64(kind) and (shapes_of(sample).shape == EXPONENT).any())
+
+
 def _values(sample: pa.Array) -> pa.Array:
-    return sample.filter(pc.and_(sample.is_valid(), pc.invert(pc.is_in(sample, NULL_LIKE))))
+    words = NULL_LIKE.cast(sample.type)
+    return sample.filter(pc.and_(sample.is_valid(), pc.invert(pc.is_in(sample, words))))
 
 
-def _altered(values: pa.Array) -> list[int]:
-    """Positions of the number texts that are another number as a double."""
-    is_long = pc.greater(pc.binary_length(values), SURE)
-    has_exponent = pc.match_substring(values, "e", ignore_case=True)
-    suspects = pc.indices_nonzero(pc.or_(is_long, has_exponent))
-    texts = values.take(suspects)
+def _altered(texts: pa.Array, shapes: Shapes) -> np.ndarray:
+    """Return the positions, int64[k], of the number texts that are another number as a double."""
+    suspects = np.flatnonzero(((shapes.digits > SURE) & (shapes.shape != OTHER))
+                              | (shapes.shape == EXPONENT))
+    if not len(suspects):
+        return NOTHING
+    few = texts.take(pa.array(suspects))
     try:
-        same = pc.equal(texts, texts.cast(pa.float64()).cast(pa.string()))
-    except pa.ArrowInvalid:
-        same = pa.repeat(False, len(texts))
-    return [i for i, ok in zip(suspects.to_pylist(), same.to_pylist(), strict=True) if not ok
-            and _differs(values[i].as_py())]
+        same = pc.equal(few, few.cast(pa.float64()).cast(few.type)).to_numpy(zero_copy_only=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        same = np.zeros(len(few), bool)
+    return np.array([i for i in suspects[~same.astype(bool)].tolist()
+                     if _differs(_plain(texts[i]))], np.int64)
 
 
 def _differs(text: str) -> bool:
@@ -113,41 +131,43 @@ def _differs(text: str) -> bool:
     return exact.is_finite() and exact != Decimal(repr(float(text)))
 
 
-def _no_integers(values: pa.Array) -> list[int]:
-    """Positions of the number texts that are no int64, though one may be written with an
-    exponent."""
-    rest = pc.indices_nonzero(pc.invert(pc.match_substring_regex(values, INTEGER))).to_pylist()
-    for i in rest:
-        if _whole(values[i].as_py()) is None:
+def _no_integers(values: pa.Array, shapes: Shapes) -> list[int]:
+    """Return positions of the number texts that are no int64, though one may be written with an
+    exponent; the first one is enough."""
+    for i in np.flatnonzero(shapes.shape != INTEGER).tolist():
+        if _whole(_plain(values[i]), pa.int64()) is None:
             return [i]
-    return [] if _casts(values.filter(pc.match_substring_regex(values, INTEGER)),
-                        pa.int64()) else [0]
+    return [] if _casts(values.filter(pa.array(shapes.shape == INTEGER)), pa.int64()) else [0]
 
 
-def _whole(text: str) -> int | None:
-    """4.0128e+10 as an integer of 64 bits; None for what is none, and for all that is written with
-    a fraction but no exponent."""
+def _whole(text: str, kind: pa.DataType) -> int | None:
+    """Return 4.0128e+10 as an integer; None for what is none of the type, and for all that is
+    written with a fraction but no exponent."""
     if "e" not in text.lower():
         return None
     try:
         value = Decimal(text)
+        whole = int(value) if value.is_finite() and abs(value.adjusted()) < DIGITS else None
     except ArithmeticError:
         return None
-    return int(value) if abs(value) < 2**63 and value == value.to_integral_value() else None
+    bits = kind.bit_width - 1
+    return whole if whole is not None and value == whole and -2**bits <= whole < 2**bits else None
 
 
-def _decimal(values: pa.Array) -> pa.DataType:
-    if not _all(values, lambda v: pc.match_substring_regex(v, PLAIN)):
+def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
+    """Return the decimal that has all of these numbers; a string where there is none, or none is
+    wanted."""
+    fraction = int(shapes.fraction.max())
+    # at least one digit before the point, as a number below 1 has no significant one there
+    whole = int(np.maximum(shapes.digits - shapes.fraction, 1).max())
+    if not wanted or not np.isin(shapes.shape, (INTEGER, FRACTION)).all():
         return pa.string()
-    parts = pc.extract_regex(values, r"^-?(?P<whole>[0-9]*)\.?(?P<fraction>[0-9]*)$")
-    whole, fraction = (pc.max(pc.binary_length(pc.struct_field(parts, name))).as_py()
-                       for name in ("whole", "fraction"))
     return pa.decimal128(DIGITS, fraction) if whole + fraction <= DIGITS else pa.string()
 
 
 def infer_time(values: pa.Array) -> pa.DataType:
-    """date32, timestamp[us] with or without UTC, or string."""
-    if _all(values, lambda v: pc.match_substring_regex(v, r"^\d{4}-\d\d-\d\d")):
+    """Return date32, timestamp[us] with or without UTC, or string."""
+    if pc.all(pc.match_substring_regex(values, DAY)).as_py():
         for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
             if _casts(values, kind):
                 return kind
@@ -156,58 +176,83 @@ def infer_time(values: pa.Array) -> pa.DataType:
 
 def cast_cells(column: pa.Array, kind: pa.DataType,
                exact: bool = False) -> tuple[pa.Array, np.ndarray]:
-    """(the column cast, int64 positions of the cells that do not fit, which are null).
+    """Return (the column cast, int64 positions of the cells that do not fit, which are null).
 
-    exact: a text whose number a double would alter does not fit.
+    exact: the type was found, not told. Then a cell fits only if a column of cells like it would
+    have been found to be of this type: neither 007 nor +7 is an integer. Else it fits if it is a
+    value of the type, however it is written.
     """
     if column.type == kind:
         return column, NOTHING
+    texts = _is_text(column.type) and not _is_text(kind)
     try:
-        cast = _cast(column, kind)
-        return _unaltered(column, cast) if exact and pa.types.is_floating(kind) else (cast, NOTHING)
+        cast, bad = _cast(column, kind), NOTHING
     except pa.ArrowInvalid:
-        pass
+        positions: list[int] = []
+        cells = _prepared(column, kind, exact) if texts else column
+        cast = pa.concat_arrays(_cast_halves(cells, kind, 0, positions))
+        bad = np.array(positions, np.int64)
     except pa.ArrowNotImplementedError:
         raise ConfigError("types", f"must be types that {column.type} can become", str(kind),
                           "Choose another type.") from None
-    if _is_text(column.type) and not _is_text(kind):
-        column = _stripped(column, kind)
-    bad: list[int] = []
-    cast = pa.concat_arrays(_cast_halves(column, kind, 0, bad))
-    if exact and pa.types.is_floating(kind):
-        cast, altered = _unaltered(column, cast)
-        bad = sorted({*bad, *altered.tolist()})
-    return cast, np.array(bad, np.int64)
+    if exact and texts and len(column):
+        bad = np.union1d(bad, _unlike(column, kind))
+        if len(bad) and cast.null_count < len(cast):
+            mask = np.zeros(len(cast), bool)
+            mask[bad] = True
+            cast = pc.if_else(pa.array(mask), pa.scalar(None, cast.type), cast)
+    return cast, bad
 
 
-def _unaltered(column: pa.Array, cast: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """The doubles of a text column, and where they are not the same numbers."""
-    # 1e99 is kept
-    if not _is_text(column.type) or not (pc.max(pc.binary_length(column)).as_py() or 0) > 4:
-        return cast, NOTHING
-    texts = pc.if_else(cast.is_valid(), column, pa.scalar(None, column.type)).cast(pa.string())
-    altered = np.array(_altered(texts), np.int64)
-    if len(altered):
-        mask = np.zeros(len(cast), bool)
-        mask[altered] = True
-        cast = pc.if_else(pa.array(mask), pa.scalar(None, cast.type), cast)
-    return cast, altered
+def _unlike(column: pa.Array, kind: pa.DataType) -> np.ndarray:
+    """Return the positions, int64[k], of texts from which this type would not have been found."""
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        shapes = shapes_of(column)
+        if pa.types.is_integer(kind):
+            unlike = ~np.isin(shapes.shape, (NULL, INTEGER, EXPONENT))
+        elif pa.types.is_decimal(kind):
+            unlike = shapes.shape >= SPECIAL
+        else:
+            unlike = shapes.shape == OTHER
+            unlike[_altered(column, shapes)] = True
+    elif pa.types.is_boolean(kind):
+        unlike = pc.invert(pc.is_in(column, TRUTH.cast(column.type)))
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        unlike = pc.invert(pc.match_substring_regex(column, DAY))
+    else:
+        return NOTHING
+    positions = np.flatnonzero(pc.fill_null(unlike, False) if isinstance(unlike, pa.Array)
+                               else unlike)
+    if len(positions):
+        missing = pc.is_in(column.take(pa.array(positions)), _null_words(column, kind))
+        missing = pc.or_(missing, column.take(pa.array(positions)).is_null())
+        positions = positions[~missing.to_numpy(zero_copy_only=False)]
+    return positions
 
 
-def cast_rows(rows: pa.RecordBatch, schema: pa.Schema,
-              exact: Container[str] = ()) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """(the rows that fit the schema, whose columns are in the same order; why each of the others
-    does not, by position).
+def _null_words(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    words = NULL_LIKE if pa.types.is_floating(kind) else pa.concat_arrays([NULL_LIKE, NAN])
+    return words.cast(column.type)
 
-    exact: columns whose numbers must be kept as they are written.
+
+def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (),
+              unlike: Mapping[str, np.ndarray | None] | None = None
+              ) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return (the rows that fit the schema, whose columns are in the same order; why each of the
+    others does not, by position).
+
+    exact: columns whose types were found, see ``cast_cells``; unlike: by column the positions of
+    cells that do not fit, whatever they are.
     """
     columns: list[pa.Array] = []
     wrong: dict[int, str] = {}
     for field, column in zip(schema, rows.columns, strict=True):
         cast, bad = cast_cells(column, field.type, field.name in exact)
         columns.append(cast)
-        for i in bad.tolist():
-            wrong.setdefault(i, f"{field.name}: {_plain(column[i])!r} is not {field.type}")
+        others = (unlike or {}).get(field.name)
+        for i in (bad if others is None else np.union1d(bad, others)).tolist():
+            wrong.setdefault(i, f"{field.name}: {_plain(column[i])!r} is not {field.type}"
+                             if not _is_text(field.type) else NO_UTF8)
     fitting = pa.RecordBatch.from_arrays(columns, schema=schema)
     if wrong:
         keep = np.ones(rows.num_rows, bool)
@@ -216,14 +261,19 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema,
     return fitting, dict(sorted(wrong.items()))
 
 
-def _stripped(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts or bytes without spaces around them and without those that mean null; a time without a
-    zone is UTC's."""
-    nulls = NULL_LIKE if pa.types.is_floating(kind) else pa.concat_arrays([NULL_LIKE, NAN])
-    column = pc.replace_substring_regex(column, r"^\s+|\s+$", "")
-    column = pc.if_else(pc.is_in(column, nulls.cast(column.type)), pa.scalar(None, column.type),
-                        column)
-    if pa.types.is_timestamp(kind) and kind.tz:
+def _prepared(column: pa.Array, kind: pa.DataType, exact: bool) -> pa.Array:
+    """Return texts or bytes as Arrow's cast takes them: without those that mean null. Unless
+    ``exact``, also without blanks around them, a plus sign, and the fraction of a whole number; a
+    time without a zone is UTC's."""
+    if not exact:
+        column = pc.replace_substring_regex(column, r"^\s+|\s+$", "")
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            column = pc.replace_substring_regex(column, r"^\+([0-9.])", r"\1")
+        if pa.types.is_integer(kind):
+            column = pc.replace_substring_regex(column, r"^(-?[0-9]+)\.0*$", r"\1")
+    column = pc.if_else(pc.is_in(column, _null_words(column, kind)),
+                        pa.scalar(None, column.type), column)
+    if pa.types.is_timestamp(kind) and kind.tz and not exact:
         utc = pc.binary_join_element_wise(column, pa.scalar("Z", column.type),
                                           pa.scalar("", column.type))
         column = pc.if_else(pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$"), column, utc)
@@ -256,7 +306,7 @@ def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]
         return [_cast(column, kind)]
     except pa.ArrowInvalid:
         if len(column) == 1:
-            whole = (_whole(_plain(column[0])) if pa.types.is_int64(kind)
+            whole = (_whole(_plain(column[0]) or "", kind) if pa.types.is_signed_integer(kind)
                      and _is_text(column.type) else None)
             if whole is None:
                 bad.append(start)
@@ -264,11 +314,6 @@ def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]
         half = len(column) // 2
         return _cast_halves(column[:half], kind, start,
                             bad) + _cast_halves(column[half:], kind, start + half, bad)
-
-
-def _all(values: pa.Array, test: Callable[[pa.Array], pa.Array]) -> bool:
-    head = test(values[:64])
-    return pc.all(head).as_py() is not False and pc.all(test(values)).as_py() is not False
 
 
 def _casts(values: pa.Array, kind: pa.DataType) -> bool:

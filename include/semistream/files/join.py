@@ -19,8 +19,9 @@ from pydantic import Field
 
 from semistream.config import JoinSettings, Names, Pairs, Places, Types
 from semistream.errors import ConfigError, SemistreamError
+from semistream.files.opening import open_source
 from semistream.files.sink import OutputFile, check_output
-from semistream.files.source import Chunk, FileSource, Rejected, open_source
+from semistream.files.source import Chunk, FileSource, Rejected
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import NULL_KEY, UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm

@@ -21,8 +21,9 @@ from pydantic import BeforeValidator, ByteSize, Field
 from semistream.config import Bytes, Names, Pairs, Settings, Types
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.join import EXAMPLES, Format
+from semistream.files.opening import open_source
 from semistream.files.sink import OutputFile, check_output
-from semistream.files.source import Chunk, FileSource, Rejected, open_source
+from semistream.files.source import Chunk, FileSource, Rejected
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import resolve_keys
 from semistream.progress import Progress, silent

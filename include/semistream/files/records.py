@@ -23,19 +23,22 @@ class Records(NamedTuple):
     consumed: int
 
 
-def split_records(data: np.ndarray, delimiter: int, quote: int, final: bool,
+def split_records(data: np.ndarray, delimiter: int, quote: int, escape: int, final: bool,
                   keep_empty: bool) -> Records:
-    """The records of data (uint8[n]), as far as they are complete; ``final``: nothing follows.
-    Empty lines are no records."""
+    """Find the records of data (uint8[n]), as far as they are complete.
+
+    quote, escape: -1 for none; final: nothing follows; keep_empty: an empty line is a record.
+    """
     most = np.count_nonzero(data == LF) + np.count_nonzero(data == CR) + 1
     starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)
     fields = np.empty(most, np.int32)
-    count, consumed = _split(data, delimiter, quote, final, keep_empty, starts, ends, fields)
+    count, consumed = _split(data, delimiter, quote, escape, final, keep_empty, starts, ends,
+                             fields)
     return Records(starts[:count], ends[:count], fields[:count], consumed)
 
 
 @njit(cache=True)
-def _split(data, delimiter, quote, final, keep_empty, starts, ends, fields):
+def _split(data, delimiter, quote, escape, final, keep_empty, starts, ends, fields):
     """The records in data.
 
     in      data uint8[n]
@@ -43,7 +46,7 @@ def _split(data, delimiter, quote, final, keep_empty, starts, ends, fields):
     """
     i, n, count = 0, len(data), 0
     while i < n:
-        end, found = _record(data, i, n, delimiter, quote)
+        end, found = _record(data, i, n, delimiter, quote, escape)
         if found <= 0:  # the quotes are wrong, or not closed here
             if found < 0 and not final and n - i <= LONGEST:
                 break
@@ -62,7 +65,7 @@ def _split(data, delimiter, quote, final, keep_empty, starts, ends, fields):
 
 
 @njit(cache=True)
-def _record(data, i, n, delimiter, quote):
+def _record(data, i, n, delimiter, quote, escape):
     """(end of the record at i, number of its fields; 0: malformed; -1: not closed before n).
 
     in      data uint8[n]
@@ -73,7 +76,7 @@ def _record(data, i, n, delimiter, quote):
             i += 1
             while True:
                 while i < n and data[i] != quote:
-                    i += 1
+                    i += 2 if data[i] == escape else 1
                 if i >= n:
                     return n, -1
                 i += 1
@@ -83,23 +86,33 @@ def _record(data, i, n, delimiter, quote):
             if i < n and data[i] != delimiter and data[i] != LF and data[i] != CR:
                 return i, 0
         while i < n and data[i] != delimiter and data[i] != LF and data[i] != CR:
-            i += 1
+            i += 2 if data[i] == escape else 1
         if i >= n or data[i] != delimiter:
-            return i, fields
+            return min(i, n), fields
         fields += 1
         i += 1
 
 
-@njit(cache=True)
-def count_lines(data):
-    """Line ends in data: LF, CR, or both together.
+def line_numbers(data: bytes, places: np.ndarray) -> np.ndarray:
+    """Count the line ends (LF, CR, or both together) before each place, int64[k], ascending."""
+    out = np.empty(len(places), np.int64)
+    _line_numbers(np.frombuffer(data, np.uint8), places.astype(np.int64), out)
+    return out
 
-    in      data uint8[n]
+
+@njit(cache=True)
+def _line_numbers(data, places, out):
+    """The line ends before each place.
+
+    in      data uint8[n], places int64[k]
+    out     out int64[k]
     """
-    count, n = 0, len(data)
-    for i in range(n):
-        count += data[i] == LF or (data[i] == CR and (i + 1 == n or data[i + 1] != LF))
-    return count
+    count, i, n = 0, 0, len(data)
+    for k in range(len(places)):
+        while i < places[k]:
+            count += data[i] == LF or (data[i] == CR and (i + 1 == n or data[i + 1] != LF))
+            i += 1
+        out[k] = count
 
 
 @njit(cache=True)

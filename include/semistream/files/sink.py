@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from semistream.durable import naming
 from semistream.errors import ConfigError
-from semistream.files.source import FORMATS
+from semistream.files.opening import FORMATS
 
 GATHERED_BYTES = 16_000_000  # written at a time
 JSON_ROWS = 1000  # that are Python objects at a time

@@ -15,7 +15,8 @@ from sqlalchemy import select
 
 from semistream.config import Places
 from semistream.errors import ConfigError, TooManyRows
-from semistream.files.source import FileSource, open_source
+from semistream.files.opening import open_source
+from semistream.files.source import FileSource
 from semistream.keys import codes, resolve_keys
 from semistream.master import open_snapshot
 from semistream.pipeline.settings import INPUT, JoinSizeSettings

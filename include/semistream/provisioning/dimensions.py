@@ -158,12 +158,13 @@ def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) ->
 
 def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     # with numba, which readers of dimensions need not load
-    from semistream.files.source import JsonSource, open_source
+    from semistream.files.json_source import JsonSource
+    from semistream.files.opening import open_source
 
     source = open_source("master", path)
     source.settle({})
     schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
-    source.read_as(schema)
+    source.read_as(schema, schema.names if job.master.columns else ())
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
         for chunk in source.chunks():
             yield chunk.rows.select(schema.names), [

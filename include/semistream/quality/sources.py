@@ -6,14 +6,10 @@ stream ids.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
-import re
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Text, select
 
 from semistream.config import SIDES, StreamSpec
+from semistream.errors import SemistreamError
 from semistream.quality.staging import Sources, Staging
-from semistream.source_files import open_parquet
 from semistream.streaming.sources.base import CannotRecount, Part
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
@@ -31,13 +27,7 @@ from semistream.warehouse.schema import load_files
 from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
-ROWS = 100_000
 Columns = Mapping[str, sa.types.TypeEngine]  # of a source, as the warehouse has them
-SIGNED = re.compile(r'("(?:[^"\\]|\\.)*")|([+-]INF|\+Infinity)\b')  # a string, or such a number
-# Ids of a text column are as they are written. A number that is a text is one to the warehouse's
-# column of numbers.
-AS_SPARK = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-FIELD = 1 << 28  # bytes: an unclosed quote makes one field of the rest of its file
 
 
 def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
@@ -101,14 +91,14 @@ def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, An
 def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
     """Out of ``load_commits.source_offsets``. Raises CannotRecount when that part of the source
     cannot be read again."""
-    kind, options = offsets.get("format"), {k.lower(): v for k, v in stream.all_options().items()}
+    kind = offsets.get("format")
     if "files" in offsets:
         files = [_local(f) for f in offsets["files"]]
         names = [f.name for f in files]
         label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return Part(
             label, lambda ids: (piece for f in files
-                                for piece in _readable_file(f, kind, stream, options, ids)))
+                                for piece in _readable_file(f, kind, stream, ids)))
     if stream.mark is not None:
         raise CannotRecount("rows that are punctuations are not told apart in this source")
     # imports Spark, which files do without
@@ -166,115 +156,46 @@ def _local(file: str) -> Path:
 def _readable_file(file: Path, *arguments: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
     try:
         yield from read_ids(file, *arguments)
-    except (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error, UnicodeError) as e:
+    except (pa.ArrowException, OSError, SemistreamError) as e:
         raise CannotRecount(f"{file} cannot be read ({e})") from None
 
 
-def read_ids(file: Path, kind: str | None, stream: StreamSpec, options: dict[str, str],
+def read_ids(file: Path, kind: str | None, stream: StreamSpec,
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(rows, their ids) piece by piece. A row whose ids cannot be read is counted and has none.
-    ids: of Parquet files any columns; text files give the stream's id."""
+    """Yield (rows, some of their columns) piece by piece, by the reader of the load. A row that is
+    none, or whose columns cannot be read, is counted only. Those of text files are texts."""
+    # with numba, which other checks do without
+    from semistream.files.opening import SOURCES, read_files
+    from semistream.streaming.sources.reader import reading_of
+
+    if kind not in SOURCES:
+        raise CannotRecount(f"files of the format {kind} cannot be read again; those that can are "
+                            f"{', '.join(SOURCES)}")
     if stream.mark is not None and kind != "parquet":
         raise CannotRecount(f"rows that are punctuations are not told apart in {kind} files")
-    if kind not in COUNTED:
-        raise CannotRecount(f"files of the format {kind} cannot be read again; those that can are "
-                            f"{', '.join(COUNTED)}")
-    yield from COUNTED[kind](file, stream, options, ids)
-
-
-def _parquet_ids(file: Path, stream: StreamSpec, _options: dict[str, str],
-                 ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    parquet = open_parquet(file)
-    if lacking := [i for i in ids if i not in parquet.schema_arrow.names]:
+    wanted = [*ids, *([] if stream.mark is None else [stream.mark])]
+    reading = reading_of(stream.model_copy(update={"format": kind}))
+    names = [f.name for f in stream.declared] if stream.declared is not None else []
+    source = read_files("stream", [], kind, reading, pa.schema([(n, pa.string()) for n in names]))
+    found = source.columns(file) or names
+    if lacking := [i for i in stream.id if i not in found] if kind != "json" or not names else []:
         raise CannotRecount(f"{file} has no column {lacking[0]}")
-    marks = [] if stream.mark is None else [stream.mark]
-    for batch in parquet.iter_batches(ROWS, columns=[*ids, *marks]):
-        if marks:
-            batch = batch.filter(_is_tuple(batch.column(marks[0]))).select(list(ids))
-        yield len(batch), batch
-
-
-def _csv_ids(file: Path, stream: StreamSpec, options: dict[str, str],
-             _ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    return _pieces(_csv_rows(file, stream, options), stream.id)
-
-
-def _json_ids(file: Path, stream: StreamSpec, _options: dict[str, str],
-              _ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    return _pieces(_json_rows(file, stream), stream.id)
-
-
-# the file formats (of ``config.FILE_FORMATS``) that can be counted again, and how
-COUNTED = {"parquet": _parquet_ids, "csv": _csv_ids, "json": _json_ids}
+    there = [n for n in wanted if n in found]
+    if kind == "parquet":
+        source = read_files("stream", [file], kind, reading)
+    else:
+        source = read_files("stream", [], kind, reading, pa.schema([(n, pa.string())
+                                                                    for n in found]), found)
+    source.only(there or found[:1])  # rows without a column would have no number
+    for chunk in source.read(file):
+        rows = chunk.rows
+        if stream.mark is not None:
+            rows = rows.filter(_is_tuple(rows.column(stream.mark)))
+        yield (rows.num_rows + len(chunk.rejected),
+               rows.select([n for n in there if n in ids]))
 
 
 def _is_tuple(marks: pa.Array) -> pa.Array:
     """Whether a row is a tuple and no punctuation; see ``stream_joins.sources.PunctuationRows``."""
     marked = marks if pa.types.is_boolean(marks.type) else pc.not_equal(marks, "")
     return pc.invert(pc.fill_null(marked, False))
-
-
-def _pieces(rows: Iterator[tuple[Any, ...] | None],
-            ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    count, found = 0, []
-    for row in rows:
-        count += 1
-        if row is not None and None not in row:
-            found.append(tuple(str(v) for v in row))
-        if count == ROWS:
-            yield count, _strings(found, ids)
-            count, found = 0, []
-    yield count, _strings(found, ids)
-
-
-def _strings(rows: list[tuple[str, ...]], ids: tuple[str, ...]) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(ids)
-    return pa.record_batch([pa.array(c, pa.string()) for c in columns],
-                           schema=pa.schema([(i, pa.string()) for i in ids]))
-
-
-def _csv_rows(file: Path, stream: StreamSpec,
-              options: dict[str, str]) -> Iterator[tuple[Any, ...] | None]:
-    """Spark's options by their names. A row of the wrong width has no ids."""
-    with _text(file, options.get("encoding", "utf-8-sig")) as f:
-        separator = options.get("sep", options.get("delimiter", ","))
-        quote = options.get("quote", '"') or None
-        csv.field_size_limit(FIELD)
-        reader = csv.reader(f, delimiter=separator, quotechar=quote)
-        header = next(reader, []) if options.get("header", "true").lower() == "true" else []
-        names = header or (stream.declared.names if stream.declared is not None else [])
-        if lacking := [i for i in stream.id if i not in names]:
-            raise CannotRecount(f"{file} has no column {lacking[0]}")
-        places = [names.index(i) for i in stream.id]
-        for row in reader:
-            if row:
-                yield tuple(row[p] or None for p in places) if len(row) == len(names) else None
-
-
-def _json_rows(file: Path, stream: StreamSpec) -> Iterator[tuple[Any, ...] | None]:
-    with _text(file, "utf-8-sig") as f:
-        for line in f:
-            if not line.strip():
-                continue
-            try:
-                # Spark passes over what follows
-                value, _ = AS_SPARK.raw_decode(_quoted(line.strip()))
-            except (ValueError, RecursionError):
-                yield None
-                continue
-            # and takes an array of objects for so many tuples
-            objects = value if isinstance(value, list) else [value]
-            for row in objects if all(isinstance(o, dict) for o in objects) else [{}]:
-                yield tuple(row.get(i) for i in stream.id)
-
-
-def _quoted(line: str) -> str:
-    """Numbers that JSON does not have, but Spark reads, as texts."""
-    return SIGNED.sub(lambda m: m[1] or f'"{m[2]}"',
-                      line) if "INF" in line or "+I" in line else line
-
-
-def _text(file: Path, encoding: str) -> TextIO:
-    if file.suffix == ".gz":
-        return gzip.open(file, "rt", newline="", encoding=encoding, errors="replace")
-    return open(file, newline="", encoding=encoding, errors="replace")

@@ -89,7 +89,7 @@ class StreamStreamPlan:
         keys = resolve_keys(streams[0], streams[1], list(self.on), SIDES)
         mine = JoinKeys(keys.master if side else keys.stream, keys.master, keys.types)
         owners = np.arange(BUCKETS) % self.partitions
-        return Placement(streams[side], mine, owners, self.partitions)
+        return Placement(streams[side], mine, owners, self.partitions, self.mark(side))
 
 
 def distance(value: float, kind: pa.DataType) -> timedelta | int:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +28,25 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.config import AnyJob, Job, Places, StreamStreamJob
-from semistream.durable import write_json
+from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob
+from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import TooManyRows
+from semistream.master.snapshot import decode_schema, encode_schema
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
-from semistream.source_files import RAW
 from semistream.streaming.commit import Commits
 from semistream.streaming.micro_batch import (
     POLL,
     MicroBatch,
     Stopped,
     Stream,
-    has_tuples,
     one_frame,
     run_tasks,
 )
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
-from semistream.streaming.progress import Progress
+from semistream.streaming.progress import RESTORE, Progress
 from semistream.streaming.session import DrainFirst
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
@@ -55,9 +55,11 @@ from semistream.streaming.settings import (
     StreamStreamSettings,
 )
 from semistream.streaming.sinks.registry import open_warehouse
-from semistream.streaming.sources.files import schema_before_session
+from semistream.streaming.sources.base import Source
+from semistream.streaming.sources.files import FileSource
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.registry import read_streams
+from semistream.streaming.sources.reader import Reader, find_reader, is_local, is_read
+from semistream.streaming.sources.registry import find_source, read_streams
 from semistream.streaming.sources.schema import stream_schema
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
@@ -111,9 +113,16 @@ class Load:
         """What can be known to fail without Spark. Raises ConfigError."""
         for spec in self.job.streams:
             spec.all_options()
-        known = [schema_before_session(spec) for spec in self.job.streams]
-        schemas = tuple(schema for schema in known if schema is not None)
-        self.planner.check(schemas if len(schemas) == len(known) else None)
+        self.planner.check(None)
+        schemas = tuple(r.schema for r in self.readers if r is not None)
+        self.planner.check(schemas if len(schemas) == len(self.readers) else None)
+
+    @cached_property
+    def readers(self) -> tuple[Reader | None, ...]:
+        """Of each stream; None where Spark is needed to tell, or brings rows. Raises
+        ConfigError."""
+        return tuple(pinned(find_source(spec), self.checkpoint, side)
+                     for side, spec in enumerate(self.job.streams))
 
     # ---- the query's life
 
@@ -141,8 +150,7 @@ class Load:
         frames = read_streams(self.spark, self.job.streams, self.settings.max_files,
                               self.settings.max_rows)
         self.streams = tuple(
-            Stream(spec, stream_schema(df), RAW in df.columns,
-                   SourceLog(self.checkpoint / "query", spec.format, number))
+            self._stream(number, spec, df)
             for number, (spec, df) in enumerate(zip(self.job.streams, frames, strict=True)))
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
@@ -163,6 +171,15 @@ class Load:
         clear_stop(self.checkpoint)
         self.status.update(state="stopped")
         return summary
+
+    def _stream(self, side: int, spec: StreamSpec, df: DataFrame) -> Stream:
+        reader = self.readers[side]
+        if reader is None and is_read(spec) and not is_local(spec):
+            source = find_source(spec)
+            assert isinstance(source, FileSource)
+            reader = source.remote_reader(self.spark)
+        return Stream(spec, stream_schema(df) if reader is None else reader.schema, reader,
+                      SourceLog(self.checkpoint / "query", spec.format, side))
 
     def _take_up(self) -> None:
         """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch
@@ -235,11 +252,11 @@ class Load:
         else:
             commits.check_follows(batch.number)
             self.planner.check_open(commits.last)
-            source = self._source(batch, self.partitions)
-            self._change_plan(batch, source["own"])
-            self._check_output(batch, source["own"])
+            source = self._source(batch)
+            self._change_plan(batch)
+            self._check_output(batch)
             commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
-            if commits.entries and not has_tuples(commits.progress):
+            if commits.entries and not batch.has_tuples():
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
             else:
                 self._finish(batch)
@@ -249,18 +266,18 @@ class Load:
         begun = self.commits.progress
         if batch.has_changed(begun):
             self.commits.take_back()
-            source = self._source(batch, begun.plan.partitions)
+            source = self._source(batch)
             self.commits.begin(
                 Progress(begun.batch, begun.drain, begun.plan, begun.states, **source))
         self._finish(batch)
 
-    def _source(self, batch: MicroBatch, partitions: int) -> dict[str, Any]:
-        return batch.part_of_source(partitions, self.settings.min_age, self._stop_asked)
+    def _source(self, batch: MicroBatch) -> dict[str, Any]:
+        return batch.part_of_source(self.settings.min_age, self._stop_asked)
 
-    def _change_plan(self, batch: MicroBatch, own: bool) -> None:
+    def _change_plan(self, batch: MicroBatch) -> None:
         """Take up a new master version, or changed settings, once nothing waits under the old
         plan."""
-        plan = self.planner.change(lambda: batch.sample(SAMPLE, own),
+        plan = self.planner.change(lambda: batch.sample(SAMPLE),
                                    lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
                                    self.partitions)
         if plan is None:
@@ -272,7 +289,7 @@ class Load:
                  plan.partitions)
         self.status.update(master_version=plan.version)
 
-    def _check_output(self, batch: MicroBatch, own: bool) -> None:
+    def _check_output(self, batch: MicroBatch) -> None:
         """Where several master rows can match a tuple, say how many rows the first batch will
         bring; and refuse a batch that would bring too many. Raises TooManyRows."""
         plan = self.planner.plan
@@ -281,10 +298,10 @@ class Load:
         limit = self.settings.max_output_rows
         if (self._told and not limit) or not many_to_many(plan):
             return
-        tuples = batch.sample(SAMPLE, own)
+        tuples = batch.sample(SAMPLE)
         if not tuples.num_rows:
             return
-        count = batch.tuple_count(own) if tuples.num_rows == SAMPLE else tuples.num_rows
+        count = batch.tuple_count() if tuples.num_rows == SAMPLE else tuples.num_rows
         found, self._told = estimate_output(plan, tuples, count), True
         log.info("batch %d will have %s joined rows of %s tuples, off by at most %s with a "
                  "probability of %.0f%%, if all of it is like the first %s", batch.number,
@@ -310,16 +327,13 @@ class Load:
         """Join, load and commit what was begun; a drain (batch None) has no input."""
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
-                    self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
-                    at.files, at.sources,
+                    self.schemas, tuple(spec.id for spec in self.job.streams),
+                    tuple(stream.reader for stream in self.streams), self.commits.sink, (),
+                    at.sources,
                     isinstance(self.settings, LoadSettings) and self.settings.key_sketch)
-        frames = batch.tuples() if batch is not None and not at.files else None
-        entries = self._join(work, frames)
+        entries = run_tasks(self.spark, work, batch)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)
-
-    def _join(self, work: Work, frames: list[DataFrame] | None) -> list[dict[str, Any]]:
-        return run_tasks(self.spark, work, frames, self.planner.partition)
 
     def _committed(self, entries: list[dict[str, Any]]) -> None:
         self.totals.add(entries)
@@ -381,6 +395,21 @@ class Load:
                    "seconds": time.monotonic() - self.started}
         write_json(self.checkpoint / "summary.json", summary)
         return summary
+
+
+def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
+    """Return a source's reader with the types that the app began with, found or told; those of
+    files that come later would be others."""
+    if not is_read(source.spec) or not is_local(source.spec) or source.spec.columns:
+        return source.reader()
+    place = checkpoint / f"stream-{side}.json"
+    known = read_checked(place, RESTORE)
+    if known is not None:
+        return find_reader(source.spec, schema=decode_schema(known["schema"]))
+    reader = source.reader()
+    if reader is not None and checkpoint.exists():
+        write_checked(place, {"schema": encode_schema(reader.schema)})
+    return reader
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str,

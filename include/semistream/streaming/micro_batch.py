@@ -5,32 +5,42 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark import RDD
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from semistream.config import SIDES, StreamSpec
 from semistream.errors import StateError
+from semistream.files.json_source import JsonSource
+from semistream.files.source import BLOCK
 from semistream.keys_spark import quoted
-from semistream.source_files import RAW, SourceFile, look_at
+from semistream.source_files import SourceFile, is_remote, look_at
+from semistream.streaming.exchange import PLACED, shares
 from semistream.streaming.progress import Progress
-from semistream.streaming.sources.files import check_files, read_files
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.task import SUMMARY, Work
-from semistream.streaming.workers.parquet import can_read, first_tuples, tuple_count
+from semistream.streaming.sources.reader import Reader
+from semistream.streaming.sources.registry import find_source
+from semistream.streaming.task import SUMMARY, Work, raise_refusal
 
 log = logging.getLogger(__name__)
 POLL = 0.25  # s between looks for a stop request
 ATTEMPTS = 3  # at a job whose Python worker was killed, where Spark itself does not try again
 WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL",
                "EOFException")
+# Up to so many tasks each decode all of a micro-batch's Parquet, and keep the tuples of their
+# partition: some 0.05 s a million tuples of two columns, which no exchange is worth.
+MOST_DECODING = 16
 
 
 class Stopped(Exception):
@@ -39,12 +49,12 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a query. schema: of its rows; raw: whether some may be unparsable; log: Spark's
-    notes of its source."""
+    """A stream of a query. schema: of its rows; reader: of its files or texts, None where Spark
+    brings rows; log: Spark's notes of its source."""
 
     spec: StreamSpec
     schema: pa.Schema
-    raw: bool
+    reader: Reader | None
     log: SourceLog
 
 
@@ -71,9 +81,14 @@ class MicroBatch:
         parts = [stream.log.offsets(self.number) for stream in self.streams]
         return parts[0] if len(parts) == 1 else dict(zip(SIDES, parts, strict=True))
 
-    def part_of_source(self, partitions: int, min_age: float,
-                       stop_asked: Callable[[], bool]) -> dict[str, Any]:
-        """Its part of the source as ``Progress`` notes it: source, sources, own.
+    @cached_property
+    def read_by_tasks(self) -> list[list[str]]:
+        """The paths of each stream's files that tasks read themselves."""
+        return [files if stream.reader is not None and not any(map(is_remote, files)) else []
+                for stream, files in zip(self.streams, self.files, strict=True)]
+
+    def part_of_source(self, min_age: float, stop_asked: Callable[[], bool]) -> dict[str, Any]:
+        """Its part of the source as ``Progress`` notes it: source, sources.
 
         Raises ConfigError for a file with other columns than the stream, StateError for one that is
         gone, and Stopped where a stop is asked for while its files have not rested for ``min_age``
@@ -82,42 +97,68 @@ class MicroBatch:
         for stream in self.streams:
             stream.log.flush(self.number)
         rested = self._rested(min_age, stop_asked)
-        for stream, files in zip(self.streams, self.files, strict=True):
-            check_files(stream.spec, files, stream.schema.names)
-        own = bool(self.paths) and all(
-            stream.spec.format == "parquet" and stream.spec.mark is None
-            and (not files or can_read(files, stream.schema, partitions))
-            for stream, files in zip(self.streams, self.files, strict=True))
-        return {"source": self.offsets, "sources": rested, "own": own}
+        for stream, files in zip(self.streams, self.read_by_tasks, strict=True):
+            if stream.reader is not None:
+                stream.reader.check(stream.spec, files)
+        return {"source": self.offsets, "sources": rested}
 
     def has_changed(self, begun: Progress) -> bool:
         """Whether it is no longer the part of the source that was begun: a file has changed since,
-        or Spark's note was lost."""
+        Spark's note was lost, or another release read it in another way."""
         return begun.source != self.offsets or [s.path for s in begun.sources] != self.paths \
-            or any(s.known and s.now() != s for s in begun.sources)
+            or not begun.same_reader or any(s.known and s.now() != s for s in begun.sources)
 
-    def tuples(self) -> list[DataFrame]:
-        """Of each stream, as its files are now. Lazy."""
-        frames = [self.df] if len(self.streams) == 1 else of_both(self.df, self.streams)
-        return [read_files(df, stream.spec, files) if files else df
-                for df, stream, files in zip(frames, self.streams, self.files, strict=True)]
+    def has_tuples(self) -> bool:
+        """False where tasks read all of its files, and these are empty."""
+        if any(len(own) < len(files) or stream.reader is None or not files
+               for own, files, stream in zip(self.read_by_tasks, self.files, self.streams,
+                                             strict=True)):
+            return True
+        return any(_may_have_tuples(path) for path in self.paths)
 
-    def sample(self, most: int, own: bool) -> pa.RecordBatch:
-        """Some of the tuples of its only stream, from as few of its files as have them. own:
-        whether they are read without Spark."""
-        (stream,) = self.streams
-        if own:
-            return first_tuples(self.paths, stream.schema, most)
-        (df,) = self.tuples()
-        rows = df.filter(df[RAW].isNull()).drop(RAW) if RAW in df.columns else df
-        table = rows.limit(most).toArrow().cast(stream.schema).combine_chunks()
-        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist(
-            [], stream.schema)
+    def frames(self) -> list[DataFrame | None]:
+        """What Spark brings of each stream, as its files are now. Lazy."""
+        given = [self.df] if len(self.streams) == 1 else of_both(self.df, self.streams)
+        return [None if own or (files and stream.reader is not None and not _remote(files))
+                else find_source(stream.spec).files(df, files) if files else df
+                for df, stream, files, own in zip(given, self.streams, self.files,
+                                                  self.read_by_tasks, strict=True)]
 
-    def tuple_count(self, own: bool) -> int:
-        """How many tuples it has, unparsable ones too; where Spark reads it, that is a job."""
-        return (sum(map(tuple_count, self.paths)) if own
-                else sum(df.count() for df in self.tuples()))
+    def sample(self, most: int) -> pa.RecordBatch:
+        """Some of the tuples of its only stream, from as few of its files as have them."""
+        (stream,), (frame,) = self.streams, self.frames()
+        taken = [pa.RecordBatch.from_pylist([], stream.schema)]
+        if frame is None:
+            source = stream.reader.open() if stream.reader is not None else None
+            for path in self.paths:
+                assert source is not None
+                for chunk in source.read(Path(path)):
+                    taken.append(chunk.rows.slice(0, most))
+                    most -= taken[-1].num_rows
+                    if not most:
+                        return pa.concat_batches(taken)
+            return pa.concat_batches(taken)
+        table = frame.limit(most).toArrow()
+        if stream.reader is None:
+            taken += table.cast(stream.schema).combine_chunks().to_batches()
+        elif isinstance(source := stream.reader.open(), JsonSource) and table.num_columns == 1:
+            taken += [source.parse(b.column(0)).rows for b in table.combine_chunks().to_batches()]
+        return pa.concat_batches(taken)
+
+    def tuple_count(self) -> int:
+        """How many tuples it has, unparsable ones too; all of it is read for that, but Parquet."""
+        count = 0
+        for frame, stream, files in zip(self.frames(), self.streams, self.files, strict=True):
+            if frame is not None:
+                count += frame.count()
+                continue
+            source = stream.reader.open() if stream.reader is not None else None
+            for path in files:
+                if path.endswith((".parquet", ".pq")):
+                    count += pq.read_metadata(path).num_rows
+                elif source is not None:
+                    count += sum(c.rows.num_rows + len(c.rejected) for c in source.read(Path(path)))
+        return count
 
     def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
         """Its files as they are, when none has changed for ``min_age`` seconds."""
@@ -138,62 +179,79 @@ class MicroBatch:
         return files
 
 
-def has_tuples(progress: Progress) -> bool:
-    """False where the tasks read the batch's files themselves, and these are empty."""
-    return not progress.own or any(tuple_count(file) for files in progress.files for file in files)
+def _remote(paths: Sequence[str]) -> bool:
+    return any(map(is_remote, paths))
 
 
-def one_frame(frames: Sequence[DataFrame], partitions: Sequence[Column] = ()) -> DataFrame:
-    """Two streams' tuples: partition (where it is told), side, the left columns, the right columns,
-    ``_corrupt_record``; a tuple has nulls in place of the other side's columns.
+def _size(path: str) -> int:
+    with suppress(OSError):
+        return os.stat(path).st_size
+    return 0  # whoever reads it says what is wrong
 
-    partitions: of each side, the number of the partition that a tuple belongs to.
-    """
-    columns = [[f for f in df.schema if f.name != RAW] for df in frames]
+
+def _may_have_tuples(path: str) -> bool:
+    with suppress(OSError, pa.ArrowException):
+        return (pq.read_metadata(path).num_rows > 0 if path.endswith((".parquet", ".pq"))
+                else _size(path) > 0)
+    return True
+
+
+def one_frame(frames: Sequence[DataFrame]) -> DataFrame:
+    """Put two streams together: side, the left columns, the right columns; a row has nulls in place
+    of the other side's columns."""
     parts = []
     for side, df in enumerate(frames):
-        own = [*partitions[side:side + 1], F.lit(side)]
-        for of, fields in enumerate(columns):
-            own += [quoted(f.name) if of == side else F.lit(None).cast(f.dataType) for f in fields]
-        own.append(F.col(RAW) if RAW in df.columns else F.lit(None).cast("string"))
+        own = [F.lit(side)]
+        for of, other in enumerate(frames):
+            own += [quoted(f.name) if of == side else F.lit(None).cast(f.dataType)
+                    for f in other.schema]
         parts.append(df.select(*(c.alias(f"column_{i}") for i, c in enumerate(own))))
     return parts[0].unionAll(parts[1])
 
 
 def of_both(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
-    """The two streams that ``one_frame`` has put together, without partitions."""
-    side, *columns, raw = df.columns
+    """Take the two streams apart that ``one_frame`` has put together."""
+    side, *columns = df.columns
+    widths = [1 if stream.reader is not None else len(stream.schema) for stream in streams]
     out = []
-    for number, stream in enumerate(streams):
-        first = number * len(streams[0].schema)
-        mine = zip(columns[first:], stream.schema.names, strict=False)
-        own = [F.col(c).alias(name) for c, name in mine]
-        if stream.raw:
-            own.append(F.col(raw).alias(RAW))
-        out.append(df.filter(F.col(side) == number).select(*own))
+    for number, (stream, width) in enumerate(zip(streams, widths, strict=True)):
+        first = number * widths[0]
+        names = ["value"] if stream.reader is not None else stream.schema.names
+        out.append(df.filter(F.col(side) == number).select(
+            *(F.col(c).alias(n) for c, n in zip(columns[first:first + width], names,
+                                                strict=True))))
     return out
 
 
-def run_tasks(spark: SparkSession, work: Work, frames: Sequence[DataFrame] | None,
-              partitions: Sequence[Column]) -> list[dict[str, Any]]:
-    """The Spark job of a micro-batch, or of a drain: the ledger rows of all partitions, in order.
-
-    frames: of each stream, None where Spark brings no tuples; partitions: the number of the
-    partition that a tuple of it belongs to.
-    """
+def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[dict[str, Any]]:
+    """Run the Spark job of a micro-batch, or of a drain (None): the ledger rows of all partitions,
+    in order."""
     count = work.plan.partitions
+    parts: list[DataFrame] = []
+    if batch is not None:
+        to_place = [[] if own else files
+                    for files, own in zip(batch.read_by_tasks, _own(work, batch), strict=True)]
+        work = work.reading([files if not placed else [] for files, placed
+                             in zip(batch.read_by_tasks, to_place, strict=True)])
+        if any(to_place):
+            tasks = min(spark.sparkContext.defaultParallelism, sum(map(len, to_place)))
+            shared = shares(to_place, _size, max(tasks, 1))
+            parts.append(spark.range(0, len(shared), 1, len(shared)).mapInArrow(
+                work.place_files(shared), PLACED))
+        for side, frame in enumerate(batch.frames()):
+            if frame is not None:
+                # mapInArrow takes no backticks in names
+                plain = frame.toDF(*(f"column_{i}" for i in range(len(frame.columns))))
+                contents = bool(batch.files[side]) and batch.streams[side].reader is not None
+                parts.append(plain.mapInArrow(work.place_frame(side, contents), PLACED))
     job: RDD[tuple[str]] | DataFrame
-    # without a query to be planned: half the time of an empty micro-batch
-    if frames is None:
+    if not parts:
+        # without a query to be planned: half the time of an empty micro-batch
         job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
-    elif len(frames) == 1:
-        rows = frames[0].repartitionById(count, partitions[0])
-        # mapInArrow takes no backticks in names
-        plain = rows.toDF(*(f"column_{i}" for i in range(len(rows.columns))))
-        job = plain.mapInArrow(work.of_batches, SUMMARY)
     else:
-        rows = one_frame(frames, partitions).repartitionById(count, F.col("column_0"))
-        job = rows.drop("column_0").mapInArrow(work.of_batches, SUMMARY)
+        placed = reduce(DataFrame.unionAll, parts)
+        job = placed.repartitionById(count, F.col("partition")).mapInArrow(work.of_batches,
+                                                                         SUMMARY)
     entries = _collect(job, work.batch)
     entries.sort(key=lambda e: e["partition"])
     if [e["partition"] for e in entries] != list(range(count)):
@@ -202,12 +260,29 @@ def run_tasks(spark: SparkSession, work: Work, frames: Sequence[DataFrame] | Non
     return entries
 
 
+def _own(work: Work, batch: MicroBatch) -> list[bool]:
+    """Whether each task reads all of a stream's files, and keeps what is its own; else some tasks
+    read, and hand on. Both give each partition the same tuples."""
+    def own(stream: Stream, files: list[str]) -> bool:
+        if work.plan.partitions == 1:
+            return True
+        if stream.reader is not None and stream.reader.kind == "parquet":
+            return work.plan.partitions <= MOST_DECODING
+        return sum(map(_size, files)) < BLOCK
+
+    return [own(stream, files)
+            for stream, files in zip(batch.streams, batch.read_by_tasks, strict=True)]
+
+
 def _collect(job: RDD[tuple[str]] | DataFrame, batch: int) -> list[dict[str, Any]]:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return [json.loads(summary) for (summary,) in job.collect()]
+            entries = [json.loads(summary) for (summary,) in job.collect()]
         except Exception as e:
             if attempt == ATTEMPTS or not any(sign in str(e) for sign in WORKER_DIED):
                 raise
             log.warning("a Python worker died in batch %d; trying again", batch)
+            continue
+        raise_refusal(entries)
+        return entries
     raise AssertionError

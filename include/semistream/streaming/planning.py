@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column
 
 from semistream.config import Job
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
 from semistream.joins.registry import find_algorithm
-from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version, pin
 from semistream.sizing.plan import Plan
@@ -27,8 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Planner:
-    """plan: the one in use; partition: the number of the partition that a stream tuple belongs to
-    under it, one element a stream.
+    """plan: the one in use.
 
     chosen: whether a sample of the stream has decided what the settings leave open, in this run or
     in the one that left tuples waiting.
@@ -40,7 +37,6 @@ class Planner:
         self.costs = costs
         self.chosen = False
         self.plan: Plan
-        self.partition: tuple[Column, ...]
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
         """What can be known to fail without Spark. streams: None where they are not known yet.
@@ -129,7 +125,7 @@ class Planner:
         """
         join = plan.open(streams[0], 0)
         joined = join.output_schema
-        self.partition = (partition_expression(plan.placement(streams[0])),)
+        plan.placement(streams[0])
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)
         self.plan = plan

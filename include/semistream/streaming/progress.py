@@ -11,7 +11,6 @@ from semistream.errors import StateError
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.source_files import SourceFile
-from semistream.warehouse.ledger import parts_of
 
 RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
@@ -26,8 +25,8 @@ class Progress:
     same work as its successor, and the ledger keeps one. states: join state files after the batch
     before, by partition; none where nothing is taken over. source: which part of the source the
     micro-batch is, as ``load_commits.source_offsets`` says it; sources: its files, as they were
-    when it began, those of a left stream before those of the right one; own: whether the tasks read
-    these themselves, or Spark brings the tuples.
+    when it began, those of a left stream before those of the right one; same_reader: whether
+    it was begun by a release whose tasks read as those of today.
     """
 
     batch: int
@@ -36,17 +35,7 @@ class Progress:
     states: dict[int, str] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     sources: tuple[SourceFile, ...] = ()
-    own: bool = False
-
-    @property
-    def files(self) -> tuple[tuple[str, ...], ...]:
-        """Of each stream those that the tasks read themselves."""
-        paths, files = [source.path for source in self.sources], []
-        for part in parts_of(self.source) if self.own else []:
-            count = part["files"]
-            files.append(tuple(paths[:count]))
-            del paths[:count]
-        return tuple(files)
+    same_reader: bool = True
 
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
@@ -58,7 +47,8 @@ class Progress:
         try:
             return cls(values["batch"], values["drain"], _plan(values["plan"]),
                        {int(p): f for p, f in values["states"].items()}, values["source"],
-                       tuple(SourceFile(*s) for s in values["sources"]), values["own"])
+                       tuple(SourceFile(*s) for s in values["sources"]),
+                       values.get("same_reader", values.get("own", False)))
         except (ValueError, KeyError, TypeError) as e:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,14 +13,14 @@ import pyarrow as pa
 
 from semistream.config import SIDES
 from semistream.durable import naming
+from semistream.files.source import Rejected
 from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
-from semistream.source_files import RAW
 from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED
 from semistream.streaming.sinks.delta import DataFiles
 from semistream.warehouse.ids import stream_ids
 
-GATHERED_BYTES = 16_000_000  # of unparsable tuples
+TEXT = "_corrupt_record"  # of an unparsable tuple, as Spark calls it
 TUPLES = 8192  # unmatched ones that are Python objects at a time
 
 
@@ -40,9 +41,6 @@ class Spool:
         self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
         self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
-        # unparsable tuples that are not written yet, by side
-        self._rejected: list[list[pa.RecordBatch]] = [[] for _ in streams]
-        self._rejected_bytes, self._explained = 0, 0
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
 
     def __enter__(self) -> Spool:
@@ -92,40 +90,19 @@ class Spool:
     def _side(self, side: int) -> str | None:
         return SIDES[side] if len(self.streams) > 1 else None
 
-    def reject(self, batch: pa.RecordBatch, side: int = 0) -> None:
-        """Keep tuples that could not be parsed: their text, and why."""
-        rejected = pa.record_batch([stream_ids(batch, self.ids[side]), batch.column(RAW)],
-                                   names=["id", RAW])
-        self._rejected[side].append(rejected)
-        self._rejected_bytes += rejected.nbytes
-        if self._rejected_bytes > GATHERED_BYTES:
-            self._explain()
-
-    def _explain(self) -> None:
-        """Of many at once, as their lines are looked for in their files."""
-        for side, rejected in enumerate(self._rejected):
-            if rejected:
-                self._explain_side(side, rejected)
-        self._rejected, self._rejected_bytes = [[] for _ in self.streams], 0
-
-    def _explain_side(self, side: int, rejected: list[pa.RecordBatch]) -> None:
-        # what imports pandas, for the few that need it
-        from semistream.streaming.unparsable import explain
-
-        rows = pa.Table.from_batches(rejected).combine_chunks().to_batches()[0]
-        kept = explain(rows.column(RAW).to_pylist(), self.streams[side], self._explained)
-        sides = pa.array([self._side(side)] * len(kept), pa.string())
-        columns = [pa.repeat(UNPARSABLE, len(kept)), sides, rows.column("id"),
-                   pa.array([json.dumps(row) for row in kept])]
+    def reject(self, rejected: Sequence[Rejected], side: int = 0) -> None:
+        """Keep what could not be read: its text, why, and where it is."""
+        columns = [pa.repeat(UNPARSABLE, len(rejected)),
+                   pa.array([self._side(side)] * len(rejected), pa.string()),
+                   pa.array([r.id for r in rejected], pa.string()),
+                   pa.array([json.dumps(_document(r)) for r in rejected])]
         self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
-        self._explained += len(kept)
 
     def joined(self) -> pa.Table:
         return self._read("joined")
 
     def unmatched(self) -> pa.Table:
         """Columns reason, side, stream_id, tuple."""
-        self._explain()
         return self._read("unmatched")
 
     def propagated(self) -> pa.Table:
@@ -145,6 +122,12 @@ class Spool:
         self._writers[name].close()
         with pa.memory_map(os.path.join(self._directory.name, name)) as file:
             return pa.ipc.open_stream(file).read_all()
+
+
+def _document(rejected: Rejected) -> dict[str, Any]:
+    """What the warehouse keeps of an unparsable tuple."""
+    where = {"file": rejected.file, "line": rejected.line} if rejected.file else {}
+    return {TEXT: rejected.text, "why": rejected.detail, **where}
 
 
 def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...],

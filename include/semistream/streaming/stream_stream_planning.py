@@ -5,17 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
-from semistream.keys_spark import partition_expression, quoted
 from semistream.sizing.stream_stream_plan import BUCKETS, StreamStreamPlan
 from semistream.streaming.planning import split
 from semistream.streaming.promises import promises_of
@@ -25,13 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class StreamStreamPlanner:
-    """plan: the one in use; partition: of each side, the number of the partition that a tuple
-    belongs to. It has what ``planning.Planner`` has."""
+    """plan: the one in use. It has what ``planning.Planner`` has."""
 
     def __init__(self, settings: StreamStreamSettings, job: StreamStreamJob):
         self.settings, self.job, self.chosen = settings, job, True
         self.plan: StreamStreamPlan
-        self.partition: tuple[Column, ...]
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
         """What can be known to fail without Spark. Raises ConfigError."""
@@ -92,7 +85,6 @@ class StreamStreamPlanner:
         """Take up a plan; gives the joined rows' columns of the left stream, and the others. Raises
         ConfigError where it does not fit the streams."""
         self.plan = plan
-        self.partition = tuple(_partition(plan, side, streams) for side in range(len(streams)))
         return split(self._check(plan, streams), len(plan.tuples(streams)[0]))
 
     @staticmethod
@@ -100,18 +92,3 @@ class StreamStreamPlanner:
         for side in range(len(streams)):
             promises_of(plan, side, streams, 0)
         return plan.open(streams).output_schema
-
-
-def _partition(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...]) -> Column:
-    """Of a tuple its own partition; of a row that is a punctuation of more than one key all of
-    them, which makes so many rows."""
-    own = partition_expression(plan.placement(side, streams))
-    if (mark := plan.mark(side)) is None:
-        return own
-    if pa.types.is_boolean(streams[side].field(mark).type):
-        without = reduce(or_, (quoted(pair[side]).isNull() for pair in plan.on))
-        of_all = F.coalesce(quoted(mark), F.lit(False)) & without
-    else:
-        of_all = F.coalesce(quoted(mark) != "", F.lit(False))
-    every = F.array(*map(F.lit, range(plan.partitions)))
-    return F.explode(F.when(of_all, every).otherwise(F.array(own)))

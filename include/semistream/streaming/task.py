@@ -7,8 +7,8 @@ import gc
 import json
 import uuid
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.errors import StateError
+from semistream.errors import SemistreamError, StateError
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
 from semistream.partitioning import Placement
@@ -25,17 +25,19 @@ from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
-from semistream.source_files import RAW, SourceFile, check_unchanged
+from semistream.source_files import SourceFile, check_unchanged
+from semistream.streaming.exchange import Input, Side, TaskFailed, inputs
 from semistream.streaming.joining import SUMMED, Joining, OfTwoStreams, Refused, WithMaster
 from semistream.streaming.sinks.base import Sink, ledger_row
+from semistream.streaming.sources.reader import Reader
 from semistream.streaming.spool import Spool
 from semistream.streaming.workers.operators import OperatorCache, use_memory_files
-from semistream.streaming.workers.parquet import read_partition
 from semistream.warehouse.ids import LONG_ID, has_long_id
 
 SUMMARY = "summary STRING"  # schema of the row that a task returns to mapInArrow
 AnyPlan = Plan | StreamStreamPlan
-Sided = tuple[int, pa.RecordBatch]  # a side's tuples
+Placing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+REFUSED = "refused"  # in the place of a ledger row: why the partition was not loaded
 
 # Spark reuses a worker: the next micro-batch finds its operator here and reads no state
 operators = OperatorCache()
@@ -46,9 +48,9 @@ class Work:
     """A micro-batch, or the drain after it: what all its tasks are given.
 
     states: name of the state file by partition; checkpoint: directory of the join states, shared by
-    all workers; streams: schemas of the tuples without ``_corrupt_record``; ids: each stream's id
-    columns; files: each stream's paths that the tasks read themselves, empty where Spark brings the
-    tuples; sources: the micro-batch's files, whether the tasks or Spark read them.
+    all workers; streams: schemas of the tuples; ids: each stream's id columns; readers: of each
+    stream, None where Spark brings rows; files: each stream's paths that every task reads, to keep
+    what is its own; sources: the micro-batch's files, whoever reads them.
     """
 
     app: str
@@ -59,47 +61,69 @@ class Work:
     checkpoint: str
     streams: tuple[pa.Schema, ...]
     ids: tuple[tuple[str, ...], ...]
+    readers: tuple[Reader | None, ...]
     sink: Sink = field(repr=False)  # it knows the warehouse's password
     files: tuple[tuple[str, ...], ...] = ()
     sources: tuple[SourceFile, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
 
-    def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for ``mapInArrow``. Yields one row: the partition's ledger row as JSON.
-        batches: as ``micro_batch.one_frame`` makes them."""
-        sided = (one for batch in batches for one in self._by_side(batch))
-        yield pa.record_batch([pa.array([self._summary(sided)])], names=["summary"])
+    def reading(self, files: Sequence[Sequence[str]]) -> Work:
+        return replace(self, files=tuple(map(tuple, files)))
 
-    def _by_side(self, batch: pa.RecordBatch) -> Iterator[Sided]:
-        if len(self.streams) == 1:
-            names = [*self.streams[0].names, RAW]
-            yield 0, batch.rename_columns(names[:batch.num_columns])
-            return
-        of, *columns, raw = batch.columns
-        for side, stream in enumerate(self.streams):
-            first = side * len(self.streams[0])
-            mine = [*columns[first:first + len(stream)], raw]
-            tuples = pa.RecordBatch.from_arrays(mine, [*stream.names, RAW])
-            yield side, tuples.filter(pc.equal(of, side))
+    def side(self, number: int) -> Side:
+        return Side(number, placement_of(self.plan, self.streams, number), self.readers[number])
+
+    def place_files(self, shares: Sequence[Sequence[Sequence[str]]]) -> Placing:
+        """Return the function for ``mapInArrow`` of the tasks that read files: each row that it is
+        given is the number of a share, [share][side] paths."""
+        def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    for side, paths in enumerate(shares[number]):
+                        if paths:
+                            yield from self.side(side).place_files(paths)
+
+        return place
+
+    def place_frame(self, number: int, contents: bool) -> Placing:
+        """Return the function for ``mapInArrow`` over what Spark brings of a side: rows, messages,
+        or files with their contents."""
+        def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            side = self.side(number)
+            return (side.place_rows if side.reader is None else side.place_contents if contents
+                    else side.place_values)(batches)
+
+        return place
+
+    def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function for ``mapInArrow`` of the tasks that join. Yields one row: the partition's
+        ledger row as JSON. batches: of messages, see ``exchange``."""
+        yield pa.record_batch([pa.array([self._summary(inputs(batches, self.streams))])],
+                              names=["summary"])
 
     def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
-        """The function for ``mapPartitions``, if Spark brings no tuples. Yields the same row."""
+        """The function for ``mapPartitions``, if no tuples are handed on. Yields the same row."""
         yield (self._summary(iter(())),)
 
-    def _summary(self, batches: Iterator[Sided]) -> str:
+    def _summary(self, batches: Iterator[Input]) -> str:
         from pyspark import TaskContext
 
         use_memory_files()
         process_peak()
         context = TaskContext.get()
         assert context is not None
-        entry = self.join_partition(context.partitionId(), batches)
+        try:
+            entry = self.join_partition(context.partitionId(), batches)
+        except SemistreamError as e:  # which another attempt would not change
+            for _ in batches:
+                pass
+            return json.dumps({"partition": context.partitionId(), REFUSED: str(e)})
         keep_modules()
         return json.dumps(entry)
 
-    def join_partition(self, partition: int, batches: Iterator[Sided]) -> dict[str, Any]:
+    def join_partition(self, partition: int, batches: Iterator[Input]) -> dict[str, Any]:
         """Join and load one partition, unless an earlier attempt did so. Returns the ledger row of
-        the attempt that was first. batches: the partition's tuples, each batch with its side."""
+        the attempt that was first. batches: the partition's tuples."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
             for _ in batches:  # Spark does not reuse a worker that leaves input unread
@@ -129,14 +153,18 @@ class Work:
             join.close()
         return entry
 
-    def _tuples(self, partition: int, batches: Iterator[Sided]) -> Iterator[Sided]:
+    def _tuples(self, partition: int, batches: Iterator[Input]) -> Iterator[Input]:
         yield from batches
-        for side, files in enumerate(self.files):
+        for number, files in enumerate(self.files):
             if not files:
                 continue
-            placement = placement_of(self.plan, self.streams, side)
-            for tuples in read_partition(files, placement, partition):
-                yield side, tuples
+            side = self.side(number)
+            for chunk, numbers in side.files(files):
+                tuples = side.placement.only(partition, chunk.rows, numbers)
+                rejected = (side.rejected_of(partition, chunk.rejected) if chunk.rejected
+                            else chunk.rejected)
+                if tuples.num_rows or rejected:
+                    yield Input(number, tuples, rejected)
 
     def _operator(self, partition: int) -> Joining:
         """The operator in its state after the previous batch: the cached one, or a new one that
@@ -151,17 +179,16 @@ class Work:
             join.restore(Path(self.checkpoint) / "state" / before)
         return join
 
-    def _run(self, join: Joining, batches: Iterator[Sided], spool: Spool,
+    def _run(self, join: Joining, batches: Iterator[Input], spool: Spool,
              sketch: SampledSketch | None) -> tuple[Refused, bool]:
         """Feed the operator, and the sketch with the keys of what it is given; gives the tuples
         that it was not given, and whether its state may have changed."""
         refused, read = Refused(), False
-        for side, batch in batches:
-            read = read or bool(batch.num_rows)
-            batch, rejected = split_unparsable(batch)
-            if rejected is not None:
-                refused[side, UNPARSABLE] += rejected.num_rows
-                spool.reject(rejected, side)
+        for side, batch, unparsable in batches:
+            read = read or bool(batch.num_rows or unparsable)
+            if unparsable:
+                refused[side, UNPARSABLE] += len(unparsable)
+                spool.reject(unparsable, side)
             batch, rejected = split(batch, has_long_id(batch, self.ids[side]))
             if rejected is not None:
                 refused[side, LONG_ID] += rejected.num_rows
@@ -206,6 +233,13 @@ def _adds_up(part: dict[str, Any]) -> bool:
         and sum(part["rejected"].values()) == part["unmatched"]
 
 
+def raise_refusal(entries: list[dict[str, Any]]) -> None:
+    """Raise StateError, TaskFailed or the like where a partition was refused."""
+    for entry in entries:
+        if REFUSED in entry:
+            raise TaskFailed(entry[REFUSED])
+
+
 def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> Joining:
     """A new operator of a partition. Raises ConfigError for whatever cannot work."""
     if isinstance(plan, StreamStreamPlan):
@@ -236,14 +270,6 @@ def get_ready(_: Iterator[object]) -> None:
     and compile at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
     SampledSketch().add(np.zeros(1, np.int64))
-
-
-def split_unparsable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """(the parsed tuples without ``_corrupt_record``, the unparsable ones or None)."""
-    if RAW not in batch.schema.names:
-        return batch, None
-    good, broken = split(batch, pc.is_valid(batch.column(RAW)))
-    return good.drop_columns([RAW]), broken
 
 
 def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:

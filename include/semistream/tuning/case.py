@@ -73,7 +73,7 @@ def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Case:
 
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
     from semistream.files.join import Summary, open_master
-    from semistream.files.source import open_source
+    from semistream.files.opening import open_source
 
     if settings.master is None and settings.snapshot is None:
         raise ConfigError("master",
@@ -97,7 +97,7 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
     """The first tuples of a job's stream, in the types that Spark gives them. Raises ConfigError
     for a source without an end."""
-    from semistream.files.source import open_source
+    from semistream.files.opening import open_source
 
     if spec.format == "zipf":
         from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples

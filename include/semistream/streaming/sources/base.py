@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from semistream.streaming.sources.reader import Reader
+
 RECOUNT_ROWS = 100_000  # tuples counted at a time
 
 
@@ -47,14 +49,20 @@ class Source:
     def __init__(self, spec: StreamSpec):
         self.spec = spec
 
+    def reader(self) -> Reader | None:
+        """Return how tasks read its texts or files, with the schema that was told or that they
+        have; None where Spark brings rows. Raises ConfigError."""
+        return None
+
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
-        """As Spark takes them. max_files, max_rows: of a micro-batch, where the source can limit
-        them; 0: no limit."""
+        """Return options as Spark takes them. max_files, max_rows: of a micro-batch, where the
+        source can limit them; 0: no limit."""
         limit = {self.rows_option: str(max_rows)} if max_rows and self.rows_option else {}
         return limit | self.spec.all_options()
 
     def schema(self, spark: SparkSession) -> StructType | None:
-        """The schema to read with; None lets Spark's source tell its own. Raises ConfigError."""
+        """Return the schema to read with; None lets Spark's source tell its own. Raises
+        ConfigError."""
         from semistream.streaming.sources.schema import told_schema  # a proof needs no Spark
 
         return told_schema(self.spec) if self.spec.columns else None
@@ -62,17 +70,22 @@ class Source:
     def register(self, spark: SparkSession) -> None:
         """Tell Spark of a source that it does not have."""
 
-    def tuples(self, df: DataFrame) -> DataFrame:
-        """The stream's tuples out of what Spark's source gives."""
+    def rows(self, df: DataFrame) -> DataFrame:
+        """Take what tasks need out of what Spark's source gives."""
+        return df
+
+    def files(self, df: DataFrame, paths: list[str]) -> DataFrame | None:
+        """Return what tasks need of a micro-batch's files, as these are now; None where they read
+        the files themselves. df: the micro-batch as Spark gives it."""
         return df
 
     def refusal(self, spark: SparkSession, error: PySparkException) -> ConfigError:
-        """What to say where Spark cannot read the source."""
+        """Return what to say where Spark cannot read the source."""
         what = f"{self.spec.format} {self.spec.path or ''}".strip()
         return ConfigError("stream", "must be a source that Spark can read", what, str(error))
 
     def recount(self, offsets: dict[str, Any], warehouse: Engine) -> Part:
-        """A batch's part of the source, to be read again; offsets: its
+        """Return a batch's part of the source, to be read again; offsets: its
         ``load_commits.source_offsets``. Raises CannotRecount."""
         raise CannotRecount(
             f"a source of format {self.spec.format} is not kept for a second reading")

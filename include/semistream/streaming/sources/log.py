@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 from semistream.config import FILE_FORMATS
 from semistream.durable import sync
-from semistream.streaming.unparsable import plain_path
 
 
 class SourceLog:
@@ -67,3 +67,9 @@ class SourceLog:
             return None
         line = lines[self.number]
         return [None if line == "-" else json.loads(line)]
+
+
+def plain_path(uri: str) -> str:
+    """Return a local file's path; any other URI as it is."""
+    parts = urlparse(uri)
+    return unquote(parts.path) if parts.scheme in ("", "file") else uri

@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semistream.config import StreamSpec
 from semistream.streaming.sources.base import Source
-from semistream.streaming.sources.files import FileSource
+from semistream.streaming.sources.files import FileSource, SparkFiles
 from semistream.streaming.sources.kafka import KafkaSource
 from semistream.streaming.sources.outbox import Outbox
 from semistream.streaming.sources.zipf import Zipf
 
-SOURCES: list[type[Source]] = [FileSource, KafkaSource, Zipf, Outbox]
+SOURCES: list[type[Source]] = [FileSource, SparkFiles, KafkaSource, Zipf, Outbox]
 
 
 def find_source(spec: StreamSpec) -> Source:
@@ -30,7 +30,7 @@ def find_source(spec: StreamSpec) -> Source:
 
 def read_streams(spark: SparkSession, specs: Sequence[StreamSpec], max_files: int = 0,
                  max_rows: int = 0) -> list[DataFrame]:
-    """Each stream's tuples, and ``_corrupt_record`` where the format can have unparsable ones.
+    """Return what Spark gives of each stream.
 
     max_files, max_rows: of each in one micro-batch; 0: no limit. Raises ConfigError for a source
     that cannot be read.
@@ -51,6 +51,6 @@ def _read_stream(spark: SparkSession, spec: StreamSpec, max_files: int,
     if (schema := source.schema(spark)) is not None:
         reader = reader.schema(schema)
     try:
-        return source.tuples(reader.load(spec.path) if spec.path else reader.load())
+        return source.rows(reader.load(spec.path) if spec.path else reader.load())
     except PySparkException as e:
         raise source.refusal(spark, e) from None

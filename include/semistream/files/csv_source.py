@@ -1,0 +1,221 @@
+"""CSV files: cells are bytes until their column's type is known."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+
+from semistream.errors import ConfigError, SemistreamError
+from semistream.files.convert import cast_cells, deciding_cells, has_exponents, infer_type
+from semistream.files.records import Records, line_numbers, split_records
+from semistream.files.source import (
+    BLOCK,
+    BOM,
+    FileSource,
+    Raw,
+    Reading,
+    Rejected,
+    check_columns,
+    check_start,
+    decode,
+    open_text,
+)
+from semistream.source_files import PACKED_ENDINGS
+
+QUOTES = "Its quotes do not match."
+SEPARATOR = b"sep="  # Excel's first line, and the character behind it
+
+
+class CsvSource(FileSource):
+    """Text with a header line. Types are found from a sample; cells that do not fit theirs make the
+    row a rejected one."""
+
+    def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
+                 reading: Reading, schema: pa.Schema | None = None):
+        self.names: list[str] = []  # of the first file
+        self._delimiter = reading.delimiter or (
+            "\t" if paths and _plain_suffix(paths[0]) == ".tsv" else ",")
+        self._null_words = pa.array(reading.null_values, pa.binary())
+        if schema is not None:
+            self.names = list(schema.names)
+        super().__init__(side, paths, types, reading, schema)
+
+    def columns(self, path: Path) -> list[str] | None:
+        if not path.stat().st_size:
+            return None
+        if not self.reading.header:
+            return list(self.names)
+        with open_text(path) as (_, stream):
+            block = stream.read(BLOCK)
+        if self.reading.encoding:
+            block = block.decode(self.reading.encoding, errors="replace").encode()
+        else:
+            check_start(self.side, path, block)
+        names, _, _ = self._header(path, block, True)
+        return names or None
+
+    def _found(self) -> pa.Schema:
+        samples: list[pa.RecordBatch] = []
+        for path, most in self._samples():
+            size = 0
+            for raw in self._read(path, 0):
+                samples.append(raw.rows)
+                size += raw.rows.nbytes
+                if size >= most:
+                    break
+        if not self.names:
+            raise ConfigError(self.side, "must have a header line with the names of its columns",
+                              str(self.paths[0]), "The file is empty; was it written completely?")
+        fields = []
+        for i, name in enumerate(self.names):
+            cells = self._text([b.column(i) for b in samples])
+            kind = infer_type(cells)
+            fields.append(pa.field(name, kind))
+            if why := deciding_cells(cells, kind):
+                self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
+            if has_exponents(cells, kind):
+                self.notes.append(f"{self.side} column {name} is read as {kind}; numbers with an "
+                                  f"exponent are integers there, too")
+        return pa.schema(fields)
+
+    @staticmethod
+    def _text(columns: list[pa.Array]) -> pa.Array:
+        return cast_cells(pa.concat_arrays(columns) if columns else pa.array([], pa.binary()),
+                          pa.string())[0]
+
+    def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        blocks = self._blocks(path, done)
+        data, final = next(blocks)
+        names = [] if self.reading.header else list(self.names)
+        delimiter, lines = self._delimiter, 0  # lines before the data
+        while True:
+            header = consumed = 0
+            if not names:
+                names, header, delimiter = self._header(path, data, final)
+                if names:
+                    self.names = self.names or names
+                    check_columns(self.side, path, names, self.names)
+            elif not lines and data.startswith(BOM):
+                header = len(BOM)
+            if names:
+                consumed, item = self._parse(path, names, delimiter, data, header, final, lines)
+                lines += line_numbers(data, np.array([consumed]))[0]
+                yield item
+            if final:
+                return
+            data, final = blocks.send(consumed)
+
+    def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int, str]:
+        """Return (the names of the file's columns, bytes of its header line, the delimiter); no
+        names while that line is not complete, or there is none."""
+        skip, delimiter = len(BOM) if data.startswith(BOM) else 0, self._delimiter
+        told = data[skip + len(SEPARATOR):skip + len(SEPARATOR) + 3]
+        if (data[skip:].startswith(SEPARATOR) and told[1:2] in (b"\r", b"\n")
+                and not self.reading.delimiter):
+            delimiter = told[:1].decode(errors="replace")
+            skip += len(SEPARATOR) + (3 if told[1:] == b"\r\n" else 2)
+        records = self._records(np.frombuffer(data, np.uint8)[skip:], delimiter, final, False)
+        if not len(records.starts):
+            return [], 0, delimiter
+        start, end = skip + records.starts[0], skip + records.ends[0]
+        text = data[start:end].decode(errors="surrogateescape")
+        _check_header(self.side, path, text)
+        given = next(csv.reader([text], delimiter=delimiter, quotechar=self.reading.quote or None,
+                                escapechar=self.reading.escape or None)) if text else [""]
+        names = [n or f"column_{i + 1}" for i, n in enumerate(given)]
+        twice = [n for n, count in Counter(names).items() if count > 1]
+        if twice or not records.fields[0]:
+            raise _wrong_header(self.side, path, text,
+                                f"Rename one of the columns {twice[0]!r}." if twice else QUOTES)
+        if len(names) == 1 and not self.reading.delimiter:
+            _check_delimiter(path, text, delimiter)
+        following = records.starts[1] if len(records.starts) > 1 else records.consumed
+        return names, skip + int(following), delimiter
+
+    def _records(self, data: np.ndarray, delimiter: str, final: bool,
+                 keep_empty: bool) -> Records:
+        quote, escape = self.reading.quote, self.reading.escape
+        return split_records(data, ord(delimiter), ord(quote) if quote else -1,
+                             ord(escape) if escape else -1, final, keep_empty)
+
+    def _parse(self, path: Path, names: list[str], delimiter: str, data: bytes, skip: int,
+               final: bool, lines: int) -> tuple[int, Raw]:
+        array = np.frombuffer(data, np.uint8)[skip:]
+        found = self._records(array, delimiter, final, len(names) == 1)
+        good = found.fields == len(names)
+        wanted = f"fields in place of {len(names)}"
+        where = lines + 1 + line_numbers(data, skip + found.starts)
+        rejected = [Rejected(decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields
+                             else "quotes do not match", str(path), int(line))
+                    for s, e, fields, line in zip(found.starts[~good], found.ends[~good],
+                                                  found.fields[~good], where[~good], strict=True)]
+        starts, ends = skip + found.starts[good], skip + found.ends[good]
+        clean = pa.py_buffer(data)[skip:skip + found.consumed] if good.all() else \
+            pa.py_buffer(b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n")
+        rows = self._arrow(names, delimiter, clean, len(starts)).select(self.names)
+        return skip + found.consumed, Raw(rows, rejected, lambda i: decode(data[starts[i]:ends[i]]),
+                                          where[good])
+
+    def _arrow(self, names: list[str], delimiter: str, text: pa.Buffer,
+               rows: int) -> pa.RecordBatch:
+        schema = pa.schema([(n, pa.binary()) for n in names])
+        if not rows:
+            return pa.RecordBatch.from_pylist([], schema)
+        table = arrow_csv.read_csv(
+            pa.BufferReader(text),
+            arrow_csv.ReadOptions(column_names=names, use_threads=False,
+                                  block_size=max(text.size + 1, 1024)),
+            arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True,
+                                   quote_char=self.reading.quote or False,
+                                   escape_char=self.reading.escape or False,
+                                   ignore_empty_lines=len(names) > 1),
+            # an empty cell is null, and "" is an empty text
+            arrow_csv.ConvertOptions(column_types=schema, null_values=[""],
+                                     strings_can_be_null=True, quoted_strings_can_be_null=False))
+        if table.num_rows != rows:
+            raise SemistreamError(
+                f"{rows} CSV records were read as {table.num_rows} rows; please report this.")
+        batch = table.combine_chunks().to_batches()[0]
+        if not len(self._null_words):
+            return batch
+        columns = [pc.if_else(pc.is_in(c, self._null_words), pa.scalar(None, c.type), c)
+                   for c in batch.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain_suffix(path: Path) -> str:
+    packed = path.suffix.lower() in PACKED_ENDINGS[1:]
+    return (Path(path.stem).suffix if packed else path.suffix).lower()
+
+
+def _check_header(side: str, path: Path, text: str) -> None:
+    """Raise ConfigError for a header line with bytes that are not UTF-8, which ``text`` has as
+    surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise ConfigError(side, "must have a header line in UTF-8", f"{path}: {shown[:200]}",
+                          "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > "
+                          "OUT.") from None
+
+
+def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:
+    return ConfigError(side, "must have a header line that names each column once",
+                       f"{path}: {text[:200]}", remedy)
+
+
+def _check_delimiter(path: Path, header: str, delimiter: str) -> None:
+    """Raise ConfigError for a header of one name that has another delimiter in it."""
+    if other := next((c for c in ";\t|" if c in header and c != delimiter), ""):
+        raise ConfigError("delimiter", f"must be told where it is not {delimiter!r}",
+                          f"{path}: {header[:200]}",
+                          f"For instance --delimiter {other!r}, or sep under the source's options "
+                          f"in a job.")

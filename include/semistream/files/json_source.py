@@ -1,0 +1,406 @@
+"""JSON files: one object a line, objects over several lines, or a list of them.
+
+Values are texts, as they are written, until their column's type is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+from semistream.files.convert import NO_UTF8, infer_time, infer_type
+from semistream.files.json_kernels import (
+    ESCAPED,
+    MISSING,
+    NOTHING,
+    NUMBER,
+    STRING,
+    TRUTH,
+    gather,
+    scan,
+)
+from semistream.files.records import line_numbers
+from semistream.files.source import (
+    BOM,
+    Chunk,
+    FileSource,
+    Raw,
+    Rejected,
+    check_columns,
+    decode,
+)
+
+CELLS = 1_000_000  # values found at a time
+LEAST_ROWS = 64  # likewise
+UNKNOWN = 256  # keys that are learned at a time
+MOST_KEYS = 2000  # that are told apart
+NO_OBJECT = "not one JSON object"
+RISKY = r"[0-9.]{16,}|[0-9][eE]"  # what a double may round
+UNBOUNDED = np.zeros(0, np.int64)
+
+
+class JsonSource(FileSource):
+    """JSON objects. Types are found from a sample; fields that this lacks are ignored, and
+    counted."""
+
+    def columns(self, path: Path) -> list[str] | None:
+        keys = _Keys([])
+        for _ in self._objects(path, 0, keys):
+            pass
+        return keys.names or None
+
+    def read_as(self, schema: pa.Schema, told: Iterable[str] = ()) -> None:
+        """Take other types, and columns that the sample lacks."""
+        more = [f for f in schema if f.name not in self.schema.names]
+        super().read_as(schema, told)
+        self.schema = pa.schema([*self.schema, *more])
+
+    def _found(self) -> pa.Schema:
+        keys, samples = _Keys([]), list[_Objects]()
+        for path, most in self._samples():
+            size = 0
+            for objects, _ in self._objects(path, 0, keys):
+                samples.append(objects)
+                size += len(objects.data)
+                if size >= most:
+                    break
+        return pa.schema([(name, self._infer(name, samples)) for name in keys.names])
+
+    def _infer(self, name: str, samples: list[_Objects]) -> pa.DataType:
+        columns = [o.column(name) for o in samples if name in o.keys.names]
+        kinds = np.concatenate([c.kind[c.present] for c in columns])
+        texts = pa.concat_arrays([c.texts.filter(pa.array(c.present)) for c in columns])
+        if not len(kinds):
+            return pa.null()
+        if np.isin(kinds, (STRING, ESCAPED)).all():
+            return infer_time(texts)
+        kind = kinds[0]
+        if not (kinds == kind).all():
+            self.notes.append(f"{self.side} column {name} is read as string, for values of "
+                              f"different kinds")
+            return pa.string()
+        if kind == NUMBER:
+            return infer_type(texts, numbers=True)
+        if kind == TRUTH:
+            return pa.bool_()
+        if pc.any(pc.match_substring_regex(texts, RISKY)).as_py():
+            return pa.string()
+        nested, bad = _nest(texts, None)
+        return pa.string() if bad else nested.type
+
+    def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        keys, wanted = _Keys(self.schema.names), self.schema.names
+        # what no object of the file has had
+        lacking = set(wanted) - self.told if len(self.paths) > 1 else set()
+        rows = 0
+        for objects, lines in self._objects(path, done, keys):
+            raw = self._raw(objects, lines, str(path))
+            rows += raw.rows.num_rows
+            lacking -= {n for n in lacking if objects.has(n)}
+            yield raw
+        if rows and lacking:
+            check_columns(self.side, path, [n for n in wanted if n not in lacking], wanted,
+                          "Name the types of columns that a file may lack.")
+
+    def parse(self, values: pa.Array) -> Chunk:
+        """Read a binary array whose values are an object each. Lines are their numbers, from 1."""
+        keys, values = _Keys(self.schema.names), values.fill_null(b"")
+        offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
+        data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0]:offsets[-1]]
+        bounds = (offsets[1:] - offsets[0]).astype(np.int64)
+        objects = keys.scan(data, bounds, True, False, max(len(values), 1))
+        chunk = self._typed(Path(), self._raw(objects, np.arange(1, len(values) + 1), ""))
+        return chunk._replace(rejected=[r._replace(file="") for r in chunk.rejected])
+
+    def _objects(self, path: Path, done: int,
+                 keys: _Keys) -> Iterator[tuple[_Objects, np.ndarray]]:
+        """Yield the objects of a file, a piece at a time, and the line of each, int64[r]."""
+        blocks = self._blocks(path, done)
+        data, final = next(blocks)
+        start, lines, listed = True, 0, False
+        while True:
+            at = len(BOM) if start and data.startswith(BOM) else 0
+            start = start and not at
+            if text := data[at:at + 4096].lstrip() if not lines else b"":
+                listed = listed if listed else text.startswith(b"[")
+            array = np.frombuffer(data, np.uint8)
+            while True:
+                most = max(CELLS // max(len(keys.names), 1), LEAST_ROWS)
+                objects = keys.scan(array[at:], UNBOUNDED, final, listed, most)
+                if objects.number:
+                    yield objects, lines + 1 + line_numbers(data, at + objects.starts)
+                at += objects.consumed
+                if objects.number < most:
+                    break
+            lines += int(line_numbers(data, np.array([at]))[0])
+            if final:
+                return
+            data, final = blocks.send(at)
+
+    def _raw(self, objects: _Objects, lines: np.ndarray, path: str) -> Raw:
+        bad = objects.malformed()
+        columns: list[pa.Array] = []
+        kinds: dict[str, np.ndarray] = {}
+        for field in self.schema:
+            column = objects.column(field.name)
+            for i in column.broken:
+                bad.setdefault(i, f"{field.name}: half of a surrogate pair, or no escape")
+            cells = column.texts
+            if pa.types.is_nested(field.type):
+                cells, wrong = self._nested(field, cells)
+                for i in wrong:
+                    bad.setdefault(i, f"{field.name}: {_shown(column.texts[i])} is not "
+                                      f"{field.type}")
+            columns.append(cells)
+            kinds[field.name] = column.kind
+        for name in objects.keys.names:
+            if name not in kinds and (count := objects.values_of(name)):
+                self.ignored[name] += count
+        keep = np.ones(objects.number, bool)
+        keep[list(bad)] = False
+        rows = pa.RecordBatch.from_arrays(
+            columns, schema=pa.schema([(f.name, c.type) for f, c in zip(self.schema, columns,
+                                                                        strict=True)]))
+        if not columns:  # nothing is known of any column
+            rows = pa.RecordBatch.from_struct_array(pa.array([{}] * objects.number, pa.struct([])))
+        if bad:
+            rows = rows.filter(pa.array(keep))
+        rejected = [Rejected(decode(objects.text(i)), why, path, int(lines[i]))
+                    for i, why in sorted(bad.items())]
+        kept = np.flatnonzero(keep)
+        unlike = {f.name: _unlike(kinds[f.name][keep], f.type) for f in self.schema}
+        return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
+
+    def _nested(self, field: pa.Field, texts: pa.Array) -> tuple[pa.Array, list[int]]:
+        """Return (values of a nested type, positions of those that are none)."""
+        risky = []
+        if field.name not in self.told:
+            risky = np.flatnonzero(
+                pc.fill_null(pc.match_substring_regex(texts, RISKY), False)).tolist()
+        values, bad = _nest(texts, field.type)
+        return values, sorted({*bad, *risky})
+
+
+def _unlike(kinds: np.ndarray, kind: pa.DataType) -> np.ndarray:
+    """Return the positions, int64[k], of values that are of another kind than those that this type
+    was found from."""
+    if pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return UNBOUNDED
+    like = ((TRUTH,) if pa.types.is_boolean(kind)
+            else (STRING, ESCAPED) if pa.types.is_temporal(kind) else (NUMBER,))
+    return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, *like)))
+
+
+class _Column(NamedTuple):
+    """The values of a key: kind uint8[r]; their texts, strings of length r, null where there is
+    none; present bool[r]; broken: positions of strings with escapes that are none."""
+
+    kind: np.ndarray
+    texts: pa.Array
+    present: np.ndarray
+    broken: list[int]
+
+
+class _Keys:
+    """The keys that are known, by how they are written; a name may have several spellings."""
+
+    def __init__(self, names: Sequence[str]):
+        self.spellings: dict[bytes, str] = {
+            json.dumps(name, ensure_ascii=a)[1:-1].encode(errors="surrogatepass"): name
+            for a in (True, False) for name in names}
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(self.spellings.values()))
+
+    def scan(self, data: np.ndarray, bounds: np.ndarray, final: bool, listed: bool,
+             most: int) -> _Objects:
+        """Find at most so many objects; keys that come up are learned."""
+        while True:
+            keys, count = list(self.spellings), len(self.spellings)
+            ends = np.cumsum([len(k) for k in keys], dtype=np.int64)
+            packed = np.frombuffer(b"".join(keys), np.uint8)
+            starts, until_ = np.empty(most, np.int64), np.empty(most, np.int64)
+            good = np.empty(most, bool)
+            at, until = (np.empty((most, count), np.int32) for _ in range(2))
+            kind = np.empty((most, count), np.uint8)
+            unknown = np.empty((UNKNOWN if count < MOST_KEYS else 0, 2), np.int64)
+            found, consumed, new = scan(data, bounds, final, listed, packed, ends, starts, until_,
+                                        good, at, until, kind, unknown)
+            for start, end in unknown[:new].tolist():
+                self._learn(data[start:end].tobytes())
+            if len(self.spellings) == count:
+                if not _is_utf8(data[:consumed]):
+                    for i in range(found):
+                        good[i] &= _is_utf8(data[starts[i]:until_[i]])
+                return _Objects(data, starts[:found], until_[:found], good[:found], at[:found],
+                                until[:found], kind[:found], int(consumed), self)
+
+    def _learn(self, spelling: bytes) -> None:
+        try:
+            name = json.loads(b'"' + spelling + b'"')
+            name.encode()
+        except ValueError:
+            name = spelling.decode(errors="backslashreplace")
+        self.spellings.setdefault(spelling, name)
+
+
+class _Objects(NamedTuple):
+    """Objects of data, uint8[n], as ``json_kernels.scan`` has found them."""
+
+    data: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    good: np.ndarray
+    at: np.ndarray
+    until: np.ndarray
+    kind: np.ndarray
+    consumed: int
+    keys: _Keys
+
+    @property
+    def number(self) -> int:
+        return len(self.starts)
+
+    def text(self, i: int) -> bytes:
+        return self.data[self.starts[i]:self.ends[i]].tobytes()
+
+    def malformed(self) -> dict[int, str]:
+        """Return why each one that is no object is none, by position."""
+        return {i: _why(self.text(i)) for i in np.flatnonzero(~self.good).tolist()}
+
+    def has(self, name: str) -> bool:
+        return any((self.kind[:, k] != MISSING)[self.good].any() for k in self._places(name))
+
+    def values_of(self, name: str) -> int:
+        return sum(int((~np.isin(self.kind[:, k], (MISSING, NOTHING)))[self.good].sum())
+                   for k in self._places(name))
+
+    def _places(self, name: str) -> list[int]:
+        count = self.kind.shape[1]
+        return [k for k, n in enumerate(self.keys.spellings.values()) if n == name and k < count]
+
+    def column(self, name: str) -> _Column:
+        """Return the values of a key; of one that comes twice in an object the last."""
+        at, until = np.zeros(self.number, np.int32), np.zeros(self.number, np.int32)
+        kind = np.zeros(self.number, np.uint8)
+        for k in self._places(name):
+            later = self.good & (self.kind[:, k] != MISSING) & ((kind == MISSING)
+                                                                | (self.at[:, k] > at))
+            at[later], until[later] = self.at[later, k], self.until[later, k]
+            kind[later] = self.kind[later, k]
+        present = (kind != MISSING) & (kind != NOTHING)
+        texts = _texts(self.data, at, until, present)
+        escaped = np.flatnonzero(kind == ESCAPED).tolist()
+        broken: list[int] = []
+        if escaped:
+            cells = texts.to_pylist()
+            broken = _unescape(cells, escaped)
+            texts = pa.array(cells, pa.binary())
+        return _Column(kind, texts.cast(pa.string()), present, broken)
+
+
+def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndarray) -> pa.Array:
+    """Return pieces of data, uint8[n], as a binary array; null where it is not present."""
+    offsets = np.zeros(len(at) + 1, np.int32)
+    np.cumsum(np.where(present, until - at, 0), out=offsets[1:])
+    out = np.empty(offsets[-1], np.uint8)
+    gather(data, at, until, present, offsets, out)
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(at),
+                                 [valid, pa.py_buffer(offsets), pa.py_buffer(out)])
+
+
+def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
+    """Put what strings mean in the place of how they are written; return the places of those that
+    mean nothing, which are null."""
+    broken = []
+    try:
+        meant = json.loads(b'["' + b'","'.join(cells[i] or b"" for i in places) + b'"]')
+        encoded = [text.encode() for text in meant]
+    except ValueError:
+        encoded = []
+    for n, i in enumerate(places):
+        try:
+            cells[i] = encoded[n] if encoded else json.loads(
+                b'"' + (cells[i] or b"") + b'"').encode()
+        except ValueError:
+            cells[i] = None
+            broken.append(i)
+    return broken
+
+
+def _nest(texts: pa.Array, kind: pa.DataType | None) -> tuple[pa.Array, list[int]]:
+    """Return (the nested values that JSON texts are, positions of those that are not of the
+    type). kind: None to find one, then null where there is none."""
+    lines = [b'{"x":' + (t.replace("\n", " ").replace("\r", " ") if t is not None
+                         else "null").encode() + b"}" for t in texts.to_pylist()]
+    schema = None if kind is None else pa.schema([("x", kind)])
+
+    def read(piece: list[bytes]) -> pa.Table:
+        text = b"\n".join(piece)
+        table = arrow_json.read_json(
+            pa.BufferReader(text),
+            arrow_json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024)),
+            arrow_json.ParseOptions(explicit_schema=schema,
+                                    unexpected_field_behavior="infer" if schema is None
+                                    else "ignore"))
+        if table.num_rows != len(piece):
+            raise pa.ArrowInvalid(NO_OBJECT)
+        return table
+
+    tables, bad = list[pa.Table](), list[int]()
+    if not lines:
+        return pa.array([], kind or pa.null()), bad
+    if kind is None:
+        try:
+            return read(lines).column("x").combine_chunks(), bad
+        except pa.ArrowInvalid:
+            return pa.nulls(len(lines)), [0]
+    _halves(lines, read, tables, bad, 0, lambda: pa.table({"x": pa.nulls(1, kind)}))
+    return pa.concat_tables(tables).column("x").combine_chunks(), bad
+
+
+def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables: list[pa.Table],
+            bad: list[int], start: int, blank: Callable[[], pa.Table]) -> None:
+    """Read lines; where that fails, halve until the lines at fault are alone."""
+    try:
+        tables.append(read(lines))
+    except pa.ArrowInvalid:
+        if len(lines) == 1:
+            bad.append(start)
+            tables.append(blank())
+            return
+        half = len(lines) // 2
+        _halves(lines[:half], read, tables, bad, start, blank)
+        _halves(lines[half:], read, tables, bad, start + half, blank)
+
+
+def _why(text: bytes) -> str:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        return NO_UTF8 if isinstance(e, UnicodeDecodeError) else f"not JSON: {e}"
+    return NO_OBJECT if not isinstance(value, dict) else "nested too deep"
+
+
+def _is_utf8(data: np.ndarray) -> bool:
+    try:
+        pa.Array.from_buffers(pa.binary(), 1, [
+            None, pa.py_buffer(np.array([0, len(data)], np.int32)),
+            pa.py_buffer(np.ascontiguousarray(data))]).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _shown(cell: pa.Scalar) -> str:
+    return repr(cell.as_py())[:120]
+
+

@@ -1,0 +1,69 @@
+"""Which reader a data file, or a directory of such files, has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from semistream.errors import ConfigError
+from semistream.files.convert import parse_type
+from semistream.files.csv_source import CsvSource
+from semistream.files.json_source import JsonSource
+from semistream.files.parquet_source import ParquetSource
+from semistream.files.source import FileSource, Reading
+from semistream.source_files import ENDINGS, PACKED_ENDINGS
+
+FORMATS = {ending: kind for kind, endings in ENDINGS.items() for ending in endings}
+SOURCES: dict[str, type[FileSource]] = {"csv": CsvSource, "json": JsonSource,
+                                        "parquet": ParquetSource}
+
+
+def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None,
+                null_values: Sequence[str] = (), delimiter: str = "") -> FileSource:
+    """Open a data file or directory, and find its schema.
+
+    side: what to call it in errors; kind: csv, json or parquet, by the name where it is empty;
+    types: column to type name, over what the file says. Raises ConfigError for a file that cannot
+    be read so.
+    """
+    paths = [path]
+    if path.is_dir():
+        paths = sorted(p for p in path.rglob("*") if p.is_file() and _format(p)
+                       and not any(part[0] in "._" for part in p.relative_to(path).parts))
+        check_partitions(side, path, paths)
+    if not paths or not paths[0].is_file():
+        raise ConfigError(side, "must be a file or a directory with files that exists", str(path),
+                          "Check the path.")
+    formats = {kind or _format(p) for p in paths}
+    if len(formats) != 1 or not min(formats):
+        raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files",
+                          str(path), "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
+                                     f"it can be told: --{side}-format csv.")
+    asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
+    return SOURCES[formats.pop()](side, paths, asked, Reading(tuple(null_values), delimiter))
+
+
+def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,
+               schema: pa.Schema | None = None, told: Sequence[str] = ()) -> FileSource:
+    """Open files whose format is known. schema: theirs, if that is known too; told: its columns
+    whose types were given, not found. Raises ConfigError as ``open_source`` does."""
+    types = {} if schema is None else {name: schema.field(name).type for name in told}
+    return SOURCES[kind](side, paths, types, reading, schema)
+
+
+def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
+    """Raise ConfigError for directories in the way of Hive (year=2026/…): what they say is not in
+    the files."""
+    for file in files:
+        if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
+            raise ConfigError(parameter, "must be a directory whose files have all columns",
+                              str(file), f"The column {hive[0].split('=')[0]} is in the name of a "
+                                         "directory only. Write it into the files, or give one of "
+                                         f"the directories, as {hive[0]}.")
+
+
+def _format(path: Path) -> str:
+    packed = path.suffix.lower() in PACKED_ENDINGS[1:]
+    return FORMATS.get((Path(path.stem).suffix if packed else path.suffix).lower(), "")

@@ -1,0 +1,108 @@
+"""Parquet files, in their own types."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.errors import ConfigError, SemistreamError
+from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
+from semistream.source_files import open_parquet, parquet_batches
+
+# what Spark says of dates in a calendar of its own, and the first ones that are the same in both
+LEGACY = b"org.apache.spark.legacy"
+FIRST_DAY, FIRST_TIME = date(1582, 10, 15), datetime(1900, 1, 1, tzinfo=UTC)
+
+
+class ParquetSource(FileSource):
+    """Parquet files. Where they differ in a column's type, it is the one that holds all of them.
+
+    rows, size: of a file at a time, at most, in rows and bytes; threads: whether several decode.
+    """
+
+    rows, size, threads = 65_536, 8_000_000, True
+
+    def columns(self, path: Path) -> list[str] | None:
+        return self._schema_of(path).names if path.stat().st_size else None
+
+    def _schema_of(self, path: Path) -> pa.Schema:
+        try:
+            with open_parquet(path) as file:
+                schema = file.schema_arrow
+        except (OSError, pa.ArrowException) as e:
+            raise ConfigError(self.side, "must be readable Parquet", str(path), str(e)) from None
+        twice = [n for n, count in Counter(schema.names).items() if count > 1]
+        if twice:
+            raise ConfigError(self.side, "must have each column once",
+                              f"{path}: {twice[0]!r} {schema.names.count(twice[0])} times",
+                              "Rename one of them.")
+        return schema
+
+    def _found(self) -> pa.Schema:
+        kinds: dict[str, pa.DataType] = {}
+        names: list[str] = []
+        for path, _ in self._samples():
+            schema = self._schema_of(path)
+            names = names or schema.names
+            check_columns(self.side, path, schema.names, names)
+            for field in schema:
+                kinds[field.name] = _wider(kinds.get(field.name, pa.null()), field.type)
+        return pa.schema([(n, kinds[n]) for n in names])
+
+    def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        size, read = path.stat().st_size, 0
+        found = self._schema_of(path)
+        lacking = [n for n in self.schema.names if n not in found.names]
+        if lacking:
+            check_columns(self.side, path, found.names, self.schema.names)
+        try:
+            with open_parquet(path) as file:
+                legacy = any(name.startswith(LEGACY) for name in file.schema_arrow.metadata or ())
+                for batch in parquet_batches(file, self.schema.names, self.rows, self.size,
+                                             threads=self.threads):
+                    first, read = read, read + batch.num_rows
+                    self.bytes_done = done + size * read // file.metadata.num_rows
+                    yield _of_today(path, batch.select(self.schema.names), first, legacy)
+        except (OSError, pa.ArrowException) as e:
+            raise SemistreamError(f"{path} cannot be read: {e}") from None
+
+
+def _of_today(path: Path, rows: pa.RecordBatch, first: int, legacy: bool) -> Raw:
+    """Set rows apart whose times are of another calendar. first: rows of the file before."""
+    lines = np.arange(first + 1, first + rows.num_rows + 1)
+    old = _of_old(rows) if legacy else {}
+    if not old:
+        return Raw(rows, [], None, lines)
+    rejected = [Rejected(row_text(rows, i), f"{name}: a time in the calendar of before 1582, which "
+                                            f"Spark's legacy mode has written", str(path),
+                         int(lines[i])) for i, name in sorted(old.items())]
+    keep = np.ones(rows.num_rows, bool)
+    keep[list(old)] = False
+    return Raw(rows.filter(pa.array(keep)), rejected, None, lines[keep])
+
+
+def _of_old(rows: pa.RecordBatch) -> Mapping[int, str]:
+    old: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+            continue
+        limit = (pa.scalar(FIRST_DAY).cast(column.type) if pa.types.is_date(column.type)
+                 else pa.scalar(FIRST_TIME).cast(column.type))
+        before = pc.fill_null(pc.less(column, limit), False)
+        old |= dict.fromkeys(np.flatnonzero(before).tolist(), name)
+    return old
+
+
+def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """Return the type that holds both; the first where there is none."""
+    try:
+        return pa.unify_schemas([pa.schema([("x", a)]), pa.schema([("x", b)])],
+                                promote_options="permissive").field(0).type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return a

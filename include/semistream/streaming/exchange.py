@@ -1,0 +1,156 @@
+"""How tuples come from the tasks that read them to the tasks that join them: as Arrow messages, by
+partition, through Spark's shuffle, which sees bytes only."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import SemistreamError
+from semistream.files.json_source import JsonSource
+from semistream.files.source import Chunk, Rejected
+from semistream.partitioning import Placement
+from semistream.scratch import task_directory
+from semistream.streaming.sources.log import plain_path
+from semistream.streaming.sources.reader import Reader
+from semistream.warehouse.checksum import row_hashes
+
+PLACED = "partition INT, side INT, kind INT, message BINARY"
+TUPLES, REJECTED, FAILED = range(3)  # kinds of messages
+COLUMNS = pa.schema([("partition", pa.int32()), ("side", pa.int32()), ("kind", pa.int32()),
+                     ("message", pa.binary())])
+Batches = Iterator[pa.RecordBatch]
+
+
+class Input(NamedTuple):
+    """Tuples of a side, and what could not be read as one."""
+
+    side: int
+    tuples: pa.RecordBatch
+    rejected: Sequence[Rejected] = ()
+
+
+class TaskFailed(SemistreamError):
+    """A task that read could not; the message says why."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Reads what a stream brings, and tells which partition it belongs to."""
+
+    number: int
+    placement: Placement
+    reader: Reader | None
+
+    def files(self, paths: Sequence[str]) -> Iterator[tuple[Chunk, np.ndarray]]:
+        """Read local files: (chunk, the number of each tuple, int64[n])."""
+        if paths:
+            assert self.reader is not None
+            source = self.reader.open()
+            for path in paths:
+                for chunk in source.read(Path(path)):
+                    yield chunk, chunk.lines - 1
+
+    def place_files(self, paths: Sequence[str]) -> Batches:
+        return self._placed(self.files(paths))
+
+    def place_rows(self, batches: Batches) -> Batches:
+        """Rows as Spark brings them."""
+        names = self.placement.stream.names
+        rows = (batch.rename_columns(names).cast(self.placement.stream) for batch in batches)
+        flat = [f.name for f in self.placement.stream if not pa.types.is_nested(f.type)]
+        return self._placed((Chunk(b, []), row_hashes(b.select(flat)).view(np.int64))
+                            for b in rows)
+
+    def place_values(self, batches: Batches) -> Batches:
+        """Messages whose values are an object each."""
+        assert self.reader is not None
+        source = self.reader.open()
+        assert isinstance(source, JsonSource)
+
+        def read() -> Iterator[tuple[Chunk, np.ndarray]]:
+            for batch in batches:
+                values = batch.column(0)
+                numbers = row_hashes(pa.record_batch([values], ["value"])).view(np.int64)
+                chunk = source.parse(values)
+                yield chunk, numbers[chunk.lines - 1]
+
+        return self._placed(read())
+
+    def place_contents(self, batches: Batches) -> Batches:
+        """Files of another file system: path, content."""
+        assert self.reader is not None
+        source = self.reader.open()
+
+        def read() -> Iterator[tuple[Chunk, np.ndarray]]:
+            for batch in batches:
+                for path, content in zip(*batch.columns, strict=True):
+                    uri = path.as_py()
+                    with tempfile.TemporaryDirectory(dir=task_directory()) as directory:
+                        copy = Path(directory) / Path(plain_path(uri)).name
+                        copy.write_bytes(content.as_buffer())
+                        for chunk in source.read(copy):
+                            rejected = [r._replace(file=uri) for r in chunk.rejected]
+                            yield chunk._replace(rejected=rejected), chunk.lines - 1
+
+        return self._placed(read())
+
+    def _placed(self, chunks: Iterator[tuple[Chunk, np.ndarray]]) -> Batches:
+        """Yield messages. What fails is said to all partitions, so that none is loaded."""
+        try:
+            for chunk, numbers in chunks:
+                placed = [(p, TUPLES, rows.serialize().to_pybytes())
+                          for p, rows in self.placement.split(chunk.rows, numbers)]
+                for p in range(self.placement.count) if chunk.rejected else ():
+                    if own := self.rejected_of(p, chunk.rejected):
+                        placed.append((p, REJECTED, json.dumps(own).encode()))
+                if placed:
+                    yield self._messages(placed)
+        except SemistreamError as e:
+            text = str(e).encode()
+            yield self._messages([(p, FAILED, text) for p in range(self.placement.count)])
+
+    def _messages(self, placed: list[tuple[int, int, bytes]]) -> pa.RecordBatch:
+        partitions, kinds, messages = zip(*placed, strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(partitions, pa.int32()), pa.repeat(pa.scalar(self.number, pa.int32()),
+                                                         len(placed)),
+             pa.array(kinds, pa.int32()), pa.array(messages, pa.binary())], schema=COLUMNS)
+
+    def rejected_of(self, partition: int, rejected: Sequence[Rejected]) -> list[Rejected]:
+        of = self.placement.of_numbers(np.array([r.line for r in rejected], np.int64))
+        return [r for r, p in zip(rejected, of.tolist(), strict=True) if p == partition]
+
+
+def inputs(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[Input]:
+    """Read the messages of one partition. Raises TaskFailed for what a task that read has said."""
+    for batch in batches:
+        for _, side, kind, message in zip(*batch.columns, strict=True):
+            number, data = side.as_py(), message.as_py()
+            if kind.as_py() == FAILED:
+                raise TaskFailed(data.decode())
+            if kind.as_py() == REJECTED:
+                rejected = [Rejected(*r) for r in json.loads(data)]
+                yield Input(number, pa.RecordBatch.from_pylist([], streams[number]), rejected)
+            else:
+                yield Input(number, pa.ipc.read_record_batch(pa.py_buffer(data), streams[number]))
+
+
+def shares(files: Sequence[Sequence[str]], sizes: Callable[[str], int],
+           count: int) -> list[list[list[str]]]:
+    """Share out the files of each side, largest first, to as many tasks: [task][side] paths."""
+    out = [[list[str]() for _ in files] for _ in range(count)]
+    loads = [0] * count
+    every = [(sizes(path) + 1, side, path) for side, paths in enumerate(files) for path in paths]
+    for size, side, path in sorted(every, reverse=True):
+        task = loads.index(min(loads))
+        out[task][side].append(path)
+        loads[task] += size
+    return out

@@ -1,0 +1,223 @@
+"""How the tuples of a stream's files, or of its messages, are read: by the same reader as that of
+the console, of dimensions and of the proof."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from semistream.config import StreamSpec
+from semistream.errors import ConfigError
+from semistream.files.opening import SOURCES, check_partitions, read_files
+from semistream.files.parquet_source import ParquetSource
+from semistream.files.source import FileSource, Reading
+from semistream.source_files import ENDINGS, GLOB_FILTER, is_remote, list_files
+from semistream.warehouse.ids import stream_ids
+
+log = logging.getLogger(__name__)
+READ = tuple(SOURCES)  # formats of files that the reader knows
+# options of the reader's own, of which files are the stream's, and those that change nothing here
+OURS = ("sep", "delimiter", "quote", "escape", "encoding", "charset", "header", "nullvalue")
+LISTING = ("pathglobfilter", "recursivefilelookup", "maxfilespertrigger", "maxbytespertrigger",
+           "maxfileage", "latestfirst", "filenameonly", "cleansource", "sourcearchivedir",
+           "maxcachedfiles", "modifiedbefore", "modifiedafter", "ignoremissingfiles",
+           "ignorecorruptfiles", "basepath", "path", "compression")
+HARMLESS = {"multiline": ("true", "false"), "inferschema": ("true", "false"),
+            "enforceschema": ("true", "false"), "mergeschema": ("true", "false"),
+            "mode": ("permissive",), "samplingratio": None}
+TASK_ROWS, TASK_BYTES = 262_144, 16_000_000  # of Parquet that a task decodes at a time, at most
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What a task needs to read a stream's files or texts.
+
+    kind: csv, json or parquet; schema: of the tuples; told: columns whose types the job gives; ids:
+    the columns that identify a tuple.
+    """
+
+    kind: str
+    reading: Reading
+    schema: pa.Schema
+    told: tuple[str, ...]
+    ids: tuple[str, ...]
+
+    def open(self, paths: Sequence[Path] = ()) -> FileSource:
+        source = read_files("stream", paths, self.kind, self.reading, self.schema, self.told)
+        source.identify = lambda rows: stream_ids(rows, self.ids)
+        source.id_columns = [c for c in self.ids if c in self.schema.names]
+        if isinstance(source, ParquetSource):
+            source.rows, source.size, source.threads = TASK_ROWS, TASK_BYTES, False
+        return source
+
+    def with_schema(self, schema: pa.Schema) -> Reader:
+        return replace(self, schema=schema)
+
+    def check(self, spec: StreamSpec, paths: Iterable[str]) -> None:
+        """Raise ConfigError for a file with other columns than the stream's. With
+        ``stream.columns``, a JSON file may lack some of them, and any but CSV may have more."""
+        source, wanted = self.open(), self.schema.names
+        for path in paths:
+            found = source.columns(Path(path))
+            if found is None:
+                continue
+            lacking = ([] if self.told and self.kind == "json"
+                       else [name for name in wanted if name not in found])
+            new = ([] if self.told and self.kind != "csv"
+                   else [name for name in found if name not in wanted])
+            if lacking and spec.path and Path(path).is_relative_to(spec.path):
+                check_partitions("stream.path", Path(spec.path), [Path(path)])
+            if lacking or new:
+                what = (lacking and f"lacks {', '.join(lacking)}",
+                        new and f"has {', '.join(new)}, which the stream has not")
+                raise ConfigError(
+                    "stream", "must have the same columns in every file",
+                    f"{path} {' and '.join(w for w in what if w)}",
+                    f"The stream's columns are {', '.join(wanted)}. Nothing of this batch is "
+                    "loaded: mend the file and start the app again. Where columns vary, "
+                    "stream.columns says which ones to read (a schema as DDL).")
+
+
+def reading_of(spec: StreamSpec) -> Reading:
+    """Return how the files of a stream are written, by its options. Raises ConfigError for an
+    option of Spark's parser that would not be heeded."""
+    options = {k.lower(): v for k, v in spec.all_options().items()}
+    for name, value in options.items():
+        allowed = HARMLESS.get(name, ())
+        if (name in OURS or name in LISTING or allowed is None or value.lower() in allowed
+                or "." in name):  # of a file system
+            continue
+        raise ConfigError(
+            f"stream.options.{name}", f"is no option of {spec.format} files", value,
+            "Files are read by Semistream's own reader, not by Spark's parser. Its options are "
+            f"{', '.join(OURS)}; of which files are read, {', '.join(LISTING[:4])} and the like. "
+            "How dates and numbers are written is told by formats.")
+    separator = options.get("sep", options.get("delimiter", ""))
+    signs = {"sep": separator, "quote": options.get("quote", '"'),
+             "escape": options.get("escape", "")}
+    for name, sign in signs.items():
+        if len(sign) > 1 or not sign.isascii():
+            raise ConfigError(f"stream.options.{name}", "must be one ASCII character", sign,
+                              "Choose another one.")
+    if (truth := options.get("header", "true").lower()) not in ("true", "false"):
+        raise ConfigError("stream.options.header", "must be true or false", truth, "Give one.")
+    if spec.format == "csv" and truth == "false" and not spec.columns:
+        raise ConfigError("stream.columns", "must be given for files without a header", None,
+                          "Name the columns with their types, in the order of the files.")
+    null = (options["nullvalue"],) if options.get("nullvalue") else ()
+    quote, escape = signs["quote"], signs["escape"]
+    return Reading(null, separator, quote, "" if escape == quote else escape,
+                   _encoding(options.get("encoding", options.get("charset", ""))), truth == "true")
+
+
+def _encoding(name: str) -> str:
+    """Return the encoding, or "" for UTF-8. Raises ConfigError."""
+    import codecs
+
+    try:
+        found = codecs.lookup(name).name if name else ""
+    except LookupError:
+        raise ConfigError("stream.options.encoding", "must be an encoding that Python knows", name,
+                          "For instance ISO-8859-1.") from None
+    return "" if found == "utf-8" else found
+
+
+def listed(spec: StreamSpec) -> list[Path]:
+    """Return the files that a stream has now, where they are local. Raises ConfigError where there
+    are none."""
+    if not spec.path:
+        raise ConfigError("stream.path", "must be given for files", None,
+                          "Give the directory of the stream's files.")
+    files = sorted(Path(entry.path) for entry in list_files(spec.path, spec.options, spec.format))
+    others = [e.name for e in list_files(spec.path, {GLOB_FILTER: "*"}) if Path(e.path) not in
+              set(files)]
+    if others:
+        log.warning("%d files of %s are not read, as their names do not end as those of %s files "
+                    "do, or as pathGlobFilter says: %s", len(others), spec.path, spec.format,
+                    ", ".join(sorted(others)[:3]))
+    if not files:
+        raise ConfigError("stream.path", "must be a directory with at least one file, or "
+                                         "stream.columns must be given",
+                          spec.path, "Put the first file there, or write the schema as DDL. "
+                                     f"Names end in {', '.join(ENDINGS[spec.format])}, also packed "
+                                     f"as .gz, or as stream.options.pathGlobFilter says.")
+    for file in files:
+        if str(file).encode(errors="replace") != os.fsencode(file):
+            raise ConfigError("stream.path", "must hold files whose names are in UTF-8",
+                              repr(os.fsencode(file)), "Rename the file.")
+    return files
+
+
+def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
+                schema: pa.Schema | None = None) -> Reader:
+    """Return the reader of a stream's files: with the schema that the job tells, or that a sample
+    of the files that are there has. Raises ConfigError.
+
+    files: instead of the stream's own; schema: what was found before.
+    """
+    reading, declared = reading_of(spec), spec.declared
+    if files is None and is_local(spec) and spec.path and Path(spec.path).is_dir():
+        check_partitions("stream.path", Path(spec.path),
+                         [Path(e.path) for e in list_files(spec.path, spec.options, spec.format)])
+    if declared is not None:
+        return Reader(spec.format, reading, declared, tuple(declared.names), spec.id)
+    if schema is not None:
+        return Reader(spec.format, reading, schema, (), spec.id)
+    files = listed(spec) if files is None else files
+    try:
+        source = read_files("stream", files, spec.format, reading)
+    except ConfigError as e:
+        raise ConfigError("stream.path", f"must hold {spec.format} files that can be read",
+                          spec.path, f"{e} Where columns vary, stream.columns says which ones to "
+                                     f"read (a schema as DDL).") from None
+    source.settle({})
+    for note in source.notes:
+        log.warning("%s", note)
+    schema = pa.schema([(f.name, loaded_type(f.type)) for f in source.schema])
+    return Reader(spec.format, reading, schema, (), spec.id)
+
+
+def loaded_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which a load takes values of a type that a file has; nothing is altered,
+    as values that do not fit are refused."""
+    if pa.types.is_dictionary(kind):
+        return loaded_type(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(loaded_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(f.name, loaded_type(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(loaded_type(kind.key_type), loaded_type(kind.item_type))
+    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if (pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+            or pa.types.is_binary_view(kind)):
+        return pa.binary()
+    if pa.types.is_unsigned_integer(kind):
+        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}
+        return wider.get(kind.bit_width, pa.decimal128(20, 0))
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_decimal(kind) and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
+
+
+def is_read(spec: StreamSpec) -> bool:
+    """Whether the stream's files are read by tasks, not by Spark."""
+    return spec.format in READ
+
+
+def is_local(spec: StreamSpec) -> bool:
+    return not is_remote(spec.path or "")

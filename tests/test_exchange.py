@@ -1,0 +1,186 @@
+"""How tuples come to the tasks that join them: read by every one of these, or by others that hand
+them on."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import text
+
+from loads import ON, same
+from semistream.config import StreamSpec
+from semistream.files.source import Rejected
+from semistream.sizing.plan import Plan
+from semistream.streaming import micro_batch
+from semistream.streaming.exchange import Input, Side, TaskFailed, inputs, shares
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sources.reader import find_reader
+from semistream.warehouse import connect
+
+OF = "JOIN load_batches USING (load_id) WHERE app"
+FORMS = ("parquet", "csv", "json")
+
+
+def write(load, form, rows):
+    """A file of the stream in another format, some of whose tuples cannot be read."""
+    table = load.sales(rows)
+    path = load.stream_directory / f"{len(load.stream):06}.{form}"
+    if form == "parquet":
+        pq.write_table(table, path)
+        return
+    if form == "csv":
+        arrow_csv.write_csv(table, path)
+        bad = "x,c1,1\n9\n"
+    else:
+        path.write_text("".join(json.dumps(r) + "\n" for r in table.to_pylist()))
+        bad = '{"id": "x"}\n{\n'
+    with open(path, "a") as file:
+        file.write(bad)
+
+
+@pytest.mark.parametrize(("form", "partitions"), [*((f, 3) for f in FORMS), ("csv", 1)])
+def test_read_by_all_tasks_or_handed_on_it_is_the_same(
+        spark, sqlite_load, monkeypatch, form, partitions):
+    """Of every partition the same tuples, those without a key and those that cannot be read
+    too."""
+    for rows in (3000, 0, 2000):
+        write(sqlite_load, form, rows)
+    stream = sqlite_load.job.stream.model_copy(
+        update={"format": form, "columns": "id BIGINT, sku STRING, amount DOUBLE"})
+    job = sqlite_load.job.model_copy(update={"stream": stream})
+    for app, own in (("own", True), ("handed", False)):
+        monkeypatch.setattr(micro_batch, "_own", lambda *_, own=own: [own])
+        sqlite_load.run(spark, job, app=app, partitions=partitions, algorithm="ssbj",
+                        parameters={"disk_tuples": 64})
+    for query, least in (("SELECT batch, drain, partition, rows_read, matched, unmatched FROM "
+                          "load_batches b WHERE app", 3 * partitions),
+                         (f"SELECT batch, partition, id, sku, name FROM fact_sales {OF}", 3000),
+                         (f"SELECT partition, stream_id, tuple, unmatched.reason FROM unmatched "
+                          f"{OF}", 6 if form != "parquet" else 1)):
+        found = [Counter(sqlite_load.query(f"{query} = '{app}'")) for app in ("own", "handed")]
+        same(*found)
+        assert found[0].total() >= least
+
+
+def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, monkeypatch):
+    sqlite_load.add_file(3000)
+    settings = {"partitions": 5, "join_type": "left", "algorithm": "ssbj", "parameters": {},
+                "memory": "2MB"}
+    commit = SqlSink.commit
+
+    def fails(*_):
+        raise OSError("the driver dies")
+
+    monkeypatch.setattr(SqlSink, "commit", fails)
+    with pytest.raises(Exception, match="the driver dies"):
+        sqlite_load.run(spark, **settings)
+    engine = connect(sqlite_load.places.warehouse_url)
+    with engine.begin() as connection:
+        first = "SELECT load_id FROM load_batches WHERE partition = 0"
+        for table in ("fact_sales", "unmatched", "load_batches"):
+            connection.execute(text(f"DELETE FROM {table} WHERE load_id IN ({first})"))
+    engine.dispose()
+    monkeypatch.setattr(SqlSink, "commit", commit)
+    monkeypatch.setattr(micro_batch, "_own", lambda *_: [False])
+    sqlite_load.run(spark, **settings)
+    sqlite_load.check("left")
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_what_a_reading_task_cannot_read_stops_the_load_in_one_sentence(
+        spark, sqlite_load, monkeypatch, handed):
+    """A damaged page: none of the partitions counts, and the file is named."""
+    monkeypatch.setattr(micro_batch, "_own", lambda *_: [not handed])
+    sqlite_load.add_file(3000)
+    (file,) = sqlite_load.stream_directory.iterdir()
+    data = bytearray(file.read_bytes())
+    data[100:3000] = bytes(2900)
+    file.write_bytes(data)
+    with pytest.raises(TaskFailed) as e:
+        sqlite_load.run(spark)
+    assert str(file) in str(e.value) and len(str(e.value)) < 500
+    assert sqlite_load.query("SELECT count(*) FROM load_commits") == [(0,)]
+    assert sqlite_load.query("SELECT count(*) FROM fact_sales") == [(0,)]
+
+
+@pytest.fixture
+def side(sqlite_load, tmp_path):
+    version = next((sqlite_load.places.snapshots / "part").glob("v*"))
+    plan = Plan("ssbj", 1_000_000, "inner", {}, ON, None, 3, str(version))
+    spec = StreamSpec(format="csv", path=str(tmp_path), columns="sku STRING, n INT", id=["n"])
+    reader = find_reader(spec)
+    return Side(0, plan.placement(reader.schema), reader)
+
+
+def test_messages_are_read_as_they_were_written(side, tmp_path):
+    (tmp_path / "a.csv").write_text("sku,n\n" + "".join(f"c{i},{i}\n" for i in range(500))
+                                    + ",501\nc1,x\n1\n")
+    messages = list(side.place_files([str(tmp_path / "a.csv")]))
+    found = list(inputs(iter(messages), [side.placement.stream]))
+    assert sum(i.tuples.num_rows for i in found) == 501
+    rejected = [r for i in found for r in i.rejected]
+    assert sorted(rejected, key=lambda r: r.line) == [
+        Rejected("c1,x", "n: 'x' is not int32", str(tmp_path / "a.csv"), 503, None),
+        Rejected("1", "1 fields in place of 2", str(tmp_path / "a.csv"), 504, None)]
+    of = {p.as_py() for batch in messages for p in batch.column(0)}
+    assert of == {0, 1, 2}
+
+
+def test_rows_that_spark_brings_go_by_their_key_and_else_by_what_they_are(side):
+    rows = pa.record_batch({"column_0": ["c1", "c2", None, None], "column_1": [1, 2, 3, 4]})
+    once = list(inputs(side.place_rows(iter([rows])), [side.placement.stream]))
+    again = list(inputs(side.place_rows(iter([rows.slice(2), rows.slice(0, 2)])),
+                        [side.placement.stream]))
+    of = [Counter((i.side, *r.values()) for i in found for r in i.tuples.to_pylist())
+          for found in (once, again)]
+    same(*of)
+
+
+def test_a_failure_is_said_to_every_partition(side, tmp_path):
+    (tmp_path / "a.csv").write_text("other,n\n1,2\n")
+    (message,) = side.place_files([str(tmp_path / "a.csv")])
+    assert message.column(0).to_pylist() == [0, 1, 2]
+    for p in range(3):
+        with pytest.raises(TaskFailed, match=r"a\.csv: it lacks sku; it has other"):
+            list(inputs(iter([message.slice(p, 1)]), [side.placement.stream]))
+
+
+def test_files_are_shared_out_by_their_size():
+    sizes = {"a": 100, "b": 60, "c": 50, "d": 1}
+    found = shares([["a", "b"], ["c", "d"]], sizes.get, 2)
+    assert sorted(sum(sizes[p] for of in task for p in of) for task in found) == [101, 110]
+    assert sorted(p for task in found for of in task for p in of) == ["a", "b", "c", "d"]
+    assert all(set(task[1]) <= {"c", "d"} for task in found)
+
+
+def test_wide_tuples_are_decoded_fewer_at_a_time(tmp_path, side, monkeypatch):
+    monkeypatch.setattr("semistream.streaming.sources.reader.TASK_BYTES", 100_000)
+    stream = pa.schema([("sku", pa.string()), ("text", pa.string())])
+    rows = pa.table({"sku": [f"c{i}" if i % 10 else None for i in range(1000)],
+                     "text": [f"{i:1000}" for i in range(1000)]}, stream)
+    pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
+    reader = find_reader(StreamSpec(format="parquet", path=str(tmp_path)))
+    of = Side(0, side.placement.__class__(stream, side.placement.keys, side.placement.owners, 3),
+              reader)
+    pieces = [chunk.rows for chunk, _ in of.files([str(tmp_path / "wide.parquet")])]
+    assert max(piece.nbytes for piece in pieces) < 110_000 and len(pieces) >= 10
+    parts = [[of.placement.only(p, chunk.rows, numbers).num_rows
+              for chunk, numbers in of.files([str(tmp_path / "wide.parquet")])] for p in range(3)]
+    assert np.sum(parts) == 1000 and min(map(sum, parts)) > 200
+
+
+def test_narrower_columns_of_later_files_are_widened(spark, sqlite_load):
+    sqlite_load.add_file(500)
+    table = sqlite_load.sales(300)
+    narrow = table.set_column(2, "amount", table["amount"].cast(pa.float32()))
+    pq.write_table(narrow, sqlite_load.stream_directory / "part-1.parquet")
+    sqlite_load.run(spark)
+    sqlite_load.check()
+
+
+def test_an_input_has_nothing_rejected_by_default():
+    assert Input(0, pa.record_batch({"a": [1]})).rejected == ()
