@@ -117,7 +117,8 @@ def test_a_json_file_that_lacks_a_column_is_refused_unless_its_type_is_given(tmp
             with pytest.raises(ConfigError, match=r"[ab]\.jsonl: it lacks"):
                 rows(open_source("stream", tmp_path))
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
-    assert len(rows(open_source("stream", tmp_path, types={"k": "int64"}))[0]) == 3
+    types = {"k": "int64", "key": "int64"}
+    assert len(rows(open_source("stream", tmp_path, types=types))[0]) == 3
 
 
 def test_types_are_found_from_a_bounded_sample_of_many_files(tmp_path, monkeypatch):

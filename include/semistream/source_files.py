@@ -139,9 +139,9 @@ def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, s
     if told or kind not in ENDINGS or glob.has_magic(path) or (
             not is_remote(path) and not os.path.isdir(path)):
         return {}
-    endings = [e + packed for e in ENDINGS[kind] for packed in PACKED_ENDINGS]
-    alternatives = ",".join([*endings, *(e.upper() for e in endings)])
-    return {GLOB_FILTER: f"*{{{alternatives}}}"}
+    endings = (e + packed for e in ENDINGS[kind] for packed in PACKED_ENDINGS)
+    alternatives = ("".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in e) for e in endings)
+    return {GLOB_FILTER: f"*{{{','.join(alternatives)}}}"}
 
 
 def list_files(path: str, options: Mapping[str, str],

@@ -14,7 +14,7 @@ import pyarrow.csv as arrow_csv
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, deciding_cells, has_exponents, infer_type
-from semistream.files.records import Records, line_numbers, split_records
+from semistream.files.records import LF, Records, line_numbers, split_records
 from semistream.files.source import (
     BLOCK,
     BOM,
@@ -29,6 +29,7 @@ from semistream.files.source import (
 )
 from semistream.source_files import PACKED_ENDINGS
 
+CR = b"\r"
 QUOTES = "Its quotes do not match."
 SEPARATOR = b"sep="  # Excel's first line, and the character behind it
 
@@ -105,8 +106,8 @@ class CsvSource(FileSource):
             elif not lines and data.startswith(BOM):
                 header = len(BOM)
             if names:
-                consumed, item = self._parse(path, names, delimiter, data, header, final, lines)
-                lines += line_numbers(data, np.array([consumed]))[0]
+                consumed, lines, item = self._parse(path, names, delimiter, data, header, final,
+                                                    lines)
                 yield item
             if final:
                 return
@@ -146,12 +147,13 @@ class CsvSource(FileSource):
                              ord(escape) if escape else -1, final, keep_empty)
 
     def _parse(self, path: Path, names: list[str], delimiter: str, data: bytes, skip: int,
-               final: bool, lines: int) -> tuple[int, Raw]:
+               final: bool, lines: int) -> tuple[int, int, Raw]:
+        """Return (bytes understood, lines up to there, rows). lines: before the data."""
         array = np.frombuffer(data, np.uint8)[skip:]
         found = self._records(array, delimiter, final, len(names) == 1)
         good = found.fields == len(names)
         wanted = f"fields in place of {len(names)}"
-        where = lines + 1 + line_numbers(data, skip + found.starts)
+        where, lines = self._lines(data, skip, array, found, lines)
         rejected = [Rejected(decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields
                              else "quotes do not match", str(path), int(line))
                     for s, e, fields, line in zip(found.starts[~good], found.ends[~good],
@@ -160,8 +162,20 @@ class CsvSource(FileSource):
         clean = pa.py_buffer(data)[skip:skip + found.consumed] if good.all() else \
             pa.py_buffer(b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n")
         rows = self._arrow(names, delimiter, clean, len(starts)).select(self.names)
-        return skip + found.consumed, Raw(rows, rejected, lambda i: decode(data[starts[i]:ends[i]]),
-                                          where[good])
+        return skip + found.consumed, lines, Raw(
+            rows, rejected, lambda i: decode(data[starts[i]:ends[i]]), where[good])
+
+    @staticmethod
+    def _lines(data: bytes, skip: int, array: np.ndarray, found: Records,
+               lines: int) -> tuple[np.ndarray, int]:
+        """Return (the line of each record, int64[n], lines up to their end)."""
+        count, taken = len(found.starts), array[:found.consumed]
+        if (count and taken[-1] == LF and np.count_nonzero(taken == LF) == count
+                and CR not in data):
+            first = lines + data.count(b"\n", 0, skip)  # no line is blank, none has two records
+            return np.arange(first + 1, first + count + 1), first + count
+        where = lines + line_numbers(data, skip + np.append(found.starts, found.consumed))
+        return where[:-1] + 1, int(where[-1])
 
     def _arrow(self, names: list[str], delimiter: str, text: pa.Buffer,
                rows: int) -> pa.RecordBatch:

@@ -223,11 +223,21 @@ def _check_keys(stream: pa.Schema, master: pa.Schema, pairs: list[tuple[str, str
     except ConfigError as e:
         if "type" not in e.constraint:
             raise
-        example = next((f"{quote(f'{s}=string')} --master-types {quote(f'{m}=string')}"
+        example = next((_one_type(s, stream.field(s).type, m, master.field(m).type)
                         for s, m in pairs if stream.field(s).type != master.field(m).type),
                        quote(f"{pairs[0][0]}=decimal(18,2)"))
         raise ConfigError("on", e.constraint, e.value,
                           f"Name the type that they should have: --types {example}.") from None
+
+
+def _one_type(s: str, stream: pa.DataType, m: str, master: pa.DataType) -> str:
+    """Propose types in which two key columns are alike: integers that one side writes as 1.0 stay
+    integers; what else differs is compared as text."""
+    if pa.types.is_floating(stream) and pa.types.is_integer(master):
+        return quote(f"{s}=int64")
+    if pa.types.is_integer(stream) and pa.types.is_floating(master):
+        return f"{quote(f'{s}=int64')} --master-types {quote(f'{m}=int64')}"
+    return f"{quote(f'{s}=string')} --master-types {quote(f'{m}=string')}"
 
 
 class _Outputs:

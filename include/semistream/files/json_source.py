@@ -41,6 +41,7 @@ LEAST_ROWS = 64  # likewise
 UNKNOWN = 256  # keys that are learned at a time
 MOST_KEYS = 2000  # that are told apart
 NO_OBJECT = "not one JSON object"
+STRINGS = r'"([^"\\]|\\.)*"'
 RISKY = r"[0-9.]{16,}|[0-9][eE]"  # what a double may round
 UNBOUNDED = np.zeros(0, np.int64)
 
@@ -89,7 +90,7 @@ class JsonSource(FileSource):
             return infer_type(texts, numbers=True)
         if kind == TRUTH:
             return pa.bool_()
-        if pc.any(pc.match_substring_regex(texts, RISKY)).as_py():
+        if len(_risky(texts)):
             return pa.string()
         nested, bad = _nest(texts, None)
         return pa.string() if bad else nested.type
@@ -179,11 +180,8 @@ class JsonSource(FileSource):
 
     def _nested(self, field: pa.Field, texts: pa.Array) -> tuple[pa.Array, list[int]]:
         """Return (values of a nested type, positions of those that are none)."""
-        risky = []
-        if field.name not in self.told:
-            risky = np.flatnonzero(
-                pc.fill_null(pc.match_substring_regex(texts, RISKY), False)).tolist()
         values, bad = _nest(texts, field.type)
+        risky = _risky(texts).tolist() if field.name not in self.told else []
         return values, sorted({*bad, *risky})
 
 
@@ -334,6 +332,12 @@ def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
             cells[i] = None
             broken.append(i)
     return broken
+
+
+def _risky(texts: pa.Array) -> np.ndarray:
+    """Return the positions, int64[k], of nested values with numbers that a double may round."""
+    numbers = pc.replace_substring_regex(texts, STRINGS, "")
+    return np.flatnonzero(pc.fill_null(pc.match_substring_regex(numbers, RISKY), False))
 
 
 def _nest(texts: pa.Array, kind: pa.DataType | None) -> tuple[pa.Array, list[int]]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, datetime, time
 from lzma import LZMAError
 from lzma import open as lzma_open
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, cast_rows
@@ -106,6 +108,7 @@ class FileSource(ABC):
         # fields that the schema does not have, with the number of their values
         self.ignored: Counter[str] = Counter()
         self.told = frozenset(types)  # columns whose types were given
+        self.loaded = False  # whether values go to a warehouse, which knows the years 1 to 9999
         # what identifies rows with these columns, as texts
         self.id_columns: Sequence[str] = ()
         self.identify: Callable[[pa.RecordBatch], pa.Array] | None = None
@@ -174,6 +177,10 @@ class FileSource(ABC):
         exact = set(self.schema.names) - self.told
         rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, exact,
                                 {n: raw.unlike.get(n) for n in exact})
+        if self.loaded and (beyond := beyond_calendar(rows)):
+            kept = np.delete(np.arange(raw.rows.num_rows), list(wrong))
+            wrong = dict(sorted((wrong | {int(kept[i]): why for i, why in beyond.items()}).items()))
+            rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), list(beyond))))
         text = raw.text or (lambda i: row_text(raw.rows, i))
         ids = self._ids(raw, list(wrong)) if wrong else []
         rejected = [Rejected(text(i), why, str(path), int(raw.lines[i]), id_)
@@ -274,7 +281,33 @@ def check_start(side: str, path: Path, block: bytes) -> None:
 
 def row_text(rows: pa.RecordBatch, i: int) -> str:
     """Return a row as JSON."""
-    return json.dumps(rows.slice(i, 1).to_pylist()[0], default=str, ensure_ascii=False)
+    cells = {name: _cell(column[i]) for name, column in zip(rows.schema.names, rows.columns,
+                                                           strict=True)}
+    return json.dumps(cells, default=str, ensure_ascii=False)
+
+
+def _cell(cell: pa.Scalar) -> Any:
+    try:
+        return cell.as_py()
+    except (ValueError, OverflowError):  # a time that Python does not have
+        return str(cell.cast(pa.string()))
+
+
+def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
+    """Return why rows are in no warehouse's calendar, by position."""
+    out: dict[int, str] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+            continue
+        days = pa.types.is_date(column.type)
+        zone = None if days else column.type.tz
+        limits = [pa.scalar(day if days else datetime.combine(day, of),
+                            pa.date32() if days else pa.timestamp("us", zone))
+                  for day, of in ((date.min, time.min), (date.max, time.max))]
+        beyond = pc.or_(pc.less(column, limits[0]), pc.greater(column, limits[1]))
+        for i in pc.indices_nonzero(pc.fill_null(beyond, False)).to_pylist():
+            out.setdefault(i, f"{name}: {_cell(column[i])} is not in the years 1 to 9999")
+    return out
 
 
 def decode(text: bytes) -> str:

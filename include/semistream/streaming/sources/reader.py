@@ -49,6 +49,7 @@ class Reader:
 
     def open(self, paths: Sequence[Path] = ()) -> FileSource:
         source = read_files("stream", paths, self.kind, self.reading, self.schema, self.told)
+        source.loaded = True
         source.identify = lambda rows: stream_ids(rows, self.ids)
         source.id_columns = [c for c in self.ids if c in self.schema.names]
         if isinstance(source, ParquetSource):
