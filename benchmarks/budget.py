@@ -32,9 +32,11 @@ import pyarrow as pa
 from benchmarks.data import COLUMNS, MASTER_BYTES, ON, STREAM, Answer, Stream
 from benchmarks.harness import Bench, Remote, Result, Sample, peak_rss
 from benchmarks.spark_join import App, AppPeer, Case
+from semistream.config import StreamSpec
 from semistream.cost_models.costs import TYPICAL
 from semistream.durable import DirectFile
 from semistream.experiments.warm_up import warm_up
+from semistream.files.source import Chunk
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
 from semistream.partitioning import Placement
@@ -42,7 +44,8 @@ from semistream.published import current_version
 from semistream.sizing import open_join
 from semistream.sizing.plan import Plan
 from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
-from semistream.streaming.workers.parquet import ROWS, decode, first_tuples, read_partition
+from semistream.streaming.sources.reader import TASK_ROWS as ROWS
+from semistream.streaming.sources.reader import find_reader
 from semistream.warehouse.checksum import checksum
 
 NANOSECONDS = "ns of a core"
@@ -178,7 +181,7 @@ def files(of: Step) -> list[str]:
 
 def tuples(of: Step) -> list[pa.RecordBatch]:
     """Of a micro-batch, as they are decoded."""
-    return [batch for _, batch in decode(files(of)[0], STREAM)]
+    return [chunk.rows for chunk in decode(files(of)[0])]
 
 
 def placement(of: Step) -> Placement:
@@ -226,9 +229,14 @@ def copying(batches: list[pa.RecordBatch]) -> Once:
 # ---- the steps
 
 
+def decode(file: str) -> Iterator[Chunk]:
+    """Read a file as a task does."""
+    return find_reader(StreamSpec(), schema=STREAM).open().read(Path(file))
+
+
 def decoding(of: Step) -> Once:
     which = cycle(files(of))
-    return lambda: sum(batch.num_rows for _, batch in decode(next(which), STREAM))
+    return lambda: sum(chunk.rows.num_rows for chunk in decode(next(which)))
 
 
 def splitting(of: Step) -> Once:
@@ -236,7 +244,7 @@ def splitting(of: Step) -> Once:
 
     def once() -> int:
         for batch in batches:
-            place.only(0, batch)
+            place.only(0, batch, np.arange(batch.num_rows))
         return sum(b.num_rows for b in batches)
 
     return once
@@ -327,23 +335,28 @@ def task(of: Step) -> Once:
     root = of.case.files.snapshot(stream.master, COLUMNS)
     plan = Plan(s.algorithm, of.memory // s.cores, "inner", {}, tuple(ON), None, s.cores,
                 str(root / str(current_version(root))))
-    plan = plan.choose(first_tuples(files(of), STREAM, SAMPLED), TYPICAL)
+    sample = pa.Table.from_batches(chunk.rows for chunk in decode(files(of)[0]))
+    plan = plan.choose(sample.slice(0, SAMPLED).combine_chunks().to_batches()[0], TYPICAL)
     placement, join = plan.placement(STREAM), plan.open(STREAM, of.partition)
     directory = of.case.files.runs / f"task-{of.partition}"
     directory.mkdir(parents=True, exist_ok=True)
     load = {"batch": 0, "drain": 0, "partition": of.partition}
     more = fed(of)
 
+    def own(rows: pa.RecordBatch, numbers: np.ndarray | None) -> pa.RecordBatch:
+        return placement.only(of.partition, rows, np.arange(len(rows)) if numbers is None
+                              else numbers)
+
     def feed() -> None:
-        for _ in join.process(placement.only(of.partition, next(more))):
+        for _ in join.process(own(next(more), None)):
             pass
 
     def once() -> int:
         before = join.stats.matched
         for file in files(of)[s.warm_up:]:
             data = DataFiles(str(directory), join.output_schema, load, KEY)
-            for batch in read_partition([file], placement, of.partition):
-                for output in join.process(batch):
+            for chunk in decode(file):
+                for output in join.process(own(chunk.rows, chunk.lines - 1)):
                     data.write(output.joined)
             data.close()
             data.discard()

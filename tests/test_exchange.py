@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from loads import ON, same
 from semistream.config import StreamSpec
+from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
 from semistream.sizing.plan import Plan
 from semistream.streaming import micro_batch
@@ -28,7 +29,8 @@ FORMS = ("parquet", "csv", "json")
 def write(load, form, rows):
     """A file of the stream in another format, some of whose tuples cannot be read."""
     table = load.sales(rows)
-    path = load.stream_directory / f"{len(load.stream):06}.{form}"
+    load.files += 1
+    path = load.stream_directory / f"{load.files}.{form}"
     if form == "parquet":
         pq.write_table(table, path)
         return
@@ -100,7 +102,7 @@ def test_what_a_reading_task_cannot_read_stops_the_load_in_one_sentence(
     data = bytearray(file.read_bytes())
     data[100:3000] = bytes(2900)
     file.write_bytes(data)
-    with pytest.raises(TaskFailed) as e:
+    with pytest.raises(SemistreamError) as e:
         sqlite_load.run(spark)
     assert str(file) in str(e.value) and len(str(e.value)) < 500
     assert sqlite_load.query("SELECT count(*) FROM load_commits") == [(0,)]
@@ -184,3 +186,21 @@ def test_narrower_columns_of_later_files_are_widened(spark, sqlite_load):
 
 def test_an_input_has_nothing_rejected_by_default():
     assert Input(0, pa.record_batch({"a": [1]})).rejected == ()
+
+
+def test_files_of_another_file_system_come_with_their_contents(side):
+    batch = pa.record_batch({"path": ["s3a://b/a.csv", "s3a://b/b.csv"],
+                             "content": [b"sku,n\nc1,1\nc2,x\n", b"n,sku\n3,c3\n"]})
+    found = list(inputs(side.place_contents(iter([batch])), [side.placement.stream]))
+    rows = [r for i in found for r in i.tuples.to_pylist()]
+    assert sorted(r["n"] for r in rows) == [1, 3]
+    assert [(r.file, r.line) for i in found for r in i.rejected] == [("s3a://b/a.csv", 3)]
+
+
+def test_a_remote_stream_is_sampled_and_read_through_spark(spark, sqlite_load):
+    """As far as a file system without a server can show it: Spark gives local files as file:."""
+    sqlite_load.add_file(700)
+    stream = sqlite_load.job.stream.model_copy(
+        update={"path": f"file://{sqlite_load.stream_directory}"})
+    sqlite_load.run(spark, sqlite_load.job.model_copy(update={"stream": stream}))
+    sqlite_load.check()

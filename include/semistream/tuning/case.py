@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -17,9 +16,9 @@ from semistream.master import open_snapshot
 from semistream.progress import Progress, silent
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE, known_costs
+from semistream.source_files import ENDINGS
 from semistream.tuning.settings import TuneSettings
 
-FILES = ("csv", "json", "parquet")
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
@@ -95,31 +94,23 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
 
 
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
-    """The first tuples of a job's stream, in the types that Spark gives them. Raises ConfigError
-    for a source without an end."""
-    from semistream.files.opening import open_source
+    """Return the first tuples of a job's stream. Raises ConfigError for a source without an
+    end."""
+    from semistream.streaming.sources.reader import find_reader, listed
 
     if spec.format == "zipf":
         from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples
 
         return pa.Table.from_batches(
             [zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)])
-    if spec.format not in FILES or not spec.path or "://" in spec.path:
-        raise ConfigError("stream", f"must be files ({', '.join(FILES)}) on this machine or zipf",
+    if spec.format not in ENDINGS or not spec.path or "://" in spec.path:
+        raise ConfigError("stream", f"must be files ({', '.join(ENDINGS)}) on this machine or zipf",
                           spec.format, "Save some of the stream as a file and give that, with the "
                                        "snapshot and the join columns.")
-    source = open_source("stream", Path(spec.path), kind=spec.format,
-                         delimiter=spec.options.get("sep", ""))
-    if (wanted := spec.declared) is not None:
-        missing = [n for n in wanted.names if n not in source.schema.names]
-        if missing:
-            raise ConfigError("stream.columns", "must be columns of the stream's files", missing[0],
-                              f"They have: {', '.join(source.schema.names)}.")
-        source.schema = pa.schema(
-            [wanted.field(f.name) if f.name in wanted.names else f for f in source.schema])
-    source.settle({})
-    table = _first((c.rows for c in source.chunks()), source.schema, rows)
-    return table.select(wanted.names) if wanted is not None else table
+    reader = find_reader(spec)
+    source = reader.open()
+    chunks = (chunk.rows for file in listed(spec) for chunk in source.read(file))
+    return _first(chunks, reader.schema, rows)
 
 
 def as_batch(table: pa.Table) -> pa.RecordBatch:
