@@ -1,8 +1,9 @@
-"""`make load` as a process, interrupted in the midst of things. That it comes to its end is in
-test_dags."""
+"""`make load` as a process, interrupted in the midst of things (that it comes to its end is in
+test_dags), and `make up` and `make down` after something of Airflow was killed."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -11,8 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from loads import until
+from semistream import local
+from semistream.config import Places
+from semistream.errors import SemistreamError
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status
 
@@ -85,3 +90,112 @@ def test_an_interrupted_load_stops_all_that_it_started_and_can_be_started_again(
     assert make.left() == []
     status = read_status(make.checkpoint)
     assert (status.state, status.waiting) == ("stopped", 0)
+
+
+# ---- `make up` and `make down`, with stand-ins for Airflow's commands
+
+AIRFLOW = """#!/bin/sh
+if [ "$1" = db ]; then
+    echo '{"admin": "secret"}' > "$AIRFLOW_HOME/simple_auth_manager_passwords.json.generated"
+elif [ "$1" != "$(cat "$AIRFLOW_HOME/broken" 2> /dev/null)" ]; then
+    sleep 1000
+fi
+"""
+
+
+class Airflow:
+    """What `make up` starts, and prints."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch):
+        program, home = directory / "bin" / "airflow", directory / "var"
+        program.parent.mkdir()
+        program.write_text(AIRFLOW)
+        program.chmod(0o755)
+        settings = local.environment(home)
+        settings |= {"PATH": f"{program.parent}:{os.environ['PATH']}", "AIRFLOW__API__PORT": "0"}
+        monkeypatch.setattr(local, "environment", lambda _: settings)
+        monkeypatch.setattr(local, "_healthy", lambda _: len(self.parts) == len(local.PARTS))
+        monkeypatch.setenv("SEMISTREAM_HOME", str(home))
+        self.home, self.places = home / "airflow", Places.from_environment()
+
+    @property
+    def session(self) -> int:
+        return int((self.home / "standalone.pid").read_text())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        noted = self.home / "standalone.parts"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return {name: int(process) for name, process in map(str.split, lines)}
+
+    def up(self) -> str:
+        return self._run(local.up)
+
+    def down(self) -> str:
+        return self._run(local.down)
+
+    def _run(self, command: Callable[[Console, Places], int]) -> str:
+        screen = Console(file=io.StringIO(), width=1000)
+        assert command(screen, self.places) == 0
+        return screen.file.getvalue()
+
+    def kill(self, *processes: int) -> None:
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+        until(lambda: not set(processes) & set(local.members(self.session)), 30, "the end")
+
+
+@pytest.fixture
+def airflow(tmp_path, monkeypatch):
+    airflow = Airflow(tmp_path, monkeypatch)
+    yield airflow
+    airflow.down()
+
+
+@pytest.mark.parametrize("part", [*local.PARTS, "head"])
+def test_airflow_is_told_by_all_its_processes_whichever_was_killed(airflow, part):
+    assert "Airflow does not run" in airflow.down()
+    assert "secret" in airflow.up()
+    first = airflow.session
+    assert f"runs already (session {first})" in airflow.up()
+    airflow.kill(first if part == "head" else airflow.parts[part])
+    said = airflow.up()
+    if part == "head":  # nobody needs it
+        assert f"runs already (session {first})" in said and airflow.session == first
+    else:
+        assert f"Airflow runs without its {part}" in said and "secret" in said
+        assert airflow.session != first and not local.members(first)
+    assert set(airflow.parts.values()) < set(local.members(airflow.session))
+    last = airflow.session
+    airflow.kill(airflow.parts["scheduler"])
+    assert "Airflow has stopped" in airflow.down() and not local.members(last)
+    assert "Airflow does not run" in airflow.down()
+
+
+def test_airflow_is_started_anew_where_its_head_and_a_part_are_gone(airflow):
+    airflow.up()
+    first = airflow.session
+    airflow.kill(first, airflow.parts["triggerer"])
+    assert "Airflow runs without its triggerer" in airflow.up()
+    assert not local.members(first) and len(local.members(airflow.session)) > len(local.PARTS)
+
+
+def test_a_part_that_ends_at_once_is_not_waited_for(airflow, monkeypatch):
+    monkeypatch.setattr(local, "_healthy", lambda _: False)
+    (airflow.home / "broken").parent.mkdir(parents=True)
+    (airflow.home / "broken").write_text("dag-processor")
+    with pytest.raises(SemistreamError, match="Airflow did not start"):
+        airflow.up()
+
+
+def test_the_session_of_another_is_left_alone(airflow):
+    """The number of a session that has ended may be given anew."""
+    other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+        airflow.home.mkdir(parents=True)
+        (airflow.home / "standalone.pid").write_text(str(other.pid))
+        assert "Airflow does not run" in airflow.down()
+        assert "secret" in airflow.up() and other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

@@ -41,11 +41,17 @@ OF_TWO_STREAMS = ("stream_stream_load", "verify_completeness")
 START_SECONDS = 300  # that Airflow may take to become healthy
 # s that a process of Airflow waits while another one writes its metadata; 5 are too few
 SQLITE_ARGUMENTS = {"timeout": 60}
-# Under one shell, which is the head of their process group. Without their log servers: these would
-# listen to every network, and are of use only where logs are on other machines.
-AIRFLOW = """airflow db migrate || exit
-airflow api-server & airflow scheduler --skip-serve-logs &
-airflow dag-processor & airflow triggerer --skip-serve-logs & wait"""
+# Airflow's commands. Without their log servers: these would listen to every network, and are of use
+# only where logs are on other machines.
+PARTS = {"api-server": "", "scheduler": "--skip-serve-logs", "dag-processor": "",
+         "triggerer": "--skip-serve-logs"}
+# Under one shell, which is the head of their session, and notes the process of each
+AIRFLOW = "\n".join([
+    "airflow db migrate || exit",
+    *(f"airflow {part} {options} & echo {part} $! >> \"$AIRFLOW_HOME/standalone.parts\""
+      for part, options in PARTS.items()),
+    "wait"])
+ENDING = (signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)  # of Airflow, and s for each to end it
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
 
 
@@ -316,11 +322,16 @@ def up(screen: Console, places: Places) -> int:
     url = settings["AIRFLOW__API__BASE_URL"]
     home = Path(settings["AIRFLOW_HOME"])
     home.mkdir(parents=True, exist_ok=True)
-    if pid := _running(home):
-        screen.print(f"Airflow runs already (process {pid}): {url}")
-        return 0
+    if session := _running(home):
+        if not (ended := _ended_parts(home, session)):
+            screen.print(f"Airflow runs already (session {session}): {url}")
+            return 0
+        screen.print(f"Airflow runs without its {', '.join(ended)}: ending the rest, and starting "
+                     "all of it.")
+        _stop(home, session)
     _free_port(int(settings["AIRFLOW__API__PORT"]))
     log = home / "standalone.log"
+    (home / "standalone.parts").unlink(missing_ok=True)
     with open(log, "wb") as output:
         process = subprocess.Popen(["sh", "-c", AIRFLOW], stdin=subprocess.DEVNULL, stdout=output,
                                    stderr=subprocess.STDOUT, start_new_session=True,
@@ -329,7 +340,8 @@ def up(screen: Console, places: Places) -> int:
     with _step(screen, "Airflow", lambda: "starting"):
         deadline = time.monotonic() + START_SECONDS
         while not _healthy(url):
-            if process.poll() is not None or time.monotonic() > deadline:
+            if (process.poll() is not None or _ended_parts(home, process.pid)
+                    or time.monotonic() > deadline):
                 screen.print(_text_from(log, 0)[-3000:], markup=False)
                 raise SemistreamError(f"Airflow did not start; its log is {log}")
             time.sleep(1)
@@ -344,14 +356,22 @@ def up(screen: Console, places: Places) -> int:
 def down(screen: Console, places: Places) -> int:
     """Stop what ``up`` started. Spark drivers have sessions of their own and stay."""
     home = places.home / "airflow"
-    pid = _running(home)
-    if not pid:
+    session = _running(home)
+    if not session:
         screen.print("Airflow does not run.")
         return 0
-    _end_group(pid, (signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0))
-    (home / "standalone.pid").unlink()
+    _stop(home, session)
     screen.print("Airflow has stopped.")
     return 0
+
+
+def _stop(home: Path, session: int) -> None:
+    """End all processes of the session. Raises SemistreamError for those that stay."""
+    _end_group(session, *ENDING)
+    if left := members(session):
+        raise SemistreamError(f"Of Airflow, the processes {', '.join(map(str, left))} do not end. "
+                              f"End them, for instance: kill -9 {' '.join(map(str, left))}")
+    (home / "standalone.pid").unlink()
 
 
 def _keep_private(home: Path) -> None:
@@ -364,33 +384,62 @@ def _keep_private(home: Path) -> None:
 
 
 def _running(home: Path) -> int | None:
-    """The process group that ``up`` started, while any of it lives."""
+    """The session that ``up`` started, while any process of it lives, be it the head or not."""
     try:
-        pid = int((home / "standalone.pid").read_text())
-        return pid if b"airflow" in Path(f"/proc/{pid}/cmdline").read_bytes() else None
+        session = int((home / "standalone.pid").read_text())
     except (FileNotFoundError, ValueError):
         return None
+    return session if any(_of_airflow(process, home) for process in members(session)) else None
+
+
+def _of_airflow(process: int, home: Path) -> bool:
+    """Whether ``up`` started it: the session's number may be that of others by now. Airflow writes
+    its title over what is told of a process."""
+    try:
+        command, environment = (Path(f"/proc/{process}/{name}").read_bytes()
+                                for name in ("cmdline", "environ"))
+    except OSError:
+        return False
+    return b"airflow" in command or f"AIRFLOW_HOME={home}".encode() in environment.split(b"\0")
+
+
+def _ended_parts(home: Path, session: int) -> list[str]:
+    """The parts of Airflow that do not live any more, or cannot come to live."""
+    started = dict[str, int]()
+    with suppress(FileNotFoundError):
+        for line in (home / "standalone.parts").read_text().splitlines():
+            name, _, process = line.partition(" ")
+            started[name] = int(process)
+    living = members(session)
+    return [part for part in PARTS
+            if (started[part] not in living if part in started else session not in living)]
 
 
 def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
-    """Signal a process group, and wait so many seconds for its end, until it has come to it."""
+    """Signal all processes of a group or session, and wait so many seconds for their end, until it
+    has come to it."""
     for number, seconds in signals:
-        if not group_lives(group):
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(group, number)
+        for process in members(group):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
         deadline = time.monotonic() + seconds
         while group_lives(group) and time.monotonic() < deadline:
             time.sleep(0.1)
 
 
 def group_lives(group: int) -> bool:
+    return bool(members(group))
+
+
+def members(number: int) -> list[int]:
+    """The living processes of the group or session of this number."""
+    found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[2]) == group and fields[0] not in "ZX":
-                return True
-    return False
+            state, _, group, session, *_ = stat.read_text().rpartition(")")[2].split()
+            if number in (int(group), int(session)) and state not in "ZX":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def _free_port(port: int) -> None:
