@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
+from semistream.gathering import COLUMN_OVERHEAD
 from semistream.sizing.plan import Plan
 from semistream.streaming import joining, task
 from semistream.streaming.sinks import delta as delta_sink
@@ -291,10 +292,11 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
     assert written[0] > 0 and sorted((tmp_path / "delta").glob("*.parquet")) == sorted(files)
 
 
-@pytest.mark.parametrize(("limit", "groups"),
-                         [("GROUP_ROWS", [100, 100, 30]), ("GROUP_BYTES", [13, 13, 4])])
-def test_small_outputs_share_a_group(limit, groups, tmp_path, monkeypatch):
-    monkeypatch.setattr(delta_sink, limit, 100)
+@pytest.mark.parametrize(("limit", "most", "groups"),
+                         [("GROUP_ROWS", 100, [100, 100, 30]),
+                          ("GROUP_BYTES", 13 * (8 + COLUMN_OVERHEAD), [13, 13, 4])])
+def test_small_outputs_share_a_group(limit, most, groups, tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_sink, limit, most)
     load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
     data = DataFiles(str(tmp_path), pa.schema([("id", pa.int64())]), load,
                      {"load_id": pa.scalar(1)})

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from semistream.durable import naming
 from semistream.errors import ConfigError
 from semistream.files.opening import FORMATS
+from semistream.gathering import Gathered
 
 GATHERED_BYTES = 16_000_000  # written at a time
-JSON_ROWS = 1000  # that are Python objects at a time
+JSON_VALUES = 20_000  # that are Python objects at a time
 
 
 class OutputFile:
@@ -36,8 +37,7 @@ class OutputFile:
         self.path, self.schema, self.rows = path, schema, 0
         self._kind = check_output(side, path, schema)
         self._beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        self._held: list[pa.RecordBatch] = []
-        self._size = 0
+        self._held = Gathered(schema)
         self._writer: Any = None
 
     def __enter__(self) -> OutputFile:
@@ -56,18 +56,15 @@ class OutputFile:
         return self
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._held.append(batch)
-            self._size += batch.nbytes
-            self.rows += batch.num_rows
-        if self._size >= GATHERED_BYTES:
+        self._held.add(batch)
+        self.rows += batch.num_rows
+        if self._held.size >= GATHERED_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        if self._held:
+        if self._held.size:
             with naming(self.path):
-                self._writer.write_table(pa.Table.from_batches(self._held))
-            self._held, self._size = [], 0
+                self._writer.write_table(self._held.take())
 
     def finish(self) -> None:
         """Write what is left; the file is complete, though not yet under its name."""
@@ -92,7 +89,7 @@ class _JsonWriter:
         self._file = file
 
     def write_table(self, table: pa.Table) -> None:
-        for batch in table.to_batches(JSON_ROWS):
+        for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
             for row in batch.to_pylist():
                 self._file.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")
 

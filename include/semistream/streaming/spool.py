@@ -14,6 +14,7 @@ import pyarrow as pa
 from semistream.config import SIDES
 from semistream.durable import naming
 from semistream.files.source import Rejected
+from semistream.gathering import Gathered
 from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED
@@ -21,7 +22,8 @@ from semistream.streaming.sinks.delta import DataFiles
 from semistream.warehouse.ids import stream_ids
 
 TEXT = "_corrupt_record"  # of an unparsable tuple, as Spark calls it
-TUPLES = 8192  # unmatched ones that are Python objects at a time
+WRITTEN_BYTES = 8_000_000  # of other rows at a time
+VALUES = 131_072  # of unmatched tuples, that are Python objects at a time
 
 
 class Spool:
@@ -41,6 +43,7 @@ class Spool:
         self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
         self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
+        self._gathered = {name: Gathered(schema) for name, schema in self._schemas.items()}
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
 
     def __enter__(self) -> Spool:
@@ -83,8 +86,9 @@ class Spool:
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0) -> None:
         """Keep tuples that are not loaded."""
-        for first in range(0, tuples.num_rows, TUPLES):
-            part, why = tuples.slice(first, TUPLES), reasons.slice(first, TUPLES)
+        rows = max(VALUES // tuples.num_columns, 1)
+        for first in range(0, tuples.num_rows, rows):
+            part, why = tuples.slice(first, rows), reasons.slice(first, rows)
             self._append("unmatched", unmatched_rows(part, why, self.ids[side], self._side(side)))
 
     def _side(self, side: int) -> str | None:
@@ -110,13 +114,20 @@ class Spool:
         return self._read("propagated")
 
     def _append(self, name: str, batch: pa.RecordBatch) -> None:
+        self._gathered[name].add(batch)
+        if self._gathered[name].size >= WRITTEN_BYTES:
+            self._write(name)
+
+    def _write(self, name: str) -> None:
         path = os.path.join(self._directory.name, name)
         with naming(path):
             if name not in self._writers:
                 self._writers[name] = pa.ipc.new_stream(path, self._schemas[name])
-            self._writers[name].write_batch(batch)
+            self._writers[name].write_table(self._gathered[name].take())
 
     def _read(self, name: str) -> pa.Table:
+        if self._gathered[name].size:
+            self._write(name)
         if name not in self._writers:
             return self._schemas[name].empty_table()
         self._writers[name].close()

@@ -25,7 +25,8 @@ from semistream.errors import SemistreamError
 from semistream.warehouse.connect import HANDLE, say_where
 from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
 
-ROWS = 20_000  # converted at a time
+# converted at a time, at most: they are held several times meanwhile
+ROWS, VALUES, BYTES = 20_000, 400_000, 8_000_000
 FETCHED_BYTES = 2_000_000  # of rows from a driver that gives Python's values, converted at a time
 FIRST_ROWS = 1_000  # which tell how large rows are
 FEW_ROWS = 1_000  # for which ``executemany`` is as fast
@@ -78,7 +79,7 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
 
     text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
     with _as_sqlalchemy(connection, text):
-        for found in read(handle, text, rows):
+        for found in read(handle, text, max(min(rows, VALUES // len(schema)), 1)):
             yield pa.record_batch([_stored(c, f.type) for c, f in zip(found, schema, strict=True)],
                                   schema=schema)
 
@@ -197,6 +198,13 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
+def _parts(data: pa.Table) -> Iterator[pa.Table]:
+    """Rows that are converted at a time: the fewer, the wider they are."""
+    width = max(data.nbytes / data.num_rows, 1.0)
+    rows = max(int(min(ROWS, VALUES / data.num_columns, BYTES / width)), 1)
+    return (data.slice(start, rows) for start in range(0, data.num_rows, rows))
+
+
 def _quoted(connection: Connection, *names: str) -> list[str]:
     return [connection.dialect.identifier_preparer.quote_identifier(n) for n in names]
 
@@ -211,8 +219,7 @@ def _insert_sqlite(connection: Connection, table: Table, data: pa.Table, replace
     driver: Any = connection.connection.driver_connection
     if handle is not None and not driver.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")  # as Python's module does before an INSERT
-    for start in range(0, data.num_rows, ROWS):
-        part = data.slice(start, ROWS)
+    for part in _parts(data):
         part = pa.table([_plain(c) for c in part.columns], names=part.column_names)
         if handle is not None:
             # what imports Numba, for the many rows that need it
@@ -276,7 +283,7 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
     targets = [f"@c{i}" if b else c for i, (c, b) in enumerate(zip(columns, binary, strict=True))]
     sets = [f"{c} = UNHEX(@c{i})"
             for i, (c, b) in enumerate(zip(columns, binary, strict=True)) if b]
-    with _piped(_lines(data.slice(start, ROWS)) for start in range(0, data.num_rows, ROWS)) as path:
+    with _piped(_lines(part) for part in _parts(data)) as path:
         result = connection.exec_driver_sql(
             f"LOAD DATA LOCAL INFILE '{path}' {'REPLACE ' if replace else ''}INTO TABLE {name} "
             f"CHARACTER SET utf8mb4 ({', '.join(targets)})"
@@ -348,8 +355,8 @@ def _insert_mysql(connection: Connection, table: Table, data: pa.Table, replace:
     verb = "REPLACE" if replace else "INSERT"
     places = ", ".join(["%s"] * len(columns))
     statement = f"{verb} INTO {name} ({', '.join(columns)}) VALUES ({places})"
-    for start in range(0, data.num_rows, ROWS):
-        part = [_plain(c) for c in data.slice(start, ROWS).columns]
+    for rows in _parts(data):
+        part = [_plain(c) for c in rows.columns]
         part = [pc.if_else(pc.is_finite(c), c, pa.scalar(None, c.type))
                 if pa.types.is_floating(c.type) else c for c in part]
         connection.exec_driver_sql(statement,

@@ -111,9 +111,12 @@ def rejected_rows(tuples: pa.Table, load_id: int, fact: str, first: int = 0) -> 
 
 
 def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """(number of the first row, rows): a part at a time of what lies on disk."""
-    for first in range(0, rows.num_rows, INSERT_ROWS):
-        yield first, rows.slice(first, INSERT_ROWS)
+    """(number of the first row, rows): a part at a time of what lies on disk, no larger than what
+    was written at a time."""
+    first = 0
+    for part in rows.to_reader(INSERT_ROWS):
+        yield first, pa.Table.from_batches([part])
+        first += part.num_rows
 
 
 def stored_checksum(rows: pa.Table, dialect: str) -> int:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from semistream.durable import DirectFile, naming, sync
 from semistream.errors import ConfigError
+from semistream.gathering import Gathered
 from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
@@ -285,21 +286,19 @@ class DataFiles:
         self._path = ""  # of the newest file
         self._file: DirectFile | None = None  # likewise, if it is a local one
         self._writer: pq.ParquetWriter | None = None  # likewise
-        self._group: list[pa.RecordBatch] = []
-        self._rows = self._group_rows = self._group_bytes = 0
+        self._group = Gathered(schema)
+        self._rows = self._group_rows = 0
         self.total = 0  # the sum of the rows' checksums
 
     def write(self, rows: pa.RecordBatch) -> None:
-        self.total += checksum(rows)
-        self._group.append(rows)
+        self._group.add(rows)
         self._group_rows += rows.num_rows
-        self._group_bytes += rows.nbytes
-        if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
+        if self._group_rows >= GROUP_ROWS or self._group.size >= GROUP_BYTES:
             self._write_group()
 
     def close(self) -> list[dict[str, Any]]:
         """What the commit says of each file: path, size and rows."""
-        if self._group:
+        if self._group_rows:
             self._write_group()
         if self._writer is not None:
             self._end()
@@ -316,7 +315,8 @@ class DataFiles:
             self._files.delete_file(f"{self._directory}/{file['path']}")
 
     def _write_group(self) -> None:
-        group = pa.Table.from_batches(self._group, self._schema)
+        group = self._group.take()
+        self.total += checksum(group)
         for name, value in self._key.items():
             group = group.append_column(name, pa.repeat(value, group.num_rows))
         if self._writer is not None and any(
@@ -332,7 +332,7 @@ class DataFiles:
         with naming(self._path):
             self._writer.write_table(group.cast(self._writer.schema), GROUP_ROWS * 2)
         self._rows += group.num_rows
-        self._group, self._group_rows, self._group_bytes = [], 0, 0
+        self._group_rows = 0
 
     def _end(self) -> None:
         """End the newest file."""
