@@ -63,5 +63,5 @@ def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, Non
     output.statistics.matched += int(matched.sum())
     lost = rows[~matched]
     for first in range(0, len(lost), LONG_ROWS):
-        yield output.unmatched(buffer.get(lost[first:first + LONG_ROWS]), NO_MATCH)
+        yield from output.unmatched(buffer.get(lost[first:first + LONG_ROWS]), NO_MATCH)
     buffer.keep(~long)

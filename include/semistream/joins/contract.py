@@ -164,7 +164,7 @@ class SemiStreamJoin(ABC):
         codes, valid = self.spec.keys.stream_codes(batch)
         self.stats.rows_read += batch.num_rows
         if not valid.all():
-            yield self.output.unmatched(batch.filter(pa.array(~valid)).columns, NULL_KEY)
+            yield from self.output.unmatched(batch.filter(pa.array(~valid)).columns, NULL_KEY)
             batch, codes = batch.filter(pa.array(valid)), codes[valid]
         if not batch.num_rows:
             return

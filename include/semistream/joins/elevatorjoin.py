@@ -172,7 +172,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.stats.cache_hits += len(rejected)
         for rows in (absent, rejected):
             if len(rows):
-                yield self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
+                yield from self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
         while True:
             full = yield from fill(self.h_s, buffer, self.output)
             self.costs.other += self.clock() - begun

@@ -65,7 +65,7 @@ class Hybridjoin(SemiStreamJoin):
             buffer = StreamBuffer(self.layout, tuples, codes[first:first + APPEND_ROWS])
             absent = buffer.look_up(self.master)
             if len(absent):
-                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):
                 yield from self.iterate()

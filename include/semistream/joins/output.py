@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 
 from semistream.joins.spec import JoinSpec
 from semistream.joins.statistics import JoinStatistics
+from semistream.joins.stored_types import has_strings
+from semistream.joins.tuple_store import TupleStore
 from semistream.keys import canonical
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
-# the most rows of one joined batch, and about the most bytes; save for rows, where one tuple alone
-# has more matches
+# the most rows of one batch of output, and about the most bytes
 OUTPUT_ROWS, OUTPUT_BYTES = 131_072, 8_000_000
 TELLING_BYTES = OUTPUT_BYTES // 64  # of a batch that is worth counting what its rows take
+FIRST_ROWS = 1024  # of a batch, while it is not known how long strings are
 
 # (rows int64[n] of a partition of R, waiting tuples int64[n]), in portions
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
@@ -67,6 +69,34 @@ class Removed(NamedTuple):
         return cls(np.empty(0, np.int64), np.empty(0, bool), 0.0, 0.0)
 
 
+class RowSize:
+    """Bytes of a row of one schema, by its types and by the strings of the rows that came last."""
+
+    def __init__(self, schema: pa.Schema):
+        self._bytes, self._strings = float(TupleStore.slot_bytes(schema)), has_strings(schema)
+        self._known = not self._strings
+
+    @property
+    def rows(self) -> int:
+        """The most rows of a batch: as many as take about OUTPUT_BYTES."""
+        most = OUTPUT_ROWS if self._known else FIRST_ROWS
+        return min(max(int(OUTPUT_BYTES / self._bytes), 1), most)
+
+    def learn(self, batch: pa.RecordBatch) -> None:
+        """Note what the rows of a batch took, if their strings tell."""
+        if self._strings and (batch.num_rows >= FIRST_ROWS
+                              or batch.get_total_buffer_size() > TELLING_BYTES):
+            self._bytes, self._known = max(batch.nbytes / batch.num_rows, 1.0), True
+
+    def cut(self, count: int) -> Iterator[slice]:
+        """So many rows in portions of ``rows``."""
+        first = 0
+        while first < count:
+            last = min(first + self.rows, count)
+            yield slice(first, last)
+            first = last
+
+
 class Output:
     """The output batches of one join, counted in its statistics."""
 
@@ -76,32 +106,36 @@ class Output:
                  for c, n in zip(spec.columns, spec.names, strict=True)]
         self.schema = pa.schema([*spec.stream, *added])
         self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
-        # bytes of a joined row, as those that came last had them
-        self._width = spec.master.tuple_bytes + 8.0 * len(spec.stream)
+        self._added = [spec.fetched.index(c) for c in spec.columns]
+        self._pair, self._lost = RowSize(self.schema), RowSize(
+            self.schema if spec.join_type == "left" else self.unmatched_schema)
         self._nothing = (pa.RecordBatch.from_pylist([], self.schema),
                          pa.RecordBatch.from_pylist([], self.unmatched_schema))
 
     def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
         """Pairs: stream columns, and columns of R as in ``spec.fetched`` (those that were only
         compared are left out)."""
-        added = [master[self.spec.fetched.index(c)] for c in self.spec.columns]
+        added = [master[i] for i in self._added]
         joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
         self.statistics.output_rows += joined.num_rows
-        if joined.get_total_buffer_size() > TELLING_BYTES:
-            self._width = joined.nbytes / joined.num_rows
+        self._pair.learn(joined)
         return JoinOutput(joined, self._nothing[1])
 
     def cut(self, pairs: Pairs) -> Pairs:
         """The pairs in portions whose joined rows take no more than about OUTPUT_BYTES."""
         for master, stream in pairs:
-            first = 0
-            while first < len(stream):
-                last = first + max(int(OUTPUT_BYTES / max(self._width, 1.0)), 1)
-                yield master[first:last], stream[first:last]
-                first = last
+            for part in self._pair.cut(len(stream)):
+                yield master[part], stream[part]
 
-    def unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
+    def unmatched(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
         """Stream tuples that have no match."""
+        count = len(stream[0])
+        for part in self._lost.cut(count):
+            size = part.stop - part.start
+            yield self._unmatched(stream if size == count else
+                                  [c.slice(part.start, size) for c in stream], reason)
+
+    def _unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
         count, stats = len(stream[0]), self.statistics
         stats.unmatched += count
         stats.rejected[reason] = stats.rejected.get(reason, 0) + count
@@ -112,6 +146,7 @@ class Output:
             added = [pa.nulls(count, f.type) for f in list(self.schema)[len(stream):]]
             joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
             stats.output_rows += count
+        self._lost.learn(joined if joined.num_rows else rejected)
         return JoinOutput(joined, rejected)
 
     def equal(self, stream: list[pa.Array], master: list[pa.Array],
@@ -153,8 +188,8 @@ class Output:
         stats.processed_seconds_max = max(stats.processed_seconds_max, removed.longest)
         stats.matched += int(removed.matched.sum())
         lost = removed.slots[~removed.matched]
-        for first in range(0, len(lost), OUTPUT_ROWS):
-            yield self.unmatched(h_s.get(lost[first:first + OUTPUT_ROWS]), NO_MATCH)
+        for part in self._lost.cut(len(lost)):
+            yield from self.unmatched(h_s.get(lost[part]), NO_MATCH)
 
 
 def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:

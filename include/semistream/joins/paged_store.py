@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from semistream.joins import tuple_store_kernels as kernels
 from semistream.joins.arena import mapped
-from semistream.joins.stored_types import offsets_and_data
 from semistream.joins.tuple_store import ADDRESS, MOST_HEAP, Column, TupleStore
 
 
@@ -24,11 +23,11 @@ class PagedStore(TupleStore):
         super().__init__(schema, slots, pages << shift)
         self.link = mapped(pages if self.variable else 0, np.int32)
 
-    def _put(self, column: Column, values: pa.Array, rows: np.ndarray, slots: np.ndarray,
-             at: np.ndarray) -> np.ndarray:
+    def _put(self, column: Column, values: tuple[np.ndarray, ...], rows: np.ndarray,
+             slots: np.ndarray, at: np.ndarray) -> np.ndarray:
         """at: int64[n], where the next value of each goes; it is moved on."""
-        kernels.put_paged(*offsets_and_data(values), rows, column.starts, column.lengths, self.heap,
-                          self.link, self.shift, slots, at)
+        kernels.put_paged(*values, rows, column.starts, column.lengths, self.heap, self.link,
+                          self.shift, slots, at)
         return at
 
     def _get(self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray,

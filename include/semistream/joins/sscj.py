@@ -79,7 +79,7 @@ class Sscj(SemiStreamJoin):
             buffer = StreamBuffer(self.layout, tuples, keys, misses, arrived)
             absent = buffer.look_up(self.master)
             if len(absent):
-                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
             # ADD them to H_S and Q, until H_S is full
             while (yield from fill(h_s, buffer, self.output)):
                 yield from self.iterate()

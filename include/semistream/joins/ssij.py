@@ -173,7 +173,7 @@ class Ssij(SemiStreamJoin):
             buffer = StreamBuffer(self.layout, tuples, keys, waiting, arrived)
             absent = buffer.look_up(self.master)
             if len(absent):
-                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
             while (yield from fill(self.h_s, buffer, self.output)):  # ADD to the stream buffer
                 yield from self.iterate()
 
@@ -189,7 +189,7 @@ class Ssij(SemiStreamJoin):
         absent = misses[here]  # not in the only block that could have it
         if len(absent):
             self.stats.cache_hits += len(absent)
-            yield self.output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+            yield from self.output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
         return misses[~here]
 
     def iterate(self) -> Iterator[JoinOutput]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from semistream.joins.key_filter import KeyFilter
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
+from semistream.joins.tuple_store import Incoming
 from semistream.master import MasterRelation
 
 
@@ -61,15 +62,17 @@ class StreamLayout:
 class StreamBuffer:
     """Stream tuples on their way into H_S.
 
-    held: the columns that H_S holds of a batch; codes: int64[batch], its key codes; rows: int64[n],
-    which of its tuples are still to enter; sizes: int64[n], the bytes of each one's strings; spans:
-    int32[n, 2], the partitions of R that may have each one's key, as [first, last), once
-    ``look_up`` was called; arrived: when they came, on time.perf_counter.
+    held: the columns that H_S holds of a batch; incoming: the same, for its store; codes:
+    int64[batch], its key codes; rows: int64[n], which of its tuples are still to enter; sizes:
+    int64[n], the bytes of each one's strings; spans: int32[n, 2], the partitions of R that may have
+    each one's key, as [first, last), once ``look_up`` was called; arrived: when they came, on
+    time.perf_counter.
     """
 
     def __init__(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray,
                  rows: np.ndarray | None = None, arrived: float | None = None):
         self.layout, self.held, self.codes = layout, layout.batch(batch), codes
+        self.incoming = Incoming(self.held)
         self.rows = np.arange(len(codes)) if rows is None else rows
         self.sizes = (variable_bytes(self.held)[self.rows] if layout.has_strings
                       else np.zeros(len(self.rows), np.int64))

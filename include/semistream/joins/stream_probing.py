@@ -45,5 +45,5 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
     output.statistics.matched += int(matched.sum())
     absent = np.flatnonzero((firsts != UNKNOWN) & ~matched)
     if len(absent):
-        yield output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
     return np.flatnonzero(firsts == UNKNOWN)

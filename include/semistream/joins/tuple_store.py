@@ -47,6 +47,10 @@ class Column:
     def _view(self, first: int) -> np.ndarray:
         return self.rows[:, first:first + ADDRESS].view(np.uint32)[:, 0]
 
+    def put_from(self, column: pa.Array) -> tuple[np.ndarray, ...]:
+        """What is put of an Arrow column: its ``values``, or its offsets and data."""
+        return offsets_and_data(column) if self.variable else (self.values(column),)
+
     def values(self, column: pa.Array) -> np.ndarray:
         """Bytes of an Arrow column of fixed width, uint8[len(column) * width]."""
         if self.boolean:
@@ -56,6 +60,25 @@ class Column:
                                 column.offset * self.width)
         out.flags.writeable = False  # as most are: kernels are compiled for one kind
         return out
+
+
+class Incoming:
+    """A record batch whose rows are put into a store a few at a time: its columns are looked at
+    once."""
+
+    def __init__(self, batch: pa.RecordBatch):
+        self._batch = batch
+        self._columns = list[tuple[tuple[np.ndarray, ...], np.ndarray | None]]()
+
+    def columns(self, of: Sequence[Column]) -> list[tuple[tuple[np.ndarray, ...],
+                                                          np.ndarray | None]]:
+        """What is put of each column, and where it is null, bool[rows], if it is anywhere."""
+        if not self._columns:
+            self._columns = [
+                (column.put_from(values), values.is_null().to_numpy(zero_copy_only=False)
+                 if values.null_count else None)
+                for values, column in zip(self._batch.columns, of, strict=True)]
+        return self._columns
 
 
 class TupleStore:
@@ -81,21 +104,26 @@ class TupleStore:
         """Bytes of one tuple, its share of the heap aside."""
         return max(-(-len(schema) // 8), 1) + sum(Column.bytes_per_slot(f.type) for f in schema)
 
-    def put(self, batch: pa.RecordBatch, rows: np.ndarray, slots: np.ndarray, at: Any = 0) -> Any:
+    def put(self, batch: pa.RecordBatch | Incoming, rows: np.ndarray, slots: np.ndarray,
+            at: Any = 0) -> Any:
         """Copy the batch's rows into slots, both int64[n], their variable-length values to
         heap[at:]. Returns the heap's new end."""
+        if not len(rows):
+            return at
         if self._null:
             self.rows[slots, self.nulls:] = 0
-        for i, (values, column) in enumerate(zip(batch.columns, self.columns, strict=True)):
-            if values.null_count:
+        incoming = batch if isinstance(batch, Incoming) else Incoming(batch)
+        flat = self.rows.ravel()
+        for i, ((values, null), column) in enumerate(zip(incoming.columns(self.columns),
+                                                         self.columns, strict=True)):
+            if null is not None:
                 self._null.add(i)
-                null = values.is_null().to_numpy(zero_copy_only=False)[rows]
-                self.rows[slots[null], self.nulls + i // 8] |= np.uint8(1 << i % 8)
+                self.rows[slots[null[rows]], self.nulls + i // 8] |= np.uint8(1 << i % 8)
             if column.variable:
                 at = self._put(column, values, rows, slots, at)
-            elif len(rows):
-                kernels.scatter(column.values(values), column.width, rows, self.rows.ravel(),
-                                self.width, column.first, slots)
+            else:
+                kernels.scatter(values[0], column.width, rows, flat, self.width, column.first,
+                                slots)
         return at
 
     def get(self, slots: np.ndarray, which: Sequence[int] | None = None) -> list[pa.Array]:
@@ -134,10 +162,9 @@ class TupleStore:
             buffers = [np.packbits(values, bitorder="little")]
         return pa.Array.from_buffers(column.kind, n, [validity, *map(pa.py_buffer, buffers)])
 
-    def _put(self, column: Column, values: pa.Array, rows: np.ndarray, slots: np.ndarray,
-             at: Any) -> Any:
-        return kernels.put(*offsets_and_data(values), rows, column.starts, column.lengths,
-                           self.heap, slots, at)
+    def _put(self, column: Column, values: tuple[np.ndarray, ...], rows: np.ndarray,
+             slots: np.ndarray, at: Any) -> Any:
+        return kernels.put(*values, rows, column.starts, column.lengths, self.heap, slots, at)
 
     def _get(self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray,
              out: np.ndarray) -> None:

@@ -81,7 +81,7 @@ class XHybridjoin(SemiStreamJoin):
             buffer = StreamBuffer(self.layout, tuples, codes[first:first + APPEND_ROWS])
             absent = buffer.look_up(self.master)
             if len(absent):
-                yield self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):
                 if self.non_swappable.chosen:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import ConfigError, StateError
-from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.output import OUTPUT_ROWS, RowSize
 from semistream.joins.state_file import JoinState
 from semistream.joins.statistics import timed
 from semistream.joins.stored_types import as_stored, variable_bytes
@@ -116,6 +116,9 @@ class StreamStreamJoin(ABC):
         self.unmatched_schemas = tuple(s.append(pa.field("reason", pa.string()))
                                        for s in spec.schemas)
         self._outer = JOIN_TYPES[spec.join_type]
+        self._pair = RowSize(self.output_schema)
+        self._lost = [RowSize(self.output_schema if outer else schema)
+                      for outer, schema in zip(self._outer, self.unmatched_schemas, strict=True)]
         self._account()
 
     def process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
@@ -285,7 +288,7 @@ class StreamStreamJoin(ABC):
         kept = np.flatnonzero(keep)
         own.store_rows(batch, kept, ats[kept])
         matched = np.zeros(n, np.uint8)
-        for rows, slots in other.pairs(found):
+        for rows, slots in self._cut(other.pairs(found)):
             mine = [c.take(pa.array(rows)) for c in batch.columns]
             theirs = other.columns(slots)
             pair = (mine, theirs) if side == 0 else (theirs, mine)
@@ -352,11 +355,19 @@ class StreamStreamJoin(ABC):
             yield from self._leftover(left)
 
     def _leftover(self, left: Leftover) -> Iterator[StreamJoinOutput]:
-        columns = tuple(b.columns(r) for b, r in zip(left.blocks, left.rows, strict=True))
-        pair, equal = self._equal(columns)  # type: ignore[arg-type]
-        for blocks, rows in zip(left.blocks, left.rows, strict=True):
-            blocks.match(rows if equal is None else rows[equal])
-        yield self._joined(pair)
+        for part in self._cut([left.rows]):
+            columns = tuple(b.columns(r) for b, r in zip(left.blocks, part, strict=True))
+            pair, equal = self._equal(columns)  # type: ignore[arg-type]
+            for blocks, rows in zip(left.blocks, part, strict=True):
+                blocks.match(rows if equal is None else rows[equal])
+            yield self._joined(pair)
+
+    def _cut(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
+             ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Pairs of tuples in portions whose joined rows make one batch."""
+        for one, other in pairs:
+            for part in self._pair.cut(len(one)):
+                yield one[part], other[part]
 
     # The end of the streams
 
@@ -381,10 +392,16 @@ class StreamStreamJoin(ABC):
         self._left(side, log.pid[slots])
         lone = slots[log.flags[slots] & MATCHED == 0]
         self.stats.sides[side].matched += len(slots) - len(lone)
-        for first in range(0, len(lone), OUTPUT_ROWS):
-            yield from self._unmatched(side,
-                                       log.columns(lone[first:first + OUTPUT_ROWS]), NO_PARTNER)
+        first = 0
+        while first < len(lone):
+            last = first + self._most_lost(side)
+            yield from self._unmatched(side, log.columns(lone[first:last]), NO_PARTNER)
+            first = last
         log.remove(slots)
+
+    def _most_lost(self, side: int) -> int:
+        """The most tuples without a partner that are given out in one batch."""
+        return min(OUTPUT_ROWS, self._lost[side].rows)
 
     def _leave_disk(self, side: int, bucket: int,
                     which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
@@ -403,7 +420,7 @@ class StreamStreamJoin(ABC):
                 disk.read += block.bytes
                 numbers.append(alone + lone.add(block))
                 count += len(alone)
-            if count >= OUTPUT_ROWS:
+            if count >= self._most_lost(side):
                 yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
                 lone, numbers, count = self.state.few_blocks(), [], 0
         if count:
@@ -429,10 +446,16 @@ class StreamStreamJoin(ABC):
     def _joined(self, pair: tuple[list[pa.Array], list[pa.Array]]) -> StreamJoinOutput:
         joined = pa.RecordBatch.from_arrays([*pair[0], *pair[1]], schema=self.output_schema)
         self.stats.output_rows += joined.num_rows
+        self._pair.learn(joined)
         return StreamJoinOutput(joined)
 
     def _unmatched(self, side: int, columns: Sequence[pa.Array],
                    reason: str) -> Iterator[StreamJoinOutput]:
+        for part in self._lost[side].cut(len(columns[0])):
+            yield self._lost_rows(side, [c.slice(part.start, part.stop - part.start)
+                                         for c in columns], reason)
+
+    def _lost_rows(self, side: int, columns: Sequence[pa.Array], reason: str) -> StreamJoinOutput:
         count = len(columns[0])
         told = self.stats.sides[side].unmatched
         told[reason] = told.get(reason, 0) + count
@@ -444,4 +467,5 @@ class StreamStreamJoin(ABC):
             both = [*columns, *nulls] if side == 0 else [*nulls, *columns]
             joined = pa.RecordBatch.from_arrays(both, schema=self.output_schema)
             self.stats.output_rows += count
-        yield StreamJoinOutput(joined, side, rejected)
+        self._lost[side].learn(rejected if joined is None else joined)
+        return StreamJoinOutput(joined, side, rejected)

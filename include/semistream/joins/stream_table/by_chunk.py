@@ -145,7 +145,8 @@ class ByChunk(StreamTable):
             chunk.heap_bytes += self.heap_capacity - self.heap_at
             self.heap_live += self.heap_capacity - self.heap_at
             self.heap_at = 0
-        self.heap_at = self.store.put(buffer.held, rows, self.slots(self.live, count), self.heap_at)
+        slots = self.slots(self.live, count)
+        self.heap_at = self.store.put(buffer.incoming, rows, slots, self.heap_at)
         kernels.append(buffer.codes[rows], self.head, self.key, self.back, self.same, self.flags,
                        self.oldest, self.live, self.capacity)
         self._live += count

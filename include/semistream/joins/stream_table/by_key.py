@@ -122,7 +122,7 @@ class ByKey(StreamTable):
         arrived = (self._tick + 2**31) % 2**32 - 2**31
         kernels.append(buffer.codes[rows], buffer.spans, arrived, self.head, self.key, self.link,
                        self.flags, self.q, slots)
-        self.heap_at = self.store.put(buffer.held, rows, slots, self.heap_at)
+        self.heap_at = self.store.put(buffer.incoming, rows, slots, self.heap_at)
         self.heap_live += int(buffer.sizes[:count].sum())
         return count
 

@@ -187,7 +187,7 @@ class ByPartition(StreamTable):
                            self.page, self.end, self.store.link, self.pages, slots, at)
         if n:
             kernels.note(spans[:n], time.perf_counter(), self.reach, self.arrived, self.first)
-            self.store.put(buffer.held, rows[:n], slots[:n], at[:n])
+            self.store.put(buffer.incoming, rows[:n], slots[:n], at[:n])
         return n
 
     # Probing
