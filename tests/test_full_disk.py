@@ -77,7 +77,8 @@ def delta(place: Path) -> None:
 
 def spool(place: Path) -> None:
     with Spool(ROWS.schema, (ROWS.schema,), ((),)) as spooled:
-        spooled._append("joined", ROWS)
+        spooled.write(ROWS, None)
+        spooled.joined()
 
 
 @pytest.mark.parametrize("write", [snapshot, bucket, parquet, csv, json_lines, delta, spool])

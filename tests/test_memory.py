@@ -18,6 +18,7 @@ import faults
 from loads import SmallLoad
 from semistream.config import Job
 from semistream.files import open_source
+from semistream.gathering import Gathered
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.frequency_detection import FrequentTuples
@@ -27,7 +28,7 @@ from semistream.joins.spec import join_spec
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.provisioning.dimensions import provision
 from semistream.resident import resident
-from semistream.source_files import open_parquet
+from semistream.source_files import FEW_COLUMNS, open_parquet, parquet_batches
 
 MEGABYTE = 1_000_000
 
@@ -48,6 +49,54 @@ def test_reading_parquet_takes_memory_neither_by_the_file_nor_by_its_row_groups(
     with open_parquet(tmp_path / "m.parquet") as file:
         for _ in file.iter_batches(65_536, use_threads=False):
             assert pa.total_allocated_bytes() - before < 20 * MEGABYTE
+
+
+def columns(count, rows, name, seed=6):
+    """Numbers, some of them null, and texts, {name}0, {name}1 and so on."""
+    random = np.random.default_rng(seed)
+    words = pa.array([f"text {i:015d}" for i in range(5000)])
+    kinds = [lambda: random.random(rows), lambda: words.take(random.integers(0, 5000, rows)),
+             lambda: pa.array(random.integers(0, 10**6, rows), mask=random.random(rows) < 0.1)]
+    return {f"{name}{i}": pa.array(kinds[i % 3]()) for i in range(count)}
+
+
+def test_the_columns_of_a_wide_parquet_file_are_not_all_read_at_the_same_time(tmp_path):
+    table, path = pa.table(columns(400, 20_000, "c")), tmp_path / "wide.parquet"
+    pq.write_table(table, path, row_group_size=12_000)
+    before, peak, first = pa.total_allocated_bytes(), 0, 0
+    with open_parquet(path) as file:
+        for rows in parquet_batches(file, table.column_names, 65_536, 8 * MEGABYTE):
+            peak = max(peak, pa.total_allocated_bytes() - before)
+            assert rows.equals(table.slice(first, len(rows)).combine_chunks().to_batches()[0])
+            first += len(rows)
+    assert first == 20_000 and peak < 40 * MEGABYTE
+
+
+@pytest.mark.parametrize("names", [slice(None), slice(None, None, -3), slice(FEW_COLUMNS)])
+def test_columns_that_are_read_apart_are_put_side_by_side(tmp_path, monkeypatch, names):
+    monkeypatch.setattr("semistream.source_files.HELD_BYTES", 100_000)
+    table = pa.table({"list": [[i, None] for i in range(3000)],
+                      "struct": [{"a": i, "b": str(i)} for i in range(3000)],
+                      "kind": pa.array(list("abc") * 1000).dictionary_encode(),
+                      "nothing": pa.nulls(3000, pa.string()), **columns(50, 3000, "a.")})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=700)
+    table = pq.read_table(tmp_path / "t.parquet").select(table.column_names[names])
+    with open_parquet(tmp_path / "t.parquet") as file:
+        batches = list(parquet_batches(file, table.column_names, 1500, 300_000))
+    assert pa.Table.from_batches(batches).select(table.column_names).equals(table)
+    assert all(0 < b.num_rows <= 1500 for b in batches)
+
+
+def test_many_batches_of_one_row_take_no_more_than_their_rows():
+    """Of 401 columns they would take 200 MB."""
+    table = pa.table({"n": np.arange(800), **columns(400, 800, "c")})
+    wide, gathered = table.combine_chunks().to_batches()[0], Gathered(table.schema)
+    before, most = resident(), 0
+    for row in range(len(wide)):
+        gathered.add(wide.take(pa.array([row])))
+        most = max(most, resident() - before)
+    assert gathered.take().equals(table) and gathered.size == 0
+    assert most < 40 * MEGABYTE
 
 
 @pytest.mark.parametrize("distinct", [1, 50, 10**15])
@@ -190,6 +239,76 @@ def test_a_join_takes_its_memory_though_most_tuples_wait_for_one_partition(tmp_p
     assert peak < JOIN_BASE + 1.1 * 40 * MEGABYTE
 
 
+POINTS = """
+import json, sys
+from semistream import cli
+from semistream.resident import ResidentPeak, give_back
+for arguments in json.loads(sys.argv[1]):
+    peak = ResidentPeak()
+    if cli.main(arguments):
+        sys.exit(f"{arguments} failed")
+    print("PEAK", peak.read(), flush=True)
+    peak.stop()
+    give_back()
+"""
+
+
+def check_peaks(points):
+    """Run commands in one process, and compare the most memory of each with what is promised for
+    its M. points: (M in bytes, arguments); in the order of M, as what one has may stay for a
+    moment."""
+    points = sorted(points, key=lambda point: point[0])
+    commands = [[*map(str, arguments), "--memory", str(memory)] for memory, arguments in points]
+    run = subprocess.run([sys.executable, "-c", POINTS, json.dumps(commands)], capture_output=True,
+                         text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    peaks = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("PEAK ")]
+    assert len(peaks) == len(points)
+    wrong = {" ".join(command): peak // MEGABYTE
+             for command, peak, (memory, _) in zip(commands, peaks, points, strict=True)
+             if peak > JOIN_BASE + 1.1 * memory}
+    assert not wrong
+
+
+def keyed_file(path, count, rows, keys):
+    random = np.random.default_rng(7)
+    pq.write_table(pa.table({"k": random.permutation(keys)[:rows] if rows <= keys
+                             else random.integers(0, keys, rows),
+                             **columns(count - 1, rows, path.stem[0])}), path)
+    return path
+
+
+LEAST = {"meshjoin": 0, "elevatorjoin": 0, "auto": 0, "ssbj": 60_000}  # bytes more than others need
+
+
+def test_a_join_takes_its_memory_whatever_the_number_of_columns(tmp_path):
+    """The smaller M, the fewer rows are joined at a time."""
+    points = []
+    for left, right, rows, smallest in [(1, 2, 5000, 20_000), (10, 9, 1500, 30_000),
+                                        (200, 200, 600, 250_000), (399, 1, 500, 150_000)]:
+        stream = keyed_file(tmp_path / f"s{left}.parquet", left, rows, 1200)
+        master = keyed_file(tmp_path / f"m{left}_{right}.parquet", right, 1000, 1000)
+        points += [(memory + more, ["join", "--stream", stream, "--master", master, "--on", "k",
+                                    "--algorithm", algorithm, "--join-type", "left",
+                                    "--out", tmp_path / f"out.{kind}"])
+                   for algorithm, more in LEAST.items()
+                   for memory, kind in ((smallest, "parquet"), (64 * MEGABYTE, "jsonl"))
+                   if memory == smallest or (left, algorithm) == (200, "auto")]
+    check_peaks(points)
+
+
+def test_a_join_of_streams_takes_its_memory_whatever_the_number_of_columns(tmp_path):
+    points = []
+    for count, rows, smallest in [(1, 20_000, 100_000), (200, 2500, 2 * MEGABYTE)]:
+        left, right = (keyed_file(tmp_path / f"{name}{count}.parquet", count, rows, 2 * rows)
+                       for name in "ab")
+        points += [(memory, ["join-streams", "--left", left, "--right", right, "--on", "k",
+                             "--algorithm", algorithm, "--join-type", "full",
+                             "--out", tmp_path / "out.parquet"])
+                   for algorithm in ("pjoin", "xjoin") for memory in (smallest, 64 * MEGABYTE)]
+    check_peaks(points)
+
+
 def least_of(work):
     """The most that Python and NumPy have allocated for the work, beside arrays of the arena."""
     tracemalloc.start()
@@ -279,6 +398,48 @@ def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narr
 
 
 # ---- the app's Python workers
+
+TASK = """
+import json, sys
+from pathlib import Path
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+from semistream.sizing.plan import Plan
+from semistream.streaming.sinks.registry import open_sink
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.task import Work
+from semistream.warehouse import create_all
+home, setting, memory = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+stream = pq.read_schema(home / "s.parquet").remove_metadata()
+warehouse = SqlSink(f"sqlite:///{home / setting}.db", "facts", "m", 30)
+create_all(warehouse.engine)
+checkpoint = home / setting
+(checkpoint / "state").mkdir(parents=True)
+columns = tuple(c for c in pq.read_schema(home / "m.parquet").names if c not in ("k", "m_sk"))
+plan = Plan("meshjoin", memory, "inner", {}, (("k", "k"),), columns, 1,
+            str(home / "snapshots" / "m" / "v000001"))
+schema = plan.open(stream, 0).output_schema
+sink = open_sink(setting if setting == "sql" else str(home / "table"), warehouse, checkpoint)
+sink = sink.prepare(stream, pa.schema(list(schema)[len(stream):]), ("id",))
+work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink,
+            files=((str(home / "s.parquet"),),))
+entries = [work.join_partition(0, iter(()))]
+drain = Work("wide", 0, 1, plan, {0: entries[0]["state_file"]}, str(checkpoint), (stream,),
+             (("id",),), sink)
+entries.append(drain.join_partition(0, iter(())))
+print(sum(e["matched"] for e in entries), sum(e["unmatched"] for e in entries))
+"""
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_a_task_takes_its_memory_whatever_the_number_of_columns(tmp_path, sink):
+    random, memory = np.random.default_rng(8), 400_000
+    pq.write_table(pa.table({"id": np.arange(1000), "k": random.integers(0, 1200, 1000),
+                             **columns(200, 1000, "s")}), tmp_path / "s.parquet")
+    master = pa.table({"k": np.arange(1000), "m_sk": np.arange(1000), **columns(200, 1000, "m")})
+    pq.write_table(master, tmp_path / "m.parquet")
+    publish_snapshot(master.to_batches(), master.schema, tmp_path / "snapshots" / "m", "m", ["k"])
+    assert peak_of_python("-c", TASK, tmp_path, sink, memory) < JOIN_BASE + 1.1 * memory
+
 
 
 class WideLoad(SmallLoad):

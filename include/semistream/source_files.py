@@ -10,11 +10,15 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING, NamedTuple
 
+from semistream.durable import naming
 from semistream.errors import StateError
+from semistream.scratch import task_directory
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -27,6 +31,9 @@ ENDINGS = {"csv": (".csv", ".tsv", ".txt"), "json": (".json", ".jsonl", ".ndjson
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".zst", ".lz4", ".xz")
 GLOB_FILTER = "pathGlobFilter"
 LOOKED_AT = 256  # rows that tell how wide those of their row groups are
+# A page of each column is held decoded, and its dictionary: of more columns than these, in all no
+# more than about so many bytes are read at a time. PAGE: bytes of one, as most writers have it.
+FEW_COLUMNS, HELD_BYTES, PAGE = 32, 8_000_000, 1_000_000
 
 
 class SourceFile(NamedTuple):
@@ -74,11 +81,90 @@ def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: 
     about ``size`` bytes at most as they are in memory: a dictionary's values, for instance, take
     many times their bytes in the file."""
     for near in _row_groups(file.metadata, rows):
-        first = next(file.iter_batches(LOOKED_AT, near, columns, use_threads=False), None)
-        if first is not None and first.num_rows:
-            width = max(first.nbytes / first.num_rows, _stored_width(file.metadata, near, columns))
-            yield from file.iter_batches(max(min(rows, int(size / max(width, 1))), 1), near,
-                                         columns, use_threads=threads)
+        together = _read_together(file.metadata, near, columns)
+        first = [next(file.iter_batches(LOOKED_AT, near, names, use_threads=False), None)
+                 for names in together]
+        looked_at = [batch for batch in first if batch is not None and batch.num_rows]
+        if not looked_at:
+            continue
+        width = max(sum(batch.nbytes / batch.num_rows for batch in looked_at),
+                    _stored_width(file.metadata, near, columns))
+        step = max(min(rows, int(size / max(width, 1))), 1)
+        del first, looked_at
+        parts = [file.iter_batches(step, near, names, use_threads=threads) for names in together]
+        yield from parts[0] if len(parts) == 1 else _side_by_side(parts)
+
+
+def _read_together(of: FileMetaData, groups: Sequence[int],
+                   columns: Sequence[str]) -> Sequence[Sequence[str]]:
+    """The columns in parts that are read one after the other: all in one where they are few, or
+    their pages are small."""
+    if len(columns) <= FEW_COLUMNS:
+        return [columns]
+    held = dict.fromkeys(columns, 0)
+    for group in map(of.row_group, groups):
+        size = dict.fromkeys(columns, 0)
+        for chunk in map(group.column, range(group.num_columns)):
+            if (name := chunk.path_in_schema.partition(".")[0]) in size:
+                first = (chunk.dictionary_page_offset if chunk.has_dictionary_page
+                         else chunk.data_page_offset)
+                packed = chunk.total_uncompressed_size / max(chunk.total_compressed_size, 1)
+                dictionary = int(packed * (chunk.data_page_offset - first))
+                size[name] += (min(chunk.total_uncompressed_size, dictionary + PAGE) + dictionary
+                               + LEAST_BUFFER)
+        held = {name: max(held[name], size[name]) for name in held}
+    parts: list[list[str]] = [[]]
+    total = 0
+    for name, size_of in held.items():
+        if parts[-1] and total + size_of > HELD_BYTES:
+            parts.append([])
+            total = 0
+        parts[-1].append(name)
+        total += size_of
+    return parts
+
+
+def _side_by_side(parts: Iterable[Iterator[RecordBatch]]) -> Iterator[RecordBatch]:
+    """The columns of parts, which have the same rows, in batches of all of them.
+
+    A part is read after the other into a file without a name, in which the batches lie; the system
+    brings its pages when they are touched.
+    """
+    import pyarrow as pa
+
+    directory = task_directory() or gettempdir()
+    with ExitStack() as stack:
+        readers = []
+        for part in parts:
+            file = stack.enter_context(TemporaryFile(dir=directory))
+            writer = None
+            for batch in part:
+                with naming(Path(directory)):
+                    writer = writer or pa.ipc.new_stream(file, batch.schema)
+                    writer.write_batch(batch)
+            if writer is not None:
+                with naming(Path(directory)):
+                    writer.close()
+                    file.flush()
+                readers.append(pa.ipc.open_stream(pa.memory_map(f"/proc/self/fd/{file.fileno()}")))
+        batches: list[RecordBatch | None] = [None] * len(readers)
+        # of a part with dictionaries, none goes beyond a row group
+        while batches := [batch for batch in map(_next, readers, batches) if batch is not None]:
+            if len(batches) < len(readers):
+                raise pa.ArrowInvalid("its columns are not of the same number of rows")
+            rows = min(batch.num_rows for batch in batches)
+            yield pa.RecordBatch.from_arrays(
+                [column for batch in batches for column in batch.slice(0, rows).columns],
+                schema=pa.schema([field for batch in batches for field in batch.schema]))
+            batches = [batch.slice(rows) for batch in batches]
+
+
+def _next(part: Iterator[RecordBatch], left: RecordBatch | None) -> RecordBatch | None:
+    """What is left of a part's batch, or the next one that has rows; None at the end."""
+    while left is None or not left.num_rows:
+        if (left := next(part, None)) is None:
+            break
+    return left
 
 
 def _row_groups(of: FileMetaData, rows: int) -> Iterator[list[int]]:
