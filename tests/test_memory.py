@@ -24,10 +24,12 @@ from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.frequency_detection import FrequentTuples
 from semistream.joins.master_cache import MasterCache
 from semistream.joins.non_swappable import NonSwappablePart
+from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.spec import join_spec
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.provisioning.dimensions import provision
 from semistream.resident import resident
+from semistream.sizing import open_join
 from semistream.source_files import FEW_COLUMNS, open_parquet, parquet_batches
 
 MEGABYTE = 1_000_000
@@ -357,6 +359,21 @@ def narrow(tmp_path_factory):
     table = pa.table({"k": keys, "v": keys})
     publish_snapshot(table.to_batches(), table.schema, root, "m", ["k"], page_tuples=1024)
     return join_spec("", 10**9, pa.schema([("k", pa.int64())]), open_snapshot(root), [("k", "k")])
+
+
+@pytest.mark.parametrize(("algorithm", "parameters"), [
+    ("elevatorjoin", {"waiting_tuples": 15_000}), ("meshjoin", {}), ("hybridjoin", {})])
+def test_a_state_of_wide_tuples_is_saved_in_portions_of_some_bytes(narrow, algorithm, parameters):
+    rows = 15_000
+    keys = np.random.default_rng(9).integers(0, 1_000_000, rows)
+    table = pa.table({"k": keys, **columns(200, rows, "s")})
+    join = open_join(algorithm, memory=80 * MEGABYTE, stream=table.schema, master=narrow.master,
+                     on=[("k", "k")], parameters=parameters)
+    for batch in table.to_batches(max_chunksize=2000):
+        for _ in join.process(batch):
+            pass
+    sizes = [portion.nbytes for portion in join._state()[0]["waiting"]]
+    assert sum(sizes) > 2 * OUTPUT_BYTES and max(sizes) < 1.1 * OUTPUT_BYTES
 
 
 def test_frequent_tuples_change_places_in_little_memory(narrow):

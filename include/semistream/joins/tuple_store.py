@@ -62,6 +62,12 @@ class Column:
         return out
 
 
+def rows_in(schema: pa.Schema, size: int, strings: float = 0.0) -> int:
+    """The most tuples that take so many bytes, with `strings` bytes of strings each; at least
+    one."""
+    return max(int(size / (TupleStore.slot_bytes(schema) + strings)), 1)
+
+
 class Incoming:
     """A record batch whose rows are put into a store a few at a time: its columns are looked at
     once."""

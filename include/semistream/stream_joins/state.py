@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from semistream.errors import NotEnoughMemory
 from semistream.joins.arena import Arena
-from semistream.joins.output import OUTPUT_ROWS
+from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import variable_bytes
+from semistream.joins.tuple_store import rows_in
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
 from semistream.stream_joins.disk import (
@@ -66,7 +67,8 @@ class State:
         self.spec, self.arena, self.clock = spec, Arena(spec.memory), 0
         self._held = HeldTuples(rows := held_rows(spec.memory),
                                 max(spec.memory // HeldTuples.ROW, rows))
-        self._piece, self._together = min(rows, MOST_PIECE), min(rows, TOGETHER)
+        fit = min(rows_in(schema, OUTPUT_BYTES) for schema in spec.schemas)
+        self._piece, self._together = min(rows, MOST_PIECE, fit), min(rows, TOGETHER, fit)
         self.directory = Directory(spec.memory // Directory.POSITION)
         self.memory = [TupleLog(s, self.directory, side, spec.memory)
                        for side, s in enumerate(spec.schemas)]
@@ -358,8 +360,9 @@ class State:
             (CODE, np.int64), (ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for first in range(0, len(which), OUTPUT_ROWS):
-                slots = first + np.flatnonzero(which[first:first + OUTPUT_ROWS])
+            rows = min(OUTPUT_ROWS, rows_in(log.schema, OUTPUT_BYTES))
+            for first in range(0, len(which), rows):
+                slots = first + np.flatnonzero(which[first:first + rows])
                 numbers = (log.code[slots], log.ats[slots], log.pid[slots],
                            log.flags[slots] & (255 - CHANGED))
                 yield pa.RecordBatch.from_arrays([*log.columns(slots), *map(pa.array, numbers)],

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.joins.arena import mapped, release
-from semistream.joins.output import OUTPUT_ROWS, Pairs, Removed, portions
+from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, portions
 from semistream.joins.paged_store import PagedStore
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Found, StreamTable
+from semistream.joins.tuple_store import rows_in
 
 # tuples of a block; half a block of each partition is empty on average
 WIDTHS = (32, 16, 8, 4, 2, 1)
@@ -268,7 +269,8 @@ class ByPartition(StreamTable):
         above = max(int(self.q[HIGH]) - blocks, 0)
         source, target = np.empty(above, np.int32), np.empty(above, np.int32)
         n = kernels.shrink(blocks, self.head, self.block, self.q, source, target)
-        step = max(OUTPUT_ROWS // self.width, 1)  # blocks
+        rows = min(OUTPUT_ROWS, rows_in(self.layout.held, OUTPUT_BYTES))
+        step = max(rows // self.width, 1)  # blocks
         for array in (self.key, self.store.tuples):
             whole = array.reshape(-1, self.width)
             for first in range(0, n, step):

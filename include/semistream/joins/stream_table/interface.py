@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import ConfigError
+from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
+from semistream.joins.tuple_store import rows_in
 
 NO_LIMIT = 2**62
 SAVED_ROWS = 65_536  # tuples that are copied for a state at a time
@@ -81,8 +83,10 @@ class StreamTable(ABC):
         """The tuples in these slots, int64[n], or in portions of such, for a state: to be read
         before the table changes, a portion at a time. matched: gives a further column, bool[n]."""
         fields = [(f"s{i}", f.type) for i, f in enumerate(self.layout.schema)]
-        portions = np.split(slots, range(SAVED_ROWS, len(slots), SAVED_ROWS)) if isinstance(
-            slots, np.ndarray) else slots
+        most = min(SAVED_ROWS, rows_in(self.layout.schema, OUTPUT_BYTES, self.strings))
+        portions = (part[first:first + most]
+                    for part in ([slots] if isinstance(slots, np.ndarray) else slots)
+                    for first in range(0, len(part), most))
         schema = pa.schema([*fields, *([("matched", pa.bool_())] if matched else ())])
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the one that loads it
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
-READ_ROWS = 100_000  # at a time, for the proof
+READ_ROWS, READ_VALUES = 100_000, 2_000_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
 # a column of numbers is compressed where that saves so much of its bytes: below, compressing them
@@ -232,7 +232,8 @@ class DeltaSink:
             if wanted not in (None, found):
                 raise OSError("it is gone" if found is None
                               else f"it has {found:,} bytes in place of {wanted:,}")
-            batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=READ_ROWS)
+            rows = max(min(READ_ROWS, READ_VALUES // len(schema)), 1)
+            batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
             yield from (_with_load_id(batch, number) for batch in batches) if former else batches
 
         if former:
