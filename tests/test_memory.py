@@ -27,10 +27,12 @@ from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.spec import join_spec
 from semistream.master import open_snapshot, publish_snapshot
+from semistream.master.memory import MemoryRelation
 from semistream.provisioning.dimensions import provision
 from semistream.resident import resident
 from semistream.sizing import open_join
 from semistream.source_files import FEW_COLUMNS, open_parquet, parquet_batches
+from semistream.stream_joins import open_stream_join
 
 MEGABYTE = 1_000_000
 
@@ -367,13 +369,27 @@ def test_a_state_of_wide_tuples_is_saved_in_portions_of_some_bytes(narrow, algor
     rows = 15_000
     keys = np.random.default_rng(9).integers(0, 1_000_000, rows)
     table = pa.table({"k": keys, **columns(200, rows, "s")})
-    join = open_join(algorithm, memory=80 * MEGABYTE, stream=table.schema, master=narrow.master,
+    join = open_join(algorithm, memory=40 * MEGABYTE, stream=table.schema, master=narrow.master,
                      on=[("k", "k")], parameters=parameters)
     for batch in table.to_batches(max_chunksize=2000):
         for _ in join.process(batch):
             pass
     sizes = [portion.nbytes for portion in join._state()[0]["waiting"]]
     assert sum(sizes) > 2 * OUTPUT_BYTES and max(sizes) < 1.1 * OUTPUT_BYTES
+
+
+def test_batches_of_an_outer_join_are_bounded_though_the_other_side_is_wide():
+    wide = pa.table({"k": np.arange(200), **columns(400, 200, "m")})
+    lone = pa.record_batch({"k": np.arange(1000, 31_000), "n": np.arange(30_000)})
+    join = open_join("meshjoin", memory=8 * MEGABYTE, stream=lone.schema, on=[("k", "k")],
+                     master=MemoryRelation("m", wide, ["k"]), join_type="left")
+    streams = open_stream_join("pjoin", memory=8 * MEGABYTE, left=lone.schema, right=wide.schema,
+                               on=[("k", "k")], join_type="full")
+    for outputs in ([*join.process(lone), *join.drain()],
+                    [*streams.process(0, lone), *streams.drain()]):
+        sizes = [out.joined.nbytes for out in outputs if out.joined is not None]
+        assert sum(out.joined.num_rows for out in outputs if out.joined is not None) == 30_000
+        assert sum(sizes) > 5 * OUTPUT_BYTES and max(sizes) < 1.1 * OUTPUT_BYTES
 
 
 def test_frequent_tuples_change_places_in_little_memory(narrow):
