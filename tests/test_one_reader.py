@@ -211,6 +211,17 @@ def test_a_key_that_its_type_would_alter_comes_in_a_later_batch(spark, sqlite_lo
     assert verify(sqlite_load, job).success
 
 
+def test_types_hold_from_the_first_batch_on_not_from_a_start_that_failed(
+        spark, sqlite_load, tmp_path):
+    sqlite_load.publish()
+    stream = written(tmp_path / "s", {"a.csv": "id,k\n1,7\n"})
+    job = load_job(sqlite_load, stream)
+    with pytest.raises(ConfigError, match="join columns of one type"):
+        sqlite_load.run(spark, job)
+    (stream / "a.csv").write_text("id,k,x\n1,c7,2\n")
+    assert sqlite_load.run(spark, job)["matched"] == 1
+
+
 def test_what_is_written_with_a_comma_is_no_decimal(spark, sqlite_load, tmp_path):
     sqlite_load.publish()
     stream = written(tmp_path / "s", {"a.csv": 'id,k,x\n1,c1,"613,01"\n2,c2,"1,234.56"\n3,c3,7.5\n'

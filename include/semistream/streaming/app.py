@@ -398,13 +398,13 @@ class Load:
 
 
 def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
-    """Return a source's reader with the types that the app began with, found or told; those of
-    files that come later would be others."""
+    """Return a source's reader, with the types that were found when the app's first batch began:
+    later files might tell of others."""
     if not is_read(source.spec) or not is_local(source.spec) or source.spec.columns:
         return source.reader()
     place = checkpoint / f"stream-{side}.json"
-    known = read_checked(place, RESTORE)
-    if known is not None:
+    begun = (checkpoint / "progress.json").exists()
+    if begun and (known := read_checked(place, RESTORE)) is not None:
         return find_reader(source.spec, schema=decode_schema(known["schema"]))
     reader = source.reader()
     if reader is not None and checkpoint.exists():
