@@ -281,3 +281,81 @@ def test_a_checksum_is_the_one_that_ledgers_have():
     for table in (pa.concat_tables([rows.slice(30_001), rows.slice(0, 30_001)]),
                   rows.set_column(0, "n", rows["N"].cast(pa.int32()))):
         assert checksum(table) == checksum(rows)
+
+
+MARKED = ["\ufeff", "\ufeffx", "x\ufeff", None, "\ufeff\ufeff", ""]
+
+
+def test_a_mark_before_the_first_text_is_kept(warehouse):
+    """Arrow's CSV reader takes U+FEFF at the beginning of a file away, and rows are read as one."""
+    for n, first in enumerate(MARKED):
+        rows = pa.table({"first": pa.array([first, *MARKED]), "k": range(len(MARKED) + 1)})
+        table = tables.ensure(warehouse, tables.dimension_table(f"m{n}", rows.schema, ["k"]))
+        with warehouse.begin() as connection:
+            bulk.bulk_insert(connection, table, rows)
+            for columns in (["first", "k"], ["first"]):
+                query = select(*(table.c[c] for c in columns)).order_by(table.c.k)
+                wanted = rows.select(columns)
+                assert pa.Table.from_batches(bulk.fetch(connection, query, wanted.schema)) == wanted
+
+
+def test_rows_longer_than_a_packet_of_mysql_s_are_read(mariadb):
+    """Together, or after their characters are escaped, or in hexadecimal; none becomes null."""
+    half, tabs = 600_000, ("x" * 500 + "\t") * 2090
+    rows = pa.table({
+        "k": range(7), "s": ["x" * half, "short", tabs, "x", None, "\ufeff", "x" * half],
+        "t": ["y" * half, "~N", None, "y", "", None, "~" * 9],
+        "b": [b"", b"", b"x", b"\0\xff" * (half // 2), None, b"z", b"\0" * half],
+        "i": [1, None, 3, 4, 5, 6, 7], "d": pa.array([0, 1, None, 3, 4, 5, 6], pa.date32()),
+        "f": [0.5, None, 0.25, 1e300, 5.0, 6.0, 7.0], "o": [True, None, False, True, *[None] * 3],
+        "c": pa.array([1, None, 3, *[None] * 4], pa.time64("us")),
+        "m": pa.array([Decimal("1.50"), None, *[Decimal("-0.01")] * 5], pa.decimal128(9, 2))})
+    engine = connect(mariadb.fresh())
+    table = tables.ensure(engine, tables.dimension_table("m", rows.schema, ["k"]))
+    with engine.connect() as connection:
+        before = connection.exec_driver_sql("SELECT @@GLOBAL.max_allowed_packet").scalar()
+        connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 1048576")
+    engine.dispose()
+    try:
+        with engine.begin() as connection:
+            bulk.bulk_insert(connection, table, rows)
+        query = select(*(table.c[c] for c in rows.column_names))
+        with engine.connect() as connection:
+            found = pa.Table.from_batches(bulk.fetch(connection, query, rows.schema))
+            assert found.column("k").to_pylist() == [1, 4, 5, 0, 2, 3, 6]  # the long ones are last
+            assert found.sort_by("k") == rows
+            texts = pa.Table.from_batches(bulk.fetch_texts(connection, query, rows.schema))
+        assert texts.sort_by("k").select(["i", "f", "b"]).to_pylist()[3] == {
+            "i": "4", "f": "1e300", "b": rows["b"][3].as_py()}
+    finally:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"SET GLOBAL max_allowed_packet = {before}")
+        engine.dispose()
+
+
+def test_rows_that_change_while_the_long_ones_are_read_are_an_error(mariadb, monkeypatch):
+    rows = pa.table({"k": range(2), "s": ["x" * 600_000] * 2, "t": ["y" * 600_000] * 2})
+    engine = connect(mariadb.fresh())
+    table = tables.ensure(engine, tables.dimension_table("m", rows.schema, ["k"]))
+    with engine.begin() as connection:
+        bulk.bulk_insert(connection, table, rows)
+    chunks, query = bulk._chunks, select(*(table.c[c] for c in rows.column_names))
+
+    def changing(connection, query, most, first=0):
+        if first:
+            with engine.begin() as other:
+                other.execute(table.delete().where(table.c.k == 1))
+        return chunks(connection, query, most, first or 1000)
+
+    monkeypatch.setattr(bulk, "_chunks", changing)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 1048576")
+    engine.dispose()
+    try:
+        with (engine.connect() as connection,
+              pytest.raises(bulk.BulkError, match="2 rows were longer .* and 1 when")):
+            list(bulk.fetch(connection, query, rows.schema))
+    finally:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 16777216")
+        engine.dispose()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,12 +18,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
-from sqlalchemy import Connection, Select, Table, func, type_coerce, types
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    Table,
+    case,
+    func,
+    literal_column,
+    type_coerce,
+    types,
+)
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 
 from semistream.errors import SemistreamError
 from semistream.warehouse.connect import HANDLE, say_where
-from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
+from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS, ExactDecimal
 
 # converted at a time, at most: they are held several times meanwhile
 ROWS, VALUES, BYTES = 20_000, 400_000, 8_000_000
@@ -60,48 +71,86 @@ def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa
 def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
           rows: int = ROWS) -> Iterator[pa.RecordBatch]:
     """A query's rows as record batches of at most ``rows``, streamed; its columns are those of
-    ``schema``, in order."""
-    columns = list(query.selected_columns)
+    ``schema``, in order. Rows that are too long for one text of MySQL's come last."""
     if connection.dialect.name != "sqlite":
-        query = query.with_only_columns(_one_text(columns, schema), maintain_column_froms=True)
-        yield from _chunks(connection, query, rows,
-                           lambda chunk: _parse_texts([r[0] for r in chunk], schema))
+        yield from _fetch_mysql(connection, query, schema, rows)
         return
+    for found in _fetch_sqlite(connection, query, rows):
+        yield pa.record_batch([_stored(c, f.type) for c, f in zip(found, schema, strict=True)],
+                              schema=schema)
+
+
+def fetch_texts(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
+                rows: int = ROWS) -> Iterator[pa.RecordBatch]:
+    """Like ``fetch``, but every value is the text that shows it exactly, and bytes stay bytes: of
+    tables of others, whose cells need not fit the types of their columns.
+
+    A column of which some cells are bytes, as SQLite allows in any, is one of bytes.
+    """
+    if connection.dialect.name != "sqlite":
+        texts = pa.schema([f if pa.types.is_binary(f.type) else f.with_type(pa.string())
+                           for f in schema])
+        yield from _fetch_mysql(connection, query, texts, rows)
+        return
+    for found in _fetch_sqlite(connection, query, rows):
+        yield pa.record_batch([_as_text(c, f.type) for c, f in zip(found, schema, strict=True)],
+                              names=schema.names)
+
+
+def _fetch_sqlite(connection: Connection, query: Select[*tuple[Any, ...]],
+                  rows: int) -> Iterator[Sequence[pa.Array | list[Any]]]:
+    """The columns of a query's rows as they are stored."""
     # dates as the text that they are stored as: Arrow parses a column faster than SQLAlchemy its
     # values
+    columns = list(query.selected_columns)
     query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
                                     maintain_column_froms=True)
     handle = connection.info.get(HANDLE)
     if handle is None:
-        yield from _chunks(connection, query, rows, lambda chunk: arrow_batch(chunk, schema))
+        for chunk in _chunks(connection, query, rows):
+            yield [list(column) for column in zip(*chunk, strict=True)]
         return
     from semistream.warehouse.sqlite_rows import read
 
     text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
     with _as_sqlalchemy(connection, text):
-        for found in read(handle, text, max(min(rows, VALUES // len(schema)), 1)):
-            yield pa.record_batch([_stored(c, f.type) for c, f in zip(found, schema, strict=True)],
-                                  schema=schema)
+        yield from read(handle, text, max(min(rows, VALUES // len(columns)), 1))
+
+
+def _fetch_mysql(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
+                 rows: int) -> Iterator[pa.RecordBatch]:
+    columns = list(query.selected_columns)
+    text, too_long, found = _one_text(columns, schema), 0, 0
+    for chunk in _chunks(connection, query.with_only_columns(text, maintain_column_froms=True),
+                         rows):
+        texts = [r[0] for r in chunk if r[0] is not None]
+        too_long += len(chunk) - len(texts)
+        yield _parse_texts(texts, schema)
+    if not too_long:
+        return
+    # the server gives null in place of a text of more than max_allowed_packet
+    apart = query.with_only_columns(
+        *(_shown(c, f.type) for c, f in zip(columns, schema, strict=True)),
+        maintain_column_froms=True).where(text.is_(None))
+    for chunk in _chunks(connection, apart, rows, first=1):
+        found += len(chunk)
+        yield pa.record_batch([_from_shown(c, f.type) for c, f in zip(
+            zip(*chunk, strict=True), schema, strict=True)], schema=schema)
+    if found != too_long:
+        raise BulkError(f"{too_long} rows were longer than max_allowed_packet, and {found} when "
+                        "they were read by themselves: they changed meanwhile. Read them again.")
 
 
 def _chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
-            convert: Callable[[Sequence[Sequence[Any]]], pa.RecordBatch]
-            ) -> Iterator[pa.RecordBatch]:
-    """Rows as they come from the driver, converted: at most so many at a time, and about
-    FETCHED_BYTES, as those are held several times meanwhile."""
-    rows = min(most, FIRST_ROWS)
+            first: int = FIRST_ROWS) -> Iterator[Sequence[Row[Any]]]:
+    """Rows as they come from the driver: at most so many at a time, and about FETCHED_BYTES, as
+    those are held several times meanwhile."""
+    rows = min(most, first)
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
         while chunk := result.fetchmany(rows):
-            batch = convert(chunk)
-            yield batch
-            rows = max(min(int(FETCHED_BYTES / max(batch.nbytes / len(chunk), 1)), most), 1)
-
-
-def arrow_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of the database's values as a record batch."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    return pa.record_batch([_array(c, f.type) for c, f in zip(columns, schema, strict=True)],
-                           schema=schema)
+            yield chunk
+            size = sum(len(v) if isinstance(v, (str, bytes)) else 8 for r in chunk for v in r)
+            rows = max(min(int(FETCHED_BYTES / max(size / len(chunk), 1)), most), 1)
 
 
 def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
@@ -109,6 +158,8 @@ def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
     if isinstance(column, pa.Array):
         found = column.type
         if pa.types.is_null(found) or found == kind:
+            return column.cast(kind)
+        if pa.types.is_binary(found) and pa.types.is_string(kind):
             return column.cast(kind)
         if pa.types.is_string(found):
             return _from_text(column, kind)
@@ -119,6 +170,36 @@ def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
             return column.cast(kind)
         column = column.to_pylist()
     return _array(column, kind)
+
+
+def _as_text(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
+    """A column of SQLite's values, which are of any kind, as texts; as bytes where some are, or
+    where it is of bytes."""
+    if isinstance(column, pa.Array):
+        if pa.types.is_floating(column.type):
+            return _float_texts(column, kind)
+        if pa.types.is_binary(column.type):
+            return column
+        return column.cast(pa.binary() if pa.types.is_binary(kind) and
+                           pa.types.is_string(column.type) else pa.string())
+    texts = [v if v is None or isinstance(v, (str, bytes)) else
+             _float_texts(pa.array([v]), kind)[0].as_py() if isinstance(v, float) else str(v)
+             for v in column]
+    if not pa.types.is_binary(kind) and not any(isinstance(v, bytes) for v in texts):
+        return pa.array(texts, pa.string())
+    return pa.array([v.encode() if isinstance(v, str) else v for v in texts], pa.binary())
+
+
+def _float_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Doubles as their shortest texts. A column of decimals has doubles in SQLite: where those have
+    more digits than the column, they are shown with the digits that a double surely keeps."""
+    texts = column.cast(pa.string())
+    if not pa.types.is_decimal(kind):
+        return texts
+    longer = pc.match_substring_regex(texts, rf"\.[0-9]{{{kind.scale + 1},}}|e-")
+    digits = [f"{v:.{SQLITE_DECIMAL_DIGITS}g}" for v in column.filter(longer).to_pylist()
+              if v is not None]
+    return pc.replace_with_mask(texts, pc.fill_null(longer, False), pa.array(digits, pa.string()))
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -148,29 +229,60 @@ def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
 # PyMySQL spends 2 us a value: a row fetched as one text is fetched six times as fast.
 ESCAPES = (("~", "~0"), ("\t", "~1"), ("\n", "~2"), ("\r", "~3"))  # undone in the opposite order
 NULL = "~N"
+# whose texts have no character to escape
+ONE_LINE = (types.Boolean, types.Integer, types.Numeric, types.Float, ExactDecimal, types.Date,
+            types.DateTime, types.Time, mysql.BIT, mysql.YEAR)
 
 
 def _one_text(columns: Sequence[Any], schema: pa.Schema) -> Any:
-    """A row's columns as one tab-separated text."""
-    texts = []
+    """A row's columns as one tab-separated text; null where that is longer than the server gives
+    out."""
+    texts = list[Any]()
     for column, field in zip(columns, schema, strict=True):
-        text = func.hex(column) if pa.types.is_binary(field.type) else column
-        if pa.types.is_string(field.type):
+        text = _number(column)
+        if pa.types.is_binary(field.type):
+            text = func.hex(column)
+        elif pa.types.is_string(field.type) and not isinstance(column.type, ONE_LINE):
             for character, escaped in ESCAPES:
                 text = func.replace(text, character, escaped)
-        texts.append(func.coalesce(text, NULL))
-    return type_coerce(func.concat_ws("\t", *texts), types.Text())
+        # not coalesce: what is too long is null here, too
+        texts += ["\t", case((column.is_(None), NULL), else_=text)]
+    return type_coerce(func.concat(*texts[1:]), types.Text())
+
+
+def _number(column: Any) -> Any:
+    """Bits as a number, and a FLOAT with all its digits, of which MySQL shows six."""
+    if isinstance(column.type, mysql.BIT):
+        return type_coerce(column, types.Integer()) + literal_column("0")
+    if isinstance(column.type, mysql.FLOAT):
+        return column + literal_column("0e0")
+    return column
+
+
+def _shown(column: Any, kind: pa.DataType) -> Any:
+    """A column by itself, as text or bytes."""
+    if pa.types.is_binary(kind) or (pa.types.is_string(kind)
+                                    and not isinstance(column.type, ONE_LINE)):
+        return type_coerce(column, types.NullType())
+    return type_coerce(func.concat(_number(column)), types.Text())
+
+
+def _from_shown(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(kind):
+        return pa.array(values, kind)
+    return _from_text(pa.array(values, pa.string()), kind)
 
 
 def _parse_texts(texts: list[str], schema: pa.Schema) -> pa.RecordBatch:
     options = {
-        "read_options": csv.ReadOptions(column_names=schema.names, use_threads=False,
+        # the line before the first one: there, Arrow takes U+FEFF away
+        "read_options": csv.ReadOptions(column_names=schema.names, use_threads=False, skip_rows=1,
                                         block_size=2**30),
         "parse_options": csv.ParseOptions(delimiter="\t", quote_char=False,
                                           ignore_empty_lines=False),
         "convert_options": csv.ConvertOptions(column_types={n: pa.string() for n in schema.names},
                                               null_values=[NULL], strings_can_be_null=True)}
-    table = csv.read_csv(pa.BufferReader("\n".join([*texts, ""]).encode()),
+    table = csv.read_csv(pa.BufferReader("\n".join(["", *texts, ""]).encode()),
                          **options).combine_chunks()
     columns = []
     for field, column in zip(schema, table.columns, strict=True):
@@ -180,6 +292,23 @@ def _parse_texts(texts: list[str], schema: pa.Schema) -> pa.RecordBatch:
                 column = pc.replace_substring(column, escaped, character)
         columns.append(column if pa.types.is_string(field.type) else _from_text(column, field.type))
     return pa.record_batch(columns, schema=schema)
+
+
+def nulled(rows: pa.RecordBatch | pa.Table, dialect: str) -> dict[str, int]:
+    """By column, how many numbers a database stores as null because it has none like them: NaN, and
+    in MySQL also the infinities."""
+    lost = pc.is_nan if dialect == "sqlite" else lambda column: pc.invert(pc.is_finite(column))
+    counts = {name: pc.sum(lost(column)).as_py() or 0
+              for name, column in zip(rows.schema.names, rows.columns, strict=True)
+              if pa.types.is_floating(column.type)}
+    return {name: count for name, count in counts.items() if count}
+
+
+def say_nulled(counts: Mapping[str, int], dialect: str) -> str:
+    """What ``nulled`` has found, for people."""
+    has = "SQLite has no NaN" if dialect == "sqlite" else "MySQL has neither NaN nor infinity"
+    columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
+    return f"numbers stored as NULL: {columns}; {has}"
 
 
 def _first(values: Sequence[Any]) -> Any:

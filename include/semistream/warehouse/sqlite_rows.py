@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_int, c_void_p
 from typing import Any
 
@@ -156,9 +157,10 @@ def _gather(texts, starts, lengths, offsets, gathered):
 
 def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[Any]]]:
     """The columns of a query's rows, of at most ``rows`` at a time: int64, float64, string, binary
-    or null arrays; a list of Python's values where their storage classes are several.
+    or null arrays; a list of Python's values where their storage classes are several. Texts that
+    are not UTF-8 are binary.
 
-    Raises sqlite3's errors, and ArrowInvalid for a text that is not UTF-8.
+    Raises sqlite3's errors.
     """
     statement = _prepare(handle, query)
     try:
@@ -199,10 +201,10 @@ def _column(kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray,
         gathered = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
         _gather(texts, values, lengths, offsets, gathered)
         valid = pa.array(~null).buffers()[1] if null.any() else None
-        kind = pa.string() if TEXT in found else pa.binary()
-        array = pa.Array.from_buffers(kind, len(kinds),
+        array = pa.Array.from_buffers(pa.binary(), len(kinds),
                                       [valid, pa.py_buffer(offsets), pa.py_buffer(gathered)])
-        array.validate(full=True)
+        with suppress(pa.ArrowInvalid):  # texts that are not UTF-8
+            return array.cast(pa.string()) if TEXT in found else array
         return array
     return [_value(*v, texts) for v in zip(kinds.tolist(), values, lengths.tolist(), strict=True)]
 
@@ -213,7 +215,10 @@ def _value(kind: int, value: np.int64, length: int, texts: np.ndarray) -> Any:
     if kind in (INTEGER, FLOAT):
         return value.item() if kind == INTEGER else value.view(np.float64).item()
     found = texts[value:value + length].tobytes()
-    return found.decode() if kind == TEXT else found
+    if kind == TEXT:
+        with suppress(UnicodeDecodeError):
+            return found.decode()
+    return found
 
 
 def insert(handle: int, into: str, rows: pa.Table) -> None:

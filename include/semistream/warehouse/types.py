@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -28,6 +29,9 @@ from semistream.errors import ConfigError
 
 KEY_CHARACTERS = 190  # the longest that MySQL indexes four of in utf8mb4 within InnoDB's 3072 bytes
 SQLITE_DECIMAL_DIGITS = 15  # the most that SQLite's NUMERIC, a double, keeps
+DECIMAL_DIGITS = 38  # the most of a decimal here; a column of more is text
+UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, days since 1970
 
 
 class KeyString(types.TypeDecorator):
@@ -167,8 +171,11 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.TypeDecorator):
         return arrow_type(name, kind.impl)
-    if isinstance(kind, (mysql.TINYINT, mysql.BIT)):
-        return pa.bool_() if getattr(kind, "display_width", None) == 1 else pa.int16()
+    if isinstance(kind, mysql.BIT):
+        bits = kind.length or 1
+        return pa.bool_() if bits == 1 else pa.int64() if bits < 64 else UNSIGNED
+    if isinstance(kind, mysql.TINYINT):
+        return pa.int16()  # also TINYINT(1), which may hold 5
     if isinstance(kind, Boolean):
         return pa.bool_()
     if isinstance(kind, BigInteger):
@@ -184,6 +191,8 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
     if isinstance(kind, Float):
         return pa.float32() if isinstance(kind, mysql.FLOAT) else pa.float64()
     if isinstance(kind, Numeric):
+        if kind.precision and kind.precision > DECIMAL_DIGITS:
+            return pa.string()
         return pa.decimal128(kind.precision, kind.scale or 0) if kind.precision else pa.float64()
     if isinstance(kind, Date):
         return pa.date32()
@@ -191,9 +200,41 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
         return pa.timestamp("us")
     if isinstance(kind, Time):
         return pa.time64("us")
-    if isinstance(kind, String):
+    if isinstance(kind, (String, types.JSON, types.Uuid)):
         return pa.string()
     if isinstance(kind, types._Binary):
         return pa.binary()
-    raise ConfigError("table", "must have columns of types that Arrow knows", f"{name}: {kind}",
+    raise ConfigError("table", "must have columns of types that Arrow knows",
+                      f"{name}: {'unknown' if isinstance(kind, types.NullType) else kind}",
                       "Make a view that casts the column.")
+
+
+def outside_years(column: pa.Array) -> pa.Array:
+    """For each value, whether it is a date or a time that no database's column can hold: before the
+    year 1, or after the year 9999."""
+    if pa.types.is_date32(column.type):
+        numbers, unit = column.cast(pa.int32()), 1
+    elif pa.types.is_timestamp(column.type):
+        numbers = column.cast(pa.int64())
+        unit = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
+    else:
+        return pa.repeat(False, len(column))
+    first, end = FIRST_DAY * unit, min((LAST_DAY + 1) * unit, 2**63 - 1)
+    outside = pc.or_(pc.less(numbers, max(first, -2**63)), pc.greater_equal(numbers, end))
+    return pc.fill_null(outside, False)
+
+
+def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """``to_pylist``; dates and times outside the years 1 to 9999, which Python has not, are
+    texts."""
+    columns, texts = list(rows.columns), list[tuple[int, str, str]]()
+    for c, (name, column) in enumerate(zip(rows.schema.names, columns, strict=True)):
+        outside = outside_years(column)
+        if pc.any(outside).as_py():
+            texts += [(i, name, column[i].cast(pa.string()).as_py())
+                      for i in pc.indices_nonzero(outside).to_pylist()]
+            columns[c] = pc.if_else(outside, pa.scalar(None, column.type), column)
+    found: list[dict[str, Any]] = pa.RecordBatch.from_arrays(columns, rows.schema.names).to_pylist()
+    for i, name, text in texts:
+        found[i][name] = text
+    return found
