@@ -359,3 +359,11 @@ def test_rows_that_change_while_the_long_ones_are_read_are_an_error(mariadb, mon
         with engine.connect() as connection:
             connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 16777216")
         engine.dispose()
+
+
+def test_a_backtick_in_a_name_is_found_again(warehouse):
+    schema = pa.schema([("``", pa.int64()), ("b`t", pa.int64()), ("a", pa.int64())])
+    for _ in range(2):
+        table = tables.ensure(warehouse, tables.dimension_table("m", schema, ["``", "b`t"]))
+    found = tables.existing_table(warehouse, table.name)
+    assert found.c.keys() == ["m_sk", "``", "b`t", "a"]

@@ -23,6 +23,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from semistream.config import surrogate_key
 from semistream.errors import ConfigError
+from semistream.warehouse.limits import check_table, said
 from semistream.warehouse.schema import metadata as own
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.types import arrow_type, big_integer, sql_type, stored_schema
@@ -90,11 +91,14 @@ def ensure(engine: Engine, table: Table) -> Table:
     """Create the table, or check that the one that exists has its columns, and add indexes that it
     lacks.
 
-    An index that it has and ``table`` has not stays. Raises ConfigError naming what does not fit.
+    An index that it has and ``table`` has not stays. Raises ConfigError naming what does not fit,
+    or what the database does not take.
     """
-    table.metadata.create_all(engine, [table])
+    check_table(inspect(engine).dialect, table)
+    with said(table.name):
+        table.metadata.create_all(engine, [table])
     indexes = {index["name"] for index in inspect(engine).get_indexes(table.name)}
-    existing = {c["name"]: c["type"] for c in inspect(engine).get_columns(table.name)}
+    existing = {c.name: c.type for c in existing_table(engine, table.name).columns}
     for column in table.columns:
         if column.name not in existing:
             raise ConfigError(column.name, f"must be a column of the table {table.name}",
@@ -136,14 +140,17 @@ def quoted(name: str) -> quoted_name:
     return quoted_name(name, True)
 
 
-def _quote_reflected(_inspector: Any, _table: Table, column: Any) -> None:
-    column["name"] = quoted(column["name"])
+def _quote_reflected(inspector: Any, _table: Table, column: Any) -> None:
+    name = column["name"]
+    if inspector.dialect.name != "sqlite":
+        name = name.replace("``", "`")  # SQLAlchemy leaves it as in MySQL's CREATE TABLE
+    column["name"] = quoted(name)
 
 
 def arrow_schema(table: Table) -> pa.Schema:
     """The Arrow schema of a table's rows."""
-    return pa.schema(
-        [pa.field(c.name, arrow_type(c.name, c.type), bool(c.nullable)) for c in table.columns])
+    return pa.schema([pa.field(c.name, arrow_type(f"{table.name}.{c.name}", c.type),
+                               bool(c.nullable)) for c in table.columns])
 
 
 def _family(kind: pa.DataType) -> str:
