@@ -1,12 +1,14 @@
+import datetime as dt
 import gzip
 import json
 import re
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 
 from semistream.config import Job
 from semistream.errors import ConfigError, SemistreamError
@@ -179,9 +181,6 @@ def test_a_snapshot_is_published_only_if_something_changed(warehouse, tmp_path):
 
 
 def test_types_survive_the_warehouse(warehouse, tmp_path):
-    import datetime as dt
-    from decimal import Decimal
-
     table = pa.table({"sku": pa.array([1, 2], pa.uint16()),
                       "f": pa.array([0.1, None], pa.float32()), "b": [True, None],
                       "z": pa.array([dt.datetime(2024, 1, 2, 3, tzinfo=dt.UTC), None],
@@ -237,3 +236,209 @@ def test_too_many_rows_that_cannot_be_taken_leave_the_dimension_as_it_was(wareho
     assert rejects(warehouse) == []
     # a duplicate is none of them
     assert counts(provision(job(path, max_rejected=0.015), warehouse))[3] == 4
+
+
+MYSQL = {  # column: type, what is put in, what the dimension has
+    "tiny": ("TINYINT(1)", "5", 5), "flag": ("BOOLEAN", "TRUE", 1), "bit1": ("BIT(1)", "b'1'", 1),
+    "bit8": ("BIT(8)", "b'101'", 5), "bit64": ("BIT(64)", "~0", Decimal(2**64 - 1)),
+    "wide": ("BIGINT UNSIGNED", "~0", Decimal(2**64 - 1)), "narrow": ("BIGINT UNSIGNED", "7", 7),
+    "day": ("DATE", "'2024-02-29'", dt.date(2024, 2, 29)),
+    "early": ("DATETIME", "'0001-01-01'", dt.datetime(1, 1, 1)),
+    "late": ("DATETIME(6)", "'9999-12-31 23:59:59.999999'",
+             dt.datetime(9999, 12, 31, 23, 59, 59, 999999)),
+    "at": ("TIMESTAMP(6) NULL", "'2024-01-02 03:04:05.123456'",
+           dt.datetime(2024, 1, 2, 3, 4, 5, 123456)),
+    "clock": ("TIME(3)", "'12:34:56.789'", dt.time(12, 34, 56, 789000)),
+    "year": ("YEAR", "2024", 2024), "choice": ("ENUM('x', 'y')", "'y'", "y"),
+    "choices": ("SET('p', 'q')", "'p,q'", "p,q"), "json": ("JSON", "'{\"a\": 1}'", '{"a": 1}'),
+    "long": ("DECIMAL(65,30)", "1" * 35 + "." + "2" * 30, "1" * 35 + "." + "2" * 30),
+    "money": ("DECIMAL(30,10)", "-1.5", Decimal("-1.5")), "double": ("DOUBLE", "1e300", 1e300),
+    "float": ("FLOAT", "16777215", 16777215.0), "bytes": ("VARBINARY(9)", "x'00ff'", b"\0\xff"),
+    "blob": ("BLOB", "x'00fe'", b"\0\xfe"),
+    "latin": ("VARCHAR(9) CHARACTER SET latin1", "'ü\t~0'", "ü\t~0"),
+    "zeros": ("INT(5) ZEROFILL", "42", 42),
+    "uuid": ("UUID", "'00000000-0000-0000-0000-00000000000a'",
+             "00000000-0000-0000-0000-00000000000a")}
+
+
+@pytest.fixture
+def mysql(mariadb):
+    """A warehouse on MariaDB in which a table of master data can hold anything."""
+    engine = connect(mariadb.fresh())
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("SET SESSION sql_mode = ''")
+        yield engine, lambda sql: connection.exec_driver_sql(sql.replace("%", "%%"))
+    engine.dispose()
+
+
+def test_every_type_of_mysql_is_taken_exactly(mysql):
+    engine, execute = mysql
+    columns = ", ".join(f"`{name}` {kind}" for name, (kind, *_) in MYSQL.items())
+    execute(f"CREATE TABLE t (sku VARCHAR(9), {columns})")
+    execute(f"INSERT INTO t VALUES ('a', {', '.join(v for _, v, _ in MYSQL.values())})")
+    assert counts(provision(job(table="t"), engine)) == (1, 0, 0, 0)
+    assert {n: v for n, v in stored(engine)[0].items() if n in MYSQL} == \
+        {n: v for n, (_, _, v) in MYSQL.items()}
+    assert counts(provision(job(table="t"), engine)) == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("kind, value, shown, named", [
+    ("DATE", "0", "0000-00-00", "date32[day]"), ("DATETIME", "0", "0000-00-00 00:00:00",
+                                                 "timestamp[us]"),
+    ("DATE", "'2024-00-10'", "2024-00-10", "date32[day]"),
+    ("TIMESTAMP", "0", "0000-00-00 00:00:00", "timestamp[us]"),
+    ("TIME", "'838:59:59'", "838:59:59", "time64[us]"),
+    ("TIME", "'-01:00:00'", "-01:00:00", "time64[us]")])
+def test_what_no_type_holds_is_rejected_or_declared_a_text(mysql, kind, value, shown, named):
+    engine, execute = mysql
+    execute(f"CREATE TABLE t (sku VARCHAR(9), v {kind} NULL)")
+    execute(f"INSERT INTO t VALUES ('a', {value}), ('b', NULL)")
+    assert counts(provision(job(table="t"), engine)) == (1, 0, 0, 1)
+    assert [r[:2] for r in rejects(engine)] == [("unparsable", f"v: '{shown}' is not {named}")]
+    with pytest.raises(SemistreamError, match=f"v: '{shown}' is not .*") as failed:
+        provision(Job.load(job(table="t", max_rejected=0).model_dump()
+                           | {"master": {"name": "m", "table": "t", "max_rejected": 0}}), engine)
+    assert "declare it a STRING" in str(failed.value)
+    assert not inspect(engine).has_table("dim_m")
+    as_text = job(table="t", schema="sku STRING, v STRING", max_rejected=0).model_dump()
+    as_text["master"]["name"] = "m"
+    assert counts(provision(Job.load(as_text), engine)) == (2, 0, 0, 0)
+    assert [r["v"] for r in stored(engine, "dim_m")] == [shown, None]
+
+
+def test_numbers_that_a_former_provisioning_had_no_room_for_are_rejected(mysql):
+    engine, execute = mysql
+    execute("CREATE TABLE t (sku VARCHAR(9), n BIGINT UNSIGNED, flag TINYINT(1))")
+    execute("INSERT INTO t VALUES ('a', 7, 1)")
+    declared = job(table="t", schema="sku STRING, n BIGINT, flag BOOLEAN")
+    assert counts(provision(declared, engine)) == (1, 0, 0, 0)
+    execute("INSERT INTO t VALUES ('b', ~0, 1), ('c', 7, 5)")
+    assert counts(provision(job(table="t"), engine)) == (0, 0, 1, 2)
+    assert [r[1] for r in rejects(engine)] == [f"n: '{2**64 - 1}' is not int64",
+                                               "flag: '5' is not bool"]
+
+
+def test_a_column_of_a_type_that_is_unknown_is_named_with_its_table(mysql):
+    engine, execute = mysql
+    execute("CREATE TABLE t (sku VARCHAR(9), place GEOMETRY)")
+    with (pytest.warns(Warning, match="geometry"),
+          pytest.raises(ConfigError, match=r"t\.place: unknown.* Make a view")):
+        provision(job(table="t"), engine)
+
+
+def test_cells_of_sqlite_that_are_not_of_their_column_s_type_are_rejected(tmp_path):
+    """SQLite takes any value in any column: each is what it shows, or its row is rejected."""
+    engine = connect(f"sqlite:///{tmp_path / 'w.db'}")
+    rows = [("a", 1, 1.5, "1.10", "2024-01-02", "2024-01-02 03:04:05", 1, b"x", "12:30:00"),
+            ("b", "many", 1, 3.3000000000000003, None, None, None, "text", None),
+            ("c", 2.5, 1, 1, None, None, None, None, None),
+            ("d", 1, "much", 1, None, None, None, None, None),
+            ("e", 1, 1, 1.255, None, None, None, None, None),
+            ("f", 1, 1, 1, 19000, None, None, None, None),
+            ("g", 1, 1, 1, None, 1700000000, None, None, None),
+            ("h", 1, 1, 1, None, None, 5, None, None), (b"i", "2", 2**60 + 1, 1, *[None] * 5),
+            (b"\xff", 1, 1, 1, *[None] * 5), ("k", 1, 1, 1, *[None] * 4, "25:00:00"),
+            ("l", 2**62, "0.1", "7", *[None] * 5)]
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (sku TEXT, n INTEGER, f NUMERIC, "
+                                   "m DECIMAL(9,2), d DATE, at DATETIME, flag BOOLEAN, y BLOB, "
+                                   "clock TIME)")
+        connection.exec_driver_sql(f"INSERT INTO t VALUES ({', '.join('?' * 9)})", rows)
+    found = provision(job(table="t"), engine)
+    assert [(r["sku"], r["n"], r["f"], str(r["m"]), r["y"]) for r in stored(engine)] == [
+        ("a", 1, 1.5, "1.10", b"x"), ("l", 2**62, 0.1, "7.00", None)]
+    assert counts(found) == (2, 0, 0, 10)
+    assert [r[1] for r in rejects(engine)] == [
+        "n: 'many' is not int64", "n: '2.5' is not int64", "f: 'much' is not double",
+        "m: '1.255' is not decimal128(9, 2)", "d: '19000' is not date32[day]",
+        "at: '1700000000' is not timestamp[us]", "flag: '5' is not bool",
+        f"f: '{2**60 + 1}' is not double", "sku: '\\\\xff' is not string",
+        "clock: '25:00:00' is not time64[us]"]
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE t SET n = 8 WHERE sku = 'b'")
+    assert counts(provision(job(table="t"), engine)) == (1, 0, 2, 9)
+    assert [(str(r["m"]), r["y"]) for r in stored(engine)][2:] == [("3.30", b"text")]
+    engine.dispose()
+
+
+def test_numbers_that_the_database_lacks_are_counted_and_said(warehouse, tmp_path, caplog):
+    infinity, nan = float("inf"), float("nan")
+    path = write(tmp_path / "p.parquet", pa.table({
+        "sku": ["a", "b", "c", "d"], "price": [1.5, nan, infinity, -infinity],
+        "small": pa.array([nan, nan, 1.5, None], pa.float32())}))
+    sqlite = warehouse.dialect.name == "sqlite"
+    for counted in ((4, 0, 0, 0), (0, 0, 4, 0)):
+        result = provision(job(path), warehouse)
+        assert counts(result) == counted
+        assert result.nulled == {"price": 1 if sqlite else 3, "small": 2}
+    assert f"dim_product: numbers stored as NULL: {1 if sqlite else 3} of price, 2 of small; " \
+        in caplog.text
+    assert [r["price"] for r in stored(warehouse)] == \
+        [1.5, None, *((infinity, -infinity) if sqlite else (None, None))]
+    publish(job(path), warehouse, tmp_path / "s")
+
+
+def test_dates_that_no_database_holds_are_rejected(warehouse, tmp_path):
+    """After the year 9999, and before the year 1; what is within comes back."""
+    numbers = [569_039_644_800_000_000, 253_402_300_799_999_999, -62_135_596_800_000_000,
+               -62_135_596_800_000_001, 2**62, None]
+    table = pa.table({"k": range(6), "valid_to": pa.array(numbers, pa.timestamp("us")),
+                      "day": pa.array([None, 2_932_896, -719_162, None, None, 2_932_897],
+                                      pa.date32())})
+    path = write(tmp_path / "p.parquet", table)
+    assert counts(provision(job(path, on={"k": "k"}), warehouse)) == (2, 0, 0, 4)
+    assert [r[1] for r in rejects(warehouse)] == [
+        "valid_to: 20002-02-24 00:00:00.000000 is not within the years 1 to 9999",
+        "valid_to: 0000-12-31 23:59:59.999999 is not within the years 1 to 9999",
+        "valid_to: <value out of range: 4611686018427387904> is not within the years 1 to 9999",
+        "day: 10000-01-01 is not within the years 1 to 9999"]
+    assert json.loads(rejects(warehouse)[0][2])["valid_to"] == "20002-02-24 00:00:00.000000"
+    publish(job(path, on={"k": "k"}), warehouse, tmp_path / "s")
+    relation = open_snapshot(tmp_path / "s" / "product")
+    rows = [r for i in range(relation.partition_count)
+            for r in relation.read(i, table.schema.names).to_pylist()]
+    assert sorted(rows, key=lambda r: r["k"]) == table.slice(1, 2).to_pylist()
+
+
+NAMES = {"x" * 65: "at most 64 characters", "blank ": "not end with a blank", "two\nlines": "line",
+         "😀": r"beyond U\+FFFF"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_mysql_lacks_are_refused_before_a_table_is_made(warehouse, tmp_path, name):
+    path = write(tmp_path / "p.parquet", pa.table({"sku": ["a"], name: [1]}))
+    if warehouse.dialect.name == "sqlite":
+        assert counts(provision(job(path), warehouse)) == (1, 0, 0, 0)
+        assert stored(warehouse)[0][name] == 1
+        return
+    with pytest.raises(ConfigError, match=NAMES[name]):
+        provision(job(path), warehouse)
+    assert not inspect(warehouse).has_table("dim_product")
+
+
+def test_rows_and_keys_that_mysql_has_no_room_for_are_refused_with_the_way_out(mysql, tmp_path):
+    engine, _ = mysql
+    columns = [f"c{i}" for i in range(300)]
+
+    def master(value):
+        table = pa.table({"sku": ["a"]} | {c: [value] for c in columns})
+        return write(tmp_path / "p.parquet", table)
+
+    with pytest.raises(ConfigError, match=r"dim_product.* half a page of InnoDB.* Leave columns"):
+        provision(job(master("y" * 39)), engine)
+    assert not inspect(engine).has_table("dim_product")
+    for value in ("y" * 25, "y" * 41):
+        provision(job(master(value)), engine)
+        row = stored(engine)[0]
+        assert {row[c] for c in columns} == {value}
+    engine.dispose()
+    wide = write(tmp_path / "w.parquet",
+                 pa.table({"sku": ["a"]} | {f"n{i}": [1] for i in range(1100)}))
+    for name, path, key, message in (
+            ("wide", wide, ["sku"], "at most 1,017 columns"),
+            ("keyed", master("y"), columns[:5], "a key of dim_keyed.* 3,072 bytes")):
+        spec = job(path, business_key=key).model_dump()
+        spec["master"]["name"] = name
+        with pytest.raises(ConfigError, match=message):
+            provision(Job.load(spec), engine)
+        assert not inspect(engine).has_table(f"dim_{name}")

@@ -4,7 +4,9 @@ keeps surrogate keys."""
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +24,7 @@ from sqlalchemy import (
     Table,
     func,
     insert,
+    inspect,
     or_,
     select,
     update,
@@ -36,8 +39,9 @@ from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
 from semistream.master.snapshot import Manifest, decode_schema, encode_schema
 from semistream.progress import Progress, silent
 from semistream.warehouse import create_all
-from semistream.warehouse.bulk import bulk_insert, fetch
+from semistream.warehouse.bulk import bulk_insert, fetch, fetch_texts, nulled, say_nulled
 from semistream.warehouse.connect import connect
+from semistream.warehouse.limits import said
 from semistream.warehouse.schema import masters, rejected_master
 from semistream.warehouse.tables import (
     arrow_schema,
@@ -47,13 +51,23 @@ from semistream.warehouse.tables import (
     existing_table,
     quoted,
 )
-from semistream.warehouse.types import KEY_CHARACTERS, sql_type, stored_schema
+from semistream.warehouse.types import (
+    KEY_CHARACTERS,
+    UNSIGNED,
+    outside_years,
+    python_rows,
+    sql_type,
+    stored_schema,
+)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ProvisionResult:
     """What became of the rows read: inserted + updated + unchanged + rejected = read. ``reasons``
-    counts the rejected ones."""
+    counts the rejected ones. nulled: by column, the values stored as null because the database has
+    no such number."""
 
     read: int
     inserted: int
@@ -61,6 +75,7 @@ class ProvisionResult:
     unchanged: int
     rejected: int
     reasons: dict[str, int] = field(default_factory=dict)
+    nulled: dict[str, int] = field(default_factory=dict)
 
 
 def provision(job: Job, engine: Engine, progress: Progress = silent, *,
@@ -78,30 +93,61 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
     known = _known(engine, name)
     declared = parse_ddl(job.master.columns) if job.master.columns else None
     rows = _open(job, engine, url, known.remove(0) if known else declared)
-    schema = rows.schema
-    dimension = ensure(engine, dimension_table(name, schema, keys, tuple(job.on.values())))
-    with engine.begin() as connection:
-        staging = Table(f"stage_{name}", MetaData(),
+    is_new = not inspect(engine).has_table(dimension_name(name))
+    dimension = ensure(engine,
+                       dimension_table(name, rows.schema, keys, tuple(job.on.values())))
+    try:
+        return _provision(job, engine, rows, dimension, known is None, progress)
+    except BaseException:
+        if is_new:
+            _take_back(engine, name, dimension)
+        raise
+
+
+def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
+               progress: Progress) -> ProvisionResult:
+    name, keys, schema = job.master.name, key_columns(job), rows.schema
+    with said(dimension.name), engine.begin() as connection:
+        # a name as long as the dimension's
+        staging = Table(f"new_{name}", MetaData(),
                         *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
                                  primary_key=f.name in keys, autoincrement=False) for f in schema],
                         prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
         # of a provisioning that failed: it belongs to the connection, not to the transaction
         _drop_staging(connection, staging)
         staging.create(connection)
-        read, reasons, first = _stage(connection, staging, rows, job, progress)
+        staged = _stage(connection, staging, rows, job, progress)
+        read, reasons = staged.read, staged.reasons
         if sum(reasons.values()) > job.master.max_rejected * read:
-            raise TooManyRejected(job, read, reasons, first)
-        staged = connection.scalar(select(func.count()).select_from(staging)) or 0
-        if duplicates := read - sum(reasons.values()) - staged:
+            raise TooManyRejected(job, read, reasons, staged.first)
+        count = connection.scalar(select(func.count()).select_from(staging)) or 0
+        if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
-        progress(f"upserting {dimension.name}", 0, staged)
+        progress(f"upserting {dimension.name}", 0, count)
         updated, inserted = _upsert(connection, staging, dimension, keys)
-        progress(f"upserting {dimension.name}", staged, staged)
-        _record(connection, name, dimension, schema, keys,
-                known is None or bool(updated or inserted))
+        progress(f"upserting {dimension.name}", count, count)
+        _record(connection, name, dimension, schema, keys, is_new or bool(updated or inserted))
         _drop_staging(connection, staging)
-    return ProvisionResult(read, inserted, updated, staged - inserted - updated,
-                           sum(reasons.values()), reasons)
+    if staged.nulled:
+        log.warning("%s: %s", dimension.name, say_nulled(staged.nulled, engine.dialect.name))
+    return ProvisionResult(read, inserted, updated, count - inserted - updated,
+                           sum(reasons.values()), dict(reasons), dict(staged.nulled))
+
+
+def _take_back(engine: Engine, name: str, dimension: Table) -> None:
+    """Drop the table that a first provisioning made, which failed; it may have been wrong about the
+    columns' types. A table that another process has filled meanwhile stays."""
+    with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            quote = connection.dialect.identifier_preparer.quote_identifier
+            connection.exec_driver_sql(f"LOCK TABLES {quote(dimension.name)} WRITE, "
+                                       f"{quote(masters.name)} READ")
+        if _row(connection, name) is None:
+            dimension.drop(connection, checkfirst=False)
+        if engine.dialect.name != "sqlite":
+            connection.exec_driver_sql("UNLOCK TABLES")
 
 
 def key_columns(job: Job) -> tuple[str, ...]:
@@ -118,7 +164,9 @@ class TooManyRejected(SemistreamError):
         super().__init__(f"{sum(reasons.values()):,} of {read:,} rows of "
                          f"{job.master.path or job.master.table} cannot be taken ({why}), and no "
                          f"more than {job.master.max_rejected:.4g} of them may be left out "
-                         f"(max_rejected under master: in the job). "
+                         f"(max_rejected under master: in the job). Where a column holds other "
+                         f"values than its type tells of, declare it a STRING (columns under "
+                         f"master:). "
                          f"{dimension_name(job.master.name)} is as it was. The first:{rows}")
 
 
@@ -152,8 +200,21 @@ def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) ->
     source = connect(url) if url else engine
     table = existing_table(source, job.master.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != surrogate_key(job.master.name)])
-    schema = _checked(job, found, known)
+    schema = _checked(job, found if known else _widened(source, table, found), known)
     return MasterRows(schema, _from_table(source, table, found, schema))
+
+
+def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
+    """The columns' types, BIGINT UNSIGNED ones by their largest number: most fit 64 bits with a
+    sign, as keys of streams are."""
+    unsigned = [table.c[name] for name in found.names
+                if isinstance(kind := table.c[name].type, mysql.BIGINT) and kind.unsigned]
+    if not unsigned:
+        return found
+    with engine.connect() as connection:
+        largest = connection.execute(select(*map(func.max, unsigned))).one()
+    wide = {c.name for c, most in zip(unsigned, largest, strict=True) if (most or 0) >= 2**63}
+    return pa.schema([f.with_type(UNSIGNED) if f.name in wide else f for f in found])
 
 
 def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
@@ -175,12 +236,19 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
 
 def _from_table(engine: Engine, table: Table, found: pa.Schema,
                 schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
+    """By way of text: a database may hold what its column's type does not tell of, such as
+    0000-00-00, or any text in a column of numbers of SQLite's."""
     from semistream.files.convert import cast_rows
 
+    is_bytes = {f.name for f in found if pa.types.is_binary(f.type)}
+    shown = pa.schema([
+        pa.field(f.name, pa.binary()) if f.name in is_bytes else
+        pa.field(f.name, pa.string()) if pa.types.is_binary(f.type) else f for f in schema])
+    exact = {f.name for f in schema if pa.types.is_floating(f.type)}
     with engine.connect() as connection:
-        for batch in fetch(connection, select(*[table.c[n] for n in found.names]), found):
-            rows, wrong = cast_rows(batch.select(schema.names), schema)
-            yield rows, [Rejected("unparsable", why, _json(batch, i)) for i, why in wrong.items()]
+        for texts in fetch_texts(connection, select(*[table.c[n] for n in schema.names]), shown):
+            rows, wrong = cast_rows(texts, schema, exact)
+            yield rows, [Rejected("unparsable", why, _json(texts, i)) for i, why in wrong.items()]
 
 
 def _checked(job: Job, found: pa.Schema, known: pa.Schema | None,
@@ -207,31 +275,43 @@ def _checked(job: Job, found: pa.Schema, known: pa.Schema | None,
     return schema
 
 
+@dataclass
+class _Staged:
+    """Of the rows read: how many, the rejected ones by reason, the first of them, and the values
+    that became null, by column."""
+
+    read: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    first: list[Rejected] = field(default_factory=list)
+    nulled: Counter[str] = field(default_factory=Counter)
+
+
 def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
-           progress: Progress) -> tuple[int, dict[str, int], list[Rejected]]:
-    """All rows to the staging table, or to ``rejected_master``: (rows read, rejected ones by
-    reason, the first of them)."""
-    name, keys = job.master.name, key_columns(job)
+           progress: Progress) -> _Staged:
+    """All rows to the staging table, or to ``rejected_master``."""
+    name, keys, staged = job.master.name, key_columns(job), _Staged()
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
-    read, first = 0, list[Rejected]()
-    reasons: dict[str, int] = {}
     for batch, unfit in rows.batches:
-        read += batch.num_rows + len(unfit)
-        good, wrong_keys = _with_keys(batch, keys, tuple(job.on.values()))
-        rejected = unfit + wrong_keys
+        staged.read += batch.num_rows + len(unfit)
+        good, not_stored = _storable(batch, keys, tuple(job.on.values()))
+        rejected = unfit + not_stored
         _reject(connection, name, rejected)
-        first += rejected[:EXAMPLES - len(first)]
-        for r in rejected:
-            reasons[r.reason] = reasons.get(r.reason, 0) + 1
+        staged.first += rejected[:EXAMPLES - len(staged.first)]
+        staged.reasons.update(r.reason for r in rejected)
+        staged.nulled.update(nulled(good, connection.dialect.name))
         bulk_insert(connection, staging, good, replace=True)
-        progress(f"reading {name}", read, None)
-    return read, reasons, first
+        progress(f"reading {name}", staged.read, None)
+    return staged
 
 
-def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...],
-               join_key: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Rejected]]:
-    """(rows whose keys can be stored, the others)."""
+def _storable(batch: pa.RecordBatch, business_key: tuple[str, ...],
+              join_key: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Rejected]]:
+    """(rows whose keys, dates and times can be stored, the others)."""
     reasons: dict[int, tuple[str, str]] = {}
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        for i in pc.indices_nonzero(outside_years(values)).to_pylist():
+            reasons[i] = "unparsable", (f"{name}: {values[i].cast(pa.string())} is not "
+                                        "within the years 1 to 9999")
     for column in dict.fromkeys((*join_key, *business_key)):
         values = batch.column(column)
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
@@ -250,7 +330,7 @@ def _with_keys(batch: pa.RecordBatch, business_key: tuple[str, ...],
 
 
 def _json(rows: pa.RecordBatch, i: int) -> str:
-    return json.dumps(rows.slice(i, 1).to_pylist()[0], default=str)
+    return json.dumps(python_rows(rows.slice(i, 1))[0], default=str)
 
 
 def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> None:

@@ -20,6 +20,7 @@ from semistream.scratch import task_directory
 from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED
 from semistream.streaming.sinks.delta import DataFiles
 from semistream.warehouse.ids import stream_ids
+from semistream.warehouse.types import python_rows
 
 TEXT = "_corrupt_record"  # of an unparsable tuple, as Spark calls it
 WRITTEN_BYTES = 8_000_000  # of other rows at a time
@@ -144,7 +145,7 @@ def _document(rejected: Rejected) -> dict[str, Any]:
 def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...],
                    side: str | None = None) -> pa.RecordBatch:
     """Tuples as rows of the table ``unmatched``."""
-    texts = [json.dumps(row, default=_plain) for row in tuples.to_pylist()]
+    texts = [json.dumps(row, default=_plain) for row in python_rows(tuples)]
     sides = pa.array([side] * len(texts), pa.string())
     return pa.record_batch([reasons, sides, stream_ids(tuples, id_columns),
                             pa.array(texts, pa.string())], schema=UNMATCHED)
