@@ -123,6 +123,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
             for reason in summary["reasons"]:
                 table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}",
                               f"{summary['reasons'][reason]:,}")
+    for column, count in sorted(run.get("nulled", {}).items()):
+        table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
         table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
     worked = bool(run["batches"])  # else there was nothing new

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import Column
 
@@ -16,7 +17,7 @@ from semistream.streaming.sinks.base import StoredRows
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.tables import ROW_KEY
-from semistream.warehouse.types import LongString, sql_type, stored_schema
+from semistream.warehouse.types import LongString, outside_years, sql_type, stored_schema
 
 
 def stage(staging: Staging, stored: StoredRows,
@@ -37,7 +38,8 @@ def stage(staging: Staging, stored: StoredRows,
                 sums.update(sum_up([batch]))
                 numbers = _numbers(batch.column("load_id"), rows)
                 with staging.engine.begin() as connection:
-                    bulk_insert(connection, facts, batch.append_column("load_row", numbers))
+                    bulk_insert(connection, facts,
+                                _storable(batch).append_column("load_row", numbers))
         except (OSError, pa.ArrowException) as e:
             findings.append((name, str(e)))
     damaged = staging.table("files_of_sink", Column("file", LongString()),
@@ -46,6 +48,14 @@ def stage(staging: Staging, stored: StoredRows,
     if ids:
         staging.index(facts, *ids)
     return facts, sums, damaged
+
+
+def _storable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Dates and times that the warehouse cannot hold are null in it; the checksums are of what the
+    sink has."""
+    columns = [pc.if_else(outside_years(c), pa.scalar(None, c.type), c)
+               if pa.types.is_temporal(c.type) else c for c in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _numbers(loads: pa.Array, rows: Counter[int]) -> pa.Array:

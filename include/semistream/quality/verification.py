@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_by_id, stage_rejected, stage_sample
 from semistream.streaming.sinks.registry import open_sink, open_warehouse
+from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.proof import START, Position, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
 from semistream.warehouse.tables import existing_table
@@ -209,6 +211,11 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         figures, batches = _figures(connection, scope)
         old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
         without = connection.scalar(select(func.count()).where(old))
+        mine = scope.holds(load_batches) & load_batches.c.nulled.is_not(None)
+        lost = sum((Counter(json.loads(text)) for text in
+                    connection.scalars(select(load_batches.c.nulled).where(mine))), Counter[str]())
+    if lost:
+        staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine.dialect.name)}.")
     if without:
         staging.notes.append(f"{without:,} of the ledger's rows are of a version that kept no "
                              f"checksums: what they loaded is "

@@ -27,6 +27,7 @@ class Totals:
     memory_peak: int = 0
     resident_peak: int = 0  # of one worker
     rejected: Counter[str] = field(default_factory=Counter)
+    nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
     def add(self, entries: list[dict[str, Any]]) -> None:
         """entries: the ledger rows of a commit, one a partition."""
@@ -39,6 +40,7 @@ class Totals:
                                  *(e.get("resident_peak") or 0 for e in entries))
         for entry in entries:
             self.rejected.update(entry["rejected"])
+            self.nulled.update(entry.get("nulled") or {})
 
     @property
     def finished(self) -> int:
@@ -62,7 +64,7 @@ class Totals:
             "partitions": plan.partitions, "master_version": plan.version,
             "batches": self.batches, "rows_read": self.rows_read, "matched": self.matched,
             "unmatched": self.unmatched, "rejected": dict(self.rejected),
-            "output_rows": self.output_rows,
+            "output_rows": self.output_rows, "nulled": dict(self.nulled),
             "service_rate": self.service_rate, "cache_hits": self.cache_hits,
             "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
             "memory_peak": self.memory_peak, "resident_peak": self.resident_peak,
@@ -79,6 +81,8 @@ def describe(summary: dict[str, Any]) -> str:
         ("waiting", f"{s['waiting']:,}"),
         *((f"  {side}", f"{count:,}") for side, count in s["sides"].items()),
         ("output rows", f"{s['output_rows']:,}"),
+        *((f"  NULL, not a number: {column}", f"{count:,}")
+          for column, count in sorted(s.get("nulled", {}).items())),
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
         *(() if s["sides"] else (("through the cache", f"{s['cache_share']:.1%}"),)),
         ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),

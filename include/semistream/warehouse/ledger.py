@@ -312,7 +312,8 @@ def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
     sketch = entry.get("key_sketch")  # base64, as summaries and intents are JSON
     return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]),
             "rejected": json.dumps(entry["rejected"]),
-            "sides": json.dumps(entry["sides"]) if entry.get("sides") else None,
+            **{name: json.dumps(entry[name]) if entry.get(name) else None
+               for name in ("sides", "nulled")},
             "committed_at": utc_now(),
             "key_sketch": None if sketch is None else b64decode(sketch)}
 
@@ -321,4 +322,4 @@ def _entry(row: Row[Any]) -> dict[str, Any]:
     values = dict(row._mapping)
     del values["committed_at"], values["load_id"], values["key_sketch"]
     return {**values, **{name: json.loads(values[name]) if values[name] else None
-                         for name in ("memory", "rejected", "sides")}}
+                         for name in ("memory", "rejected", "sides", "nulled")}}

@@ -87,6 +87,9 @@ load_batches = Table(
     # JSON: of each of two streams waiting_before, rows_read, matched, rejected and waiting, which
     # add up to the above, and on_disk, of those waiting; null: it is a stream with master data
     Column("sides", Text),
+    # JSON: numbers of the facts that are stored as null, by column, as the database has none like
+    # them: NaN, in MySQL also the infinities; null: there are none
+    Column("nulled", Text),
     Column("state_file", Text, nullable=False),  # the join state after this batch
     # of the rows in the fact table, see checksum.py; null: loaded before there were any
     Column("facts_checksum", BigInteger),

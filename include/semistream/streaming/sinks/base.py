@@ -90,8 +90,9 @@ class Sink(Protocol):
 
 
 def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
-    """Without what only a Delta table's commit needs."""
-    own = ("data", "staged", "unmatched_file")
+    """Without what only a Delta table's commit needs, and without ``nulled``, which is of the facts
+    that an SQL sink has written."""
+    own = ("data", "staged", "unmatched_file", "nulled")
     return {name: value for name, value in entry.items() if name not in own}
 
 

@@ -34,6 +34,7 @@ from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.load_ids import app_loads, key_of
 from semistream.warehouse.schema import metadata, propagated, unmatched
+from semistream.warehouse.tables import fact_table
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -125,6 +126,8 @@ class DeltaSink:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
+        # the names that no table of facts can have twice: rows are proven in one of the warehouse
+        fact_table(self.warehouse.fact, stream, self.warehouse.master, added, id_columns)
         schema = pa.schema([*stream, *added, pa.field("load_id", pa.int64())])
         _delta_table.cache_clear()  # it may be another table, made anew at the same place
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from sqlalchemy import Connection, Engine
 
+from semistream.errors import ConfigError
 from semistream.streaming.sinks.base import (
     StoredRows,
     parts,
@@ -18,11 +20,13 @@ from semistream.streaming.sinks.base import (
     stored_checksum,
     with_key,
 )
-from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.limits import said
 from semistream.warehouse.schema import propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
+from semistream.warehouse.types import outside_years
 
 if TYPE_CHECKING:
     from semistream.streaming.sinks.delta import DataFiles
@@ -74,7 +78,11 @@ class SqlSink:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
         key = ledger.load_id(entry)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
-        entry = entry | {"facts_checksum": stored_checksum(joined, dialect),
+        lost = Counter[str]()
+        for _, part in parts(joined):
+            check_years(part, self.fact)
+            lost.update(nulled(part, dialect))
+        entry = entry | {"facts_checksum": stored_checksum(joined, dialect), "nulled": dict(lost),
                          "unmatched_checksum": stored_checksum(rejected, dialect)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
 
@@ -85,7 +93,8 @@ class SqlSink:
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, self.fact, first))
 
-        return ledger.load(entry, insert)
+        with said(self.fact):
+            return ledger.load(entry, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
         ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns,
@@ -103,3 +112,14 @@ class SqlSink:
 
     def stored(self, app: str) -> StoredRows | None:
         return None
+
+
+def check_years(rows: pa.Table, fact: str) -> None:
+    """Raises ConfigError for a date or a time that no column of the warehouse can hold."""
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        for chunk in column.chunks:
+            if len(found := chunk.filter(outside_years(chunk))):
+                raise ConfigError(f"{fact}.{name}", "must be within the years 1 to 9999",
+                                  str(found[:1].cast(pa.string())[0]),
+                                  "Correct it in the source, declare the column a STRING there, or "
+                                  "load into a Delta table.")
