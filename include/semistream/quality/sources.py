@@ -24,7 +24,7 @@ from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.schema import load_files
-from semistream.warehouse.tables import arrow_schema
+from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString
 
 Columns = Mapping[str, sa.types.TypeEngine]  # of a source, as the warehouse has them
@@ -49,9 +49,9 @@ def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, 
     counts = staging.table(f"sources{side}", Column("batch", BigInteger), Column("source", Text),
                            Column("rows_in_source", BigInteger))
     names = tuple(columns)
-    tuples = staging.table(f"ids{side}", Column("batch", BigInteger),
-                           *(Column(name, kind) for name, kind in columns.items()),
-                           Column("stream_id", KeyString())) if ids else None
+    tuples = staging.table(f"ids{side}", Column("quality_batch", BigInteger),
+                           *(Column(quoted(name), kind) for name, kind in columns.items()),
+                           Column("quality_id", KeyString())) if ids else None
     counted = []
     for batch, part in parts:
         rows = 0
@@ -65,7 +65,7 @@ def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, 
     staging.insert(counts, counted)
     if tuples is not None:
         staging.index(tuples, *names[:ids])
-        staging.index(tuples, "stream_id")
+        staging.index(tuples, "quality_id")
     return Sources(counts, tuples)
 
 
@@ -116,7 +116,7 @@ def _with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Sche
     found = _readable(found, schema)
     rows = pa.table([*map(shorten, found.columns), stream_ids(found, names),
                      pa.repeat(pa.scalar(batch, pa.int64()), len(found))],
-                    names=[*found.schema.names, "stream_id", "batch"])
+                    names=[*found.schema.names, "quality_id", "quality_batch"])
     given = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)
              for f in schema]
     return pa.table(given, names=schema.names)

@@ -1,0 +1,142 @@
+"""Columns of any name, and numbers that a database lacks, from provisioning to the proof."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from sqlalchemy import inspect, select
+
+from semistream import quality
+from semistream.config import Job, Places
+from semistream.errors import ConfigError
+from semistream.provisioning.dimensions import provision, publish
+from semistream.streaming.app import Load
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sinks.delta import DeltaSink
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.streaming.summary import describe
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.schema import load_batches, unmatched
+from semistream.warehouse.tables import existing_table
+
+
+def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
+    """A job's whole way in this process: (summary, verification)."""
+    places = Places(home=home, warehouse_url=url)
+    (home / "s").mkdir(parents=True)
+    pq.write_table(stream, home / "s" / "a.parquet")
+    pq.write_table(master, home / "m.parquet")
+    job = Job.load({"name": "j", "stream": {"format": "parquet", "path": str(home / "s"),
+                                            "id": ids},
+                    "master": {"name": "m", "path": str(home / "m.parquet")}, "on": on,
+                    "fact_table": "facts"})
+    engine = connect(url)
+    provision(job, engine)
+    publish(job, engine, places.snapshots)
+    settings = LoadSettings.load({"job": "j", "algorithm": "ssbj", "partitions": 1, "sink": sink,
+                                  "memory": "200KB"})
+    directory = settings.directory(places)
+    with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
+        load = Load(settings, job, places, status)
+        load.check()
+        summary = load.run(spark)
+    result = quality.verify(url, "j", job=job, reports_dir=home / "reports",
+                            snapshots=places.snapshots)
+    engine.dispose()
+    return summary, result
+
+
+STRANGE = ["b`t", "``", "100%", 'q"q', "x y", "order", "lateral", "a.b", "c:d", "?", "[", "back\\",
+           "it's", "é", " lead", "tab\tbed", "%(x)s", "batch", "version", "stream_id", "source",
+           "key_0", "app", "drain", "partition", "reason", "tuple", "fact_table", "side", "file"]
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_columns_of_any_name_are_loaded_and_proven(spark, tmp_path, warehouse_url, sink):
+    stream = pa.table({"batch": range(20), "version": [str(i) for i in range(20)],
+                       "stream_id": range(20)}
+                      | {n: range(20) for n in STRANGE if n not in ("batch", "version",
+                                                                    "stream_id")})
+    master = pa.table({"key": range(15)} | {n: [f"{i} {n}" for i in range(15)] for n in STRANGE})
+    sink = "sql" if sink == "sql" else str(tmp_path / "delta")
+    summary, result = load_and_verify(spark, tmp_path / "home", warehouse_url, stream, master,
+                                      {"b`t": "key"}, ["batch", "version", "stream_id"], sink)
+    assert summary["matched"] == 15 and summary["rejected"] == {"no_match": 5}
+    assert result.success, result.describe()
+
+
+INFINITY, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_numbers_that_the_sink_lacks_are_counted_and_proven(spark, tmp_path, warehouse_url, sink):
+    stream = pa.table({"id": range(4), "k": [1, 1, 1, 2], "x": [NAN, INFINITY, -INFINITY, NAN],
+                       "y": pa.array([1.5, NAN, NAN, NAN], pa.float32())})
+    sqlite = warehouse_url.startswith("sqlite")
+    nulled = {} if sink == "delta" else {"x": 1 if sqlite else 3, "y": 2}
+    uri = "sql" if sink == "sql" else str(tmp_path / "delta")
+    summary, result = load_and_verify(spark, tmp_path / "home", warehouse_url, stream,
+                                      pa.table({"k": [1], "name": ["one"]}), {"k": "k"}, ["id"],
+                                      uri)
+    assert result.success, result.describe()
+    assert summary["nulled"] == nulled
+    said = [note for note in result.notes if "stored as NULL" in note]
+    assert len(said) == (1 if nulled else 0)
+    assert ("NULL, not a number: x" in describe(summary)) == bool(nulled)
+    engine = connect(warehouse_url)
+    with engine.connect() as connection:
+        kept = connection.scalars(select(load_batches.c.nulled)).all()
+        assert [json.loads(text) for text in kept if text] == ([nulled] if nulled else [])
+        facts = DeltaTable(uri).to_pyarrow_table().to_pylist() if sink == "delta" else \
+            connection.execute(select(existing_table(engine, "facts"))).mappings().all()
+    engine.dispose()
+    found = {row["id"]: row["x"] for row in facts}
+    assert (found[0] != found[0]) if sink == "delta" else (found[0] is None)
+    whole = sink == "delta" or sqlite
+    assert (found[1], found[2]) == ((INFINITY, -INFINITY) if whole else (None, None))
+
+
+def test_dates_that_no_database_holds_end_a_load_with_the_column_named(spark, tmp_path,
+                                                                       warehouse_url):
+    stream = pa.table({"id": [1], "k": [1], "until": pa.array([2**58], pa.timestamp("us"))})
+    with pytest.raises(Exception, match=r"facts\.until.* must be within the years 1 to 9999"):
+        load_and_verify(spark, tmp_path / "home", warehouse_url, stream,
+                        pa.table({"k": [1], "name": ["one"]}), {"k": "k"}, ["id"])
+
+
+def test_delta_keeps_what_no_database_holds_and_it_is_proven(spark, tmp_path, warehouse_url):
+    """Years after 9999, of facts and of an unmatched tuple."""
+    late = [569_039_644_800_000_000, None, 253_402_300_800_000_000]
+    stream = pa.table({"id": range(3), "k": [1, 1, 2], "until": pa.array(late, pa.timestamp("us"))})
+    summary, result = load_and_verify(spark, tmp_path / "home", warehouse_url, stream,
+                                      pa.table({"k": [1], "name": ["one"]}), {"k": "k"}, ["id"],
+                                      str(tmp_path / "delta"))
+    assert result.success, result.describe()
+    assert summary["matched"] == 2
+    facts = DeltaTable(tmp_path / "delta").to_pyarrow_table().sort_by("id")
+    assert facts["until"].cast(pa.int64()).to_pylist() == late[:2]
+    engine = connect(warehouse_url)
+    with engine.connect() as connection:
+        kept, = connection.scalars(select(unmatched.c.tuple)).all()
+    engine.dispose()
+    assert json.loads(kept)["until"] == "10000-01-01 00:00:00.000000"
+
+
+@pytest.mark.parametrize("name", ["load_row", "LOAD_ROW", "load_id", "m_sk", "M_SK"])
+@pytest.mark.parametrize("kind", ["sql", "delta"])
+def test_columns_that_a_load_adds_itself_are_refused_in_a_stream(tmp_path, kind, name):
+    warehouse = SqlSink(f"sqlite:///{tmp_path / 'w.db'}", "facts", "m", 60.0)
+    create_all(warehouse.engine)
+    sink = warehouse if kind == "sql" else DeltaSink(str(tmp_path / "d"), str(tmp_path), warehouse)
+    for stream, added in (({"id": pa.int64(), name: pa.int64()}, {}),
+                          ({"id": pa.int64()}, {name: pa.int64()})):
+        if added and name.lower() == "m_sk":
+            continue  # it is the surrogate key
+        with pytest.raises(ConfigError, match=f"repeat a column of the table. Got '{name}'"):
+            sink.prepare(pa.schema(list(stream.items())), pa.schema(list(added.items())), ("id",))
+    assert not (tmp_path / "d").exists() and not inspect(warehouse.engine).has_table("facts")
