@@ -74,6 +74,23 @@ def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on
         assert getattr(ours, field) == getattr(theirs, field)
 
 
+def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):
+    days = [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(1582, 10, 10), None]
+    times = [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999),
+             dt.datetime(1582, 10, 10, 1), None]
+    table = pa.table({"a.b`c": ["x", "y", "z", "w"], "__bucket": range(4), "bucket": range(4),
+                      "bucket_": range(4), "day": days, "at": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, places.home / "m.parquet")
+    values_ = values(["a.b`c"])
+    values_["master"] |= {"path": str(places.home / "m.parquet"), "business_key": ["a.b`c"]}
+    spec = Job.load(values_)
+    provision(spec, warehouse)
+    Publish(PublishSettings(job="j"), spec, places).run(spark)
+    rows = contents(places.snapshots / "m")[1]
+    assert [{n: r[n] for n in table.column_names} for r in rows] == \
+        sorted(table.to_pylist(), key=lambda r: r["a.b`c"])
+
+
 def test_a_table_that_changes_while_it_is_read_is_not_published(
         spark, warehouse, places, monkeypatch):
     spec = job(places, ["id"])

@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 
 from semistream.config import Job, Places, Publishing
 from semistream.keys import JoinKeys
-from semistream.keys_spark import bucket_expression, order_expression
+from semistream.keys_spark import bucket_expression, order_expression, quoted
 from semistream.master.publish import Publication
 from semistream.master.snapshot import (
     BUCKETS,
@@ -41,7 +41,7 @@ from semistream.warehouse.connect import connect
 RANGE_ROWS = 250_000  # read by one task
 SAMPLE = 1000  # surrogate keys whose rows tell how wide they are
 MOST_BATCH_BYTES = 16_000_000
-BUCKET = "__bucket"
+BUCKET, ORDER = "bucket", "order"
 WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigint"
 
 
@@ -127,9 +127,12 @@ def write_buckets(rows: DataFrame, publication: Publication) -> list[BucketInfo]
     """Hash and sort the rows and write each bucket in one task, into a directory that driver and
     executors share."""
     keys, count = publication.keys, publication.bucket_count
-    ordered = (rows.withColumn(BUCKET, bucket_expression(keys.master, keys.types, count))
-               .repartitionById(count, F.col(BUCKET))
-               .sortWithinPartitions(BUCKET, order_expression(keys.master, keys.types)))
+    # mapInArrow does not quote names
+    own = [quoted(name).alias(f"column_{i}") for i, name in enumerate(publication.schema.names)]
+    ordered = (rows.select(bucket_expression(keys.master, keys.types, count).alias(BUCKET),
+                           order_expression(keys.master, keys.types).alias(ORDER), *own)
+               .repartitionById(count, F.col(BUCKET)).sortWithinPartitions(BUCKET, ORDER)
+               .drop(ORDER))
     write = bucket_writer(publication.directory, publication.schema, keys, publication.page_tuples)
     return [BucketInfo(**r.asDict()) for r in ordered.mapInArrow(write, WRITTEN).collect()]
 
@@ -156,8 +159,8 @@ def bucket_writer(directory: Path, schema: pa.Schema, keys: JoinKeys,
 
 def _runs(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each bucket in a batch that is sorted by bucket."""
-    bucket = batch.column(BUCKET)
-    rows = from_spark(batch.drop_columns([BUCKET]), schema)
+    bucket = batch.column(0)
+    rows = from_spark(batch.columns[1:], schema)
     start = 0
     for run in pc.run_end_encode(bucket).run_ends.to_pylist():
         yield bucket[start].as_py(), rows.slice(start, run - start)
@@ -184,5 +187,6 @@ def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.cast(spark_schema(batch.schema))
 
 
-def from_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([batch.column(f.name).cast(f.type) for f in schema], schema=schema)
+def from_spark(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([c.cast(f.type) for c, f in zip(columns, schema, strict=True)],
+                           schema=schema)
