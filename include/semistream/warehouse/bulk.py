@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -75,9 +75,9 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
     if connection.dialect.name != "sqlite":
         yield from _fetch_mysql(connection, query, schema, rows)
         return
+    columns = list(query.selected_columns)
     for found in _fetch_sqlite(connection, query, rows):
-        yield pa.record_batch([_stored(c, f.type) for c, f in zip(found, schema, strict=True)],
-                              schema=schema)
+        yield _batch(_stored, found, columns, schema)
 
 
 def fetch_texts(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
@@ -125,7 +125,7 @@ def _fetch_mysql(connection: Connection, query: Select[*tuple[Any, ...]], schema
                          rows):
         texts = [r[0] for r in chunk if r[0] is not None]
         too_long += len(chunk) - len(texts)
-        yield _parse_texts(texts, schema)
+        yield _batch(_from_text, _split(texts, schema), columns, schema)
     if not too_long:
         return
     # the server gives null in place of a text of more than max_allowed_packet
@@ -134,11 +134,22 @@ def _fetch_mysql(connection: Connection, query: Select[*tuple[Any, ...]], schema
         maintain_column_froms=True).where(text.is_(None))
     for chunk in _chunks(connection, apart, rows, first=1):
         found += len(chunk)
-        yield pa.record_batch([_from_shown(c, f.type) for c, f in zip(
-            zip(*chunk, strict=True), schema, strict=True)], schema=schema)
+        yield _batch(_from_shown, zip(*chunk, strict=True), columns, schema)
     if found != too_long:
         raise BulkError(f"{too_long} rows were longer than max_allowed_packet, and {found} when "
                         "they were read by themselves: they changed meanwhile. Read them again.")
+
+
+def _batch(convert: Callable[[Any, pa.DataType], pa.Array], found: Iterable[Any],
+           columns: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """What was found of each column, in its type. Raises ArrowInvalid, which names the column."""
+    arrays = []
+    for values, column, field in zip(found, columns, schema, strict=True):
+        try:
+            arrays.append(convert(values, field.type))
+        except (pa.ArrowException, TypeError, ValueError) as e:
+            raise pa.ArrowInvalid(f"{column} has a value that is not {field.type}: {e}") from None
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
@@ -154,22 +165,22 @@ def _chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
 
 
 def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
-    """A column of SQLite's values as of its type."""
+    """A column of SQLite's values as of its type; an error where one of them is not."""
     if isinstance(column, pa.Array):
         found = column.type
         if pa.types.is_null(found) or found == kind:
             return column.cast(kind)
-        if pa.types.is_binary(found) and pa.types.is_string(kind):
-            return column.cast(kind)
-        if pa.types.is_string(found):
-            return _from_text(column, kind)
         if pa.types.is_decimal(kind) and kind.scale <= SQLITE_DECIMAL_DIGITS \
-                and not pa.types.is_binary(found):
+                and (pa.types.is_integer(found) or pa.types.is_floating(found)):
             return column.cast(pa.decimal128(38, kind.scale)).cast(kind)
-        if pa.types.is_integer(found) and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        if any(test(found) and test(kind) for test in (pa.types.is_integer, pa.types.is_floating)):
             return column.cast(kind)
-        column = column.to_pylist()
-    return _array(column, kind)
+    if pa.types.is_string(kind):
+        return pa.array(column.to_pylist() if isinstance(column, pa.Array) else column, kind)
+    texts = _as_text(column, kind)
+    if pa.types.is_binary(kind):
+        return texts.cast(kind)
+    return _from_text(texts.cast(pa.string()), kind)
 
 
 def _as_text(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
@@ -202,21 +213,8 @@ def _float_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.replace_with_mask(texts, pc.fill_null(longer, False), pa.array(digits, pa.string()))
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_boolean(kind) and not isinstance(_first(values), bool):
-        return pa.array(values, pa.int64()).cast(kind)
-    if pa.types.is_decimal(kind) and isinstance(_first(values), (float, int)):
-        values = [None if v is None else f"{v:.{kind.scale}f}" for v in values]
-    if isinstance(_first(values), str) and not pa.types.is_string(kind):
-        return _from_text(pa.array(values, pa.string()), kind)
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return pa.array(values, pa.timestamp("us")).cast(pa.int64()).cast(kind)
-    return pa.array(values, kind)
-
-
 def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_boolean(kind):
-        return column.cast(pa.int8()).cast(kind)
+    """Texts of MySQL's values, or of others, as of their type; bytes are in hexadecimal."""
     if pa.types.is_time(kind):  # Arrow parses no times of day
         column = pc.binary_join_element_wise("1970-01-01", column, " ")
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
@@ -273,7 +271,8 @@ def _from_shown(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return _from_text(pa.array(values, pa.string()), kind)
 
 
-def _parse_texts(texts: list[str], schema: pa.Schema) -> pa.RecordBatch:
+def _split(texts: list[str], schema: pa.Schema) -> Iterator[pa.Array]:
+    """The columns of rows that are one text each, as texts."""
     options = {
         # the line before the first one: there, Arrow takes U+FEFF away
         "read_options": csv.ReadOptions(column_names=schema.names, use_threads=False, skip_rows=1,
@@ -284,14 +283,12 @@ def _parse_texts(texts: list[str], schema: pa.Schema) -> pa.RecordBatch:
                                               null_values=[NULL], strings_can_be_null=True)}
     table = csv.read_csv(pa.BufferReader("\n".join(["", *texts, ""]).encode()),
                          **options).combine_chunks()
-    columns = []
     for field, column in zip(schema, table.columns, strict=True):
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if pa.types.is_string(field.type):
             for character, escaped in reversed(ESCAPES):
                 column = pc.replace_substring(column, escaped, character)
-        columns.append(column if pa.types.is_string(field.type) else _from_text(column, field.type))
-    return pa.record_batch(columns, schema=schema)
+        yield column
 
 
 def nulled(rows: pa.RecordBatch | pa.Table, dialect: str) -> dict[str, int]:
@@ -309,10 +306,6 @@ def say_nulled(counts: Mapping[str, int], dialect: str) -> str:
     has = "SQLite has no NaN" if dialect == "sqlite" else "MySQL has neither NaN nor infinity"
     columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
     return f"numbers stored as NULL: {columns}; {has}"
-
-
-def _first(values: Sequence[Any]) -> Any:
-    return next((v for v in values if v is not None), None)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
