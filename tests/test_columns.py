@@ -127,6 +127,20 @@ def test_delta_keeps_what_no_database_holds_and_it_is_proven(spark, tmp_path, wa
     assert json.loads(kept)["until"] == "10000-01-01 00:00:00.000000"
 
 
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, mariadb, sink):
+    stream = pa.table({"id": [1], "k": [1]} | {f"c{i}": ["y" * 39] for i in range(300)})
+    arguments = (spark, tmp_path / "home", mariadb.fresh(), stream,
+                 pa.table({"k": [1], "name": ["one"]}), {"k": "k"}, ["id"])
+    if sink == "delta":
+        summary, result = load_and_verify(*arguments, str(tmp_path / "delta"))
+        assert result.success, result.describe()
+        assert summary["matched"] == 1
+    else:
+        with pytest.raises(Exception, match=r"'facts' must have rows that fit .* Leave columns"):
+            load_and_verify(*arguments)
+
+
 @pytest.mark.parametrize("name", ["load_row", "LOAD_ROW", "load_id", "m_sk", "M_SK"])
 @pytest.mark.parametrize("kind", ["sql", "delta"])
 def test_columns_that_a_load_adds_itself_are_refused_in_a_stream(tmp_path, kind, name):

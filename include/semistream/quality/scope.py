@@ -136,6 +136,12 @@ def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, st
     return out
 
 
+def compared_columns(connection: sa.Connection, job: Job) -> set[str]:
+    """The columns of facts that checks may look at, besides the ids."""
+    dimension = existing_table(connection, dimension_name(job.master.name)).columns.keys()
+    return {*job.on, *dimension, *(f"{job.master.name}_{name}" for name in dimension)}
+
+
 def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str],
               business_key: tuple[str, ...]) -> bool:
     """Whether no two dimension rows have the same join columns."""

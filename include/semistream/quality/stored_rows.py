@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +17,22 @@ from semistream.quality.staging import Staging
 from semistream.streaming.sinks.base import StoredRows
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import row_key
-from semistream.warehouse.tables import ROW_KEY
+from semistream.warehouse.tables import ROW_KEY, quoted
 from semistream.warehouse.types import LongString, outside_years, sql_type, stored_schema
 
 
-def stage(staging: Staging, stored: StoredRows,
-          ids: tuple[str, ...]) -> tuple[sa.Table, Sums, sa.Table]:
+def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...],
+          compared: Container[str] | None) -> tuple[sa.Table, Sums, sa.Table]:
     """What a sink outside the warehouse has of an app, its rows' checksums by load, and the damaged
-    ones of its files: file, finding."""
+    ones of its files: file, finding.
+
+    compared: the columns that the table has, besides the ids (None: all); the warehouse may have no
+    room for all that the sink has. The checksums are of all.
+    """
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
+    shown = [f for f in kept if compared is None or f.name in compared or f.name in ids]
     facts = staging.table("facts",
-                          *(Column(f.name, sql_type(f, f.name in ids)) for f in kept),
+                          *(Column(quoted(f.name), sql_type(f, f.name in ids)) for f in shown),
                           *row_key())
     rows: Counter[int] = Counter()
     sums: Sums = Counter()
@@ -38,8 +44,8 @@ def stage(staging: Staging, stored: StoredRows,
                 sums.update(sum_up([batch]))
                 numbers = _numbers(batch.column("load_id"), rows)
                 with staging.engine.begin() as connection:
-                    bulk_insert(connection, facts,
-                                _storable(batch).append_column("load_row", numbers))
+                    rows_of = _storable(batch.select([*(f.name for f in shown), "load_id"]))
+                    bulk_insert(connection, facts, rows_of.append_column("load_row", numbers))
         except (OSError, pa.ArrowException) as e:
             findings.append((name, str(e)))
     damaged = staging.table("files_of_sink", Column("file", LongString()),

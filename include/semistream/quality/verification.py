@@ -25,7 +25,7 @@ from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import all_checks
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.join_size import stage_join_sizes
-from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
+from semistream.quality.scope import UNPUBLISHED, Scope, committed, compared_columns, make_scope
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_by_id, stage_rejected, stage_sample
@@ -182,7 +182,9 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         fact = existing_table(engine, name)
     else:
         ids = job.fact_ids(stored.schema.names)
-        fact, sums, damaged = stored_rows.stage(staging, stored, ids)
+        with engine.connect() as connection:
+            compared = compared_columns(connection, job) if isinstance(job, Job) else None
+        fact, sums, damaged = stored_rows.stage(staging, stored, ids, compared)
     with engine.connect() as connection:
         scope = two_streams.scope_of(connection, app, job, commits, first, fact) \
             if isinstance(job, StreamStreamJob) else make_scope(
