@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.dataset as ds
-from sqlalchemy import Text, text
+from sqlalchemy import Text, column, select, table, text
 from sqlalchemy.types import String
 
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches
@@ -32,9 +32,10 @@ from semistream.streaming.sinks.delta import DataFiles, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.spool import PROPAGATED, UNMATCHED
 from semistream.warehouse import connect, create_all
-from semistream.warehouse.bulk import arrow_batch
+from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.schema import load_batches
+from semistream.warehouse.tables import quoted
 
 ADDED = pa.schema(list(COLUMNS)[1:])
 LOAD = {"app": "benchmark", "batch": 0, "drain": 0, "partition": 0}
@@ -157,10 +158,11 @@ class SinkPeer:
             return ds.dataset(DeltaTable(place).file_uris(), format="parquet").to_table()
         engine = connect(place)
         with engine.connect() as connection:
-            names = ", ".join(f"`{n}`" if self.of.url else f'"{n}"' for n in self.rows.column_names)
-            rows = connection.execute(text(f"SELECT {names} FROM fact")).all()
+            query = select(*(column(quoted(n)) for n in self.rows.column_names)).select_from(
+                table("fact"))
+            rows = pa.Table.from_batches(fetch(connection, query, self.rows.schema))
         engine.dispose()
-        return pa.Table.from_batches([arrow_batch(rows, self.rows.schema)])
+        return rows
 
 
 # ---- ways into each; they give the seconds
