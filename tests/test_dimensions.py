@@ -386,6 +386,9 @@ def test_dates_that_no_database_holds_are_rejected(warehouse, tmp_path):
                       "day": pa.array([None, 2_932_896, -719_162, None, None, 2_932_897],
                                       pa.date32())})
     path = write(tmp_path / "p.parquet", table)
+    with pytest.raises(SemistreamError, match="(?s)4 of 6 rows of .* valid_to: 20002-02-24"):
+        provision(job(path, on={"k": "k"}, max_rejected=0.5), warehouse)
+    assert not inspect(warehouse).has_table("dim_product")
     assert counts(provision(job(path, on={"k": "k"}), warehouse)) == (2, 0, 0, 4)
     assert [r[1] for r in rejects(warehouse)] == [
         "valid_to: 20002-02-24 00:00:00.000000 is not within the years 1 to 9999",
