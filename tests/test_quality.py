@@ -198,7 +198,7 @@ def test_sound(warehouse_url, tmp_path):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
-    assert len(result.results) == 20 and not result.notes
+    assert len(result.results) == 21 and not result.notes
     assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24,
                               "unmatched: no_match": 12, "unmatched: null_key": 12, "waiting": 0,
                               "output rows": 156, "batches": 3}
@@ -472,7 +472,7 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
         connection.execute(loader.fact.insert(), lost)
     mended = check(loader, reports, since_last=True)
     assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
-    assert mended.proof.startswith("yes: batches 0 to 2, 20 checks on ")
+    assert mended.proof.startswith("yes: batches 0 to 2, 21 checks on ")
 
 
 @pytest.mark.parametrize("runs, until, open_failures", [
@@ -540,7 +540,7 @@ def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
 def test_what_holds_says_of_which_batches_and_when(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    assert re.search(r"all 20 checks hold\. Complete: yes: batches 0 to 2, 20 checks on 20\d\d-.* "
+    assert re.search(r"all 21 checks hold\. Complete: yes: batches 0 to 2, 21 checks on 20\d\d-.* "
                      r"UTC\.", str(check(loader, tmp_path / "reports")))
 
 
@@ -832,7 +832,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_text_sources(name, tmp_path):
-    from semistream.quality.sources import _part, _with_stream_id
+    from semistream.quality.sources import _part, with_stream_id
 
     text, options, rows, ids = SOURCES[name]
     kind, file = name.split()[0], tmp_path / "part 1.txt"
@@ -842,7 +842,7 @@ def test_text_sources(name, tmp_path):
     pieces = list(_part({"format": kind, "files": [str(file)]}, spec, None).read(("id",)))
     assert sum(n for n, _ in pieces) == rows
     schema = pa.schema([("batch", pa.int64()), ("id", pa.int64()), ("stream_id", pa.string())])
-    found = pa.concat_tables(_with_stream_id(7, b, 1, schema) for _, b in pieces)
+    found = pa.concat_tables(with_stream_id(7, b, 1, schema) for _, b in pieces)
     assert found.to_pydict() == {"batch": [7] * len(ids), "id": ids,
                                  "stream_id": [str(i) for i in ids]}
 
@@ -921,7 +921,7 @@ def test_report_in_a_browser_offline(tmp_path):
         assert ["complete" in r.text for r in rows] == [True, True]
         assert "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 20 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 21 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown

@@ -17,7 +17,7 @@ from sqlalchemy import and_, case, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 
 from semistream.quality.scope import Scope
-from semistream.quality.staging import Sample, Sources, drawn_facts
+from semistream.quality.staging import Sample, Sources, Unparsable, drawn_facts
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
 
@@ -30,6 +30,7 @@ class Check:
     title: str
     explanation: str
     query: Select | sa.CompoundSelect
+    remedy: str = ""  # what to do when it fails
 
     def sql(self, dialect: sa.Dialect) -> str:
         """The query as text that ``sa.text`` takes: literals inline, no parameters."""
@@ -42,7 +43,8 @@ class Check:
 
 def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
                files: sa.Table | None, join_sizes: sa.Table | None,
-               sources: Sources | None, sample: Sample | None) -> Iterator[Check]:
+               sources: Sources | None, unparsable_ids: Unparsable | None,
+               sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
     ids = None if sources is None else sources.ids
     yield from ledger_checks(scope)
@@ -58,10 +60,10 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: s
         yield source_files(files)
     if sources is not None:
         yield source_rows(scope, sources.counts)
-    if scope.ids:
-        yield no_duplicates(scope, ids)
     if ids is not None:
-        yield none_missing(scope, ids)
+        yield no_duplicates(scope, ids)
+        if unparsable_ids is not None:
+            yield none_missing(scope, missing(scope, ids, unparsable_ids.ids), unparsable_ids.lost)
         yield none_invented(scope, ids)
         yield unmatched_once(scope, ids)
     yield surrogate_keys(scope)
@@ -238,28 +240,24 @@ def source_rows(scope: Scope, counts: sa.Table) -> Check:
                  .where(s.rows_in_source != c.rows_read))
 
 
-def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
+def no_duplicates(scope: Scope, source_ids: sa.Table) -> Check:
     """An id as often in the facts (with the same surrogate key, where several master rows may
     match) as in the source at most."""
-    f = scope.by_id if scope.first is None else scope.fact
+    f, s = scope.by_id, source_ids.c
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
     many = select(*key, func.count().label("rows_in_warehouse"),
                   batch_of(func.min(f.c.load_id)).label("first_batch"),
                   batch_of(func.max(f.c.load_id)).label("last_batch")) \
-        .where(*_identified(scope, f), *_ids_in_scope(scope), scope.until_by_id(f)) \
+        .where(*_identified(scope, f), scope.recounted(f)) \
         .group_by(*key).having(func.count() > 1).subquery("many")
-    columns, wrong = [*many.c], []
-    if source_ids is not None:
-        s = source_ids.c
-        times = select(func.count()).where(*(s[i] == many.c[i]
-                                             for i in scope.ids)).correlate(many).scalar_subquery()
-        columns.append(times.label("rows_in_source"))
-        wrong.append(or_(times == 0, many.c.rows_in_warehouse > times))
+    times = select(func.count()).where(*(s[i] == many.c[i]
+                                         for i in scope.ids)).correlate(many).scalar_subquery()
     return Check("no_duplicates", "No stream tuple was loaded twice",
                  f"A stream tuple is identified by {_listed(scope.ids)}"
                  + ("." if scope.unique else "; it may match several master rows, "
                                              f"but each of them ({scope.surrogate}) only once."),
-                 select(*columns).where(*wrong))
+                 select(*many.c, times.label("rows_in_source"))
+                 .where(many.c.rows_in_warehouse > times))
 
 
 def _identified(scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
@@ -268,36 +266,47 @@ def _identified(scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
     return [table.c[i].is_not(None) for i in scope.ids]
 
 
-def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
-    """When only later batches are verified: the ids that these loaded, wherever else they are."""
-    if scope.first is None:
-        return []
-    recent = scope.fact.alias("recent")
-    ids = select(*(recent.c[i] for i in scope.ids)).where(scope.holds(recent)).distinct()
-    return [sa.tuple_(*(scope.fact.c[i] for i in scope.ids)).in_(ids)] if len(scope.ids) > 1 else \
-        [scope.fact.c[scope.ids[0]].in_(ids)]
-
-
-def none_missing(scope: Scope, source_ids: sa.Table) -> Check:
-    s, f, u = source_ids.c, scope.by_id, unmatched.c
-    loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_by_id(f))
+def missing(scope: Scope, source_ids: sa.Table, unparsable: sa.Table) -> Select:
+    """Ids of the source that have not arrived. unparsable: those out of the texts of tuples that
+    could not be parsed."""
+    s, f, u, n = source_ids.c, scope.by_id, unmatched.c, unparsable.c
+    loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.recounted(f))
     kept = and_(u.fact_table == scope.fact_name, u.stream_id == s.stream_id,
-                scope.until_by_id(unmatched))
+                scope.recounted(unmatched))
     # Outer joins: of NOT EXISTS, MariaDB would make a table of everything loaded, on disk, rather
     # than look into the indexes.
-    missing = select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)) \
-        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)).where(
-            f.c.load_id.is_(None), u.load_id.is_(None))
+    return select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)) \
+        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)
+                     .outerjoin(unparsable, n.stream_id == s.stream_id)).where(
+            f.c.load_id.is_(None), u.load_id.is_(None), n.stream_id.is_(None))
+
+
+def none_missing(scope: Scope, absent: Select, lost: int) -> Check:
+    """absent: see ``missing``; lost: so many of them may be tuples that could not be parsed, and
+    whose text does not tell its id."""
     allowed = (f" {scope.waiting:,} tuples wait in the join after the last batch and are still "
                "missing." if scope.waiting else "")
-    if scope.waiting or scope.unidentified:
-        found = missing.cte("missing")
+    if scope.waiting or lost:
+        found = absent.cte("missing")
         how_many = select(func.count()).select_from(found).scalar_subquery()
-        missing = select(*found.c).where(
-            ~how_many.between(scope.waiting, scope.waiting + scope.unidentified))
-    return Check("none_missing", "Every stream tuple has arrived",
+        absent = select(*found.c).where(how_many != scope.waiting + lost)
+    return Check("none_missing", arrived("", lost),
                  f"Every {_listed(scope.ids)} of the source is in {scope.fact_name} or in "
-                 f"unmatched.{allowed}", missing)
+                 f"unmatched.{allowed}{unsure(lost)}", absent)
+
+
+def arrived(side: str, lost: int) -> str:
+    """side: of two streams."""
+    if not side:
+        return (f"All stream tuples but at most {lost:,} have arrived" if lost
+                else "Every stream tuple has arrived")
+    return (f"All tuples of the {side} stream but at most {lost:,} have arrived" if lost
+            else f"Every tuple of the {side} stream has arrived")
+
+
+def unsure(lost: int) -> str:
+    return (f" {lost:,} that are in neither may be among those that could not be parsed, and whose "
+            "text does not tell the id." if lost else "")
 
 
 def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
@@ -320,7 +329,7 @@ def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
                       u.stream_id).subquery("kept")
     same = s.stream_id == kept.c.stream_id
     times = select(func.count()).where(same).correlate(kept).scalar_subquery()
-    matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_by_id(f),
+    matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.recounted(f),
                    f.c[scope.surrogate].is_not(None))
     loaded = case((select(1).select_from(source_ids.join(f, matched)).where(same)
                    .correlate(kept).exists(), 1), else_=0)
@@ -407,7 +416,7 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
 def _matches_lost(scope: Scope, sample: Sample) -> Select:
     """Where several master rows match: those that a sampled stream tuple was not joined with."""
     f, s, m, g = scope.fact, sample.facts, sample.master, scope.by_id.alias("other")
-    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.until_by_id(g),
+    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.recounted(g),
                              g.c[scope.surrogate] == m.c[scope.surrogate])
     rows = s.join(f, drawn_facts(scope, sample)).join(
         m, and_(m.c.version == s.c.version, *(f.c[a] == m.c[b] for a, b in scope.on.items())))

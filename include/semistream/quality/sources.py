@@ -12,6 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,9 +30,10 @@ from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.schema import load_files
 from semistream.warehouse.tables import arrow_schema
-from semistream.warehouse.types import KeyString
+from semistream.warehouse.types import KeyString, LongString
 
 ROWS = 100_000
+PLACES = 2**31  # a tuple's place: its batch times so many, and the number of its file in the batch
 Columns = Mapping[str, sa.types.TypeEngine]  # of a source, as the warehouse has them
 SIGNED = re.compile(r'("(?:[^"\\]|\\.)*")|([+-]INF|\+Infinity)\b')  # a string, or such a number
 # Ids of a text column are as they are written. A number that is a text is one to the warehouse's
@@ -45,7 +47,7 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
     """The rows of each batch's source, and of each row these columns, of which the first ``ids``
     are its id. side: of two streams. None, and a note, where they cannot be had."""
     try:
-        parts = [(c.batch, _part(_source(staging.engine, c, side), stream, staging.engine))
+        parts = [(c.batch, _parts(_source(staging.engine, c, side), stream, staging.engine))
                  for c in commits if c.drain == 0]
         return _stage(staging, columns, ids, parts, "" if side is None else f"_{SIDES[side]}")
     except CannotRecount as e:
@@ -54,29 +56,34 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
         return None
 
 
-def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, Part]],
+def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Part]]],
            side: str) -> Sources:
     counts = staging.table(f"sources{side}", Column("batch", BigInteger), Column("source", Text),
                            Column("rows_in_source", BigInteger))
     names = tuple(columns)
-    tuples = staging.table(f"ids{side}", Column("batch", BigInteger),
+    places = staging.table(f"places{side}", Column("place", BigInteger),
+                           Column("path", LongString()))
+    tuples = staging.table(f"ids{side}", Column("batch", BigInteger), Column("place", BigInteger),
                            *(Column(name, kind) for name, kind in columns.items()),
                            Column("stream_id", KeyString())) if ids else None
     counted = []
-    for batch, part in parts:
+    for batch, each in parts:
         rows = 0
-        for n, found in part.read(names):
-            rows += n
-            if tuples is not None and len(found):
-                with staging.engine.begin() as connection:
-                    bulk_insert(connection, tuples,
-                                _with_stream_id(batch, found, ids, arrow_schema(tuples)))
-        counted.append((batch, part.label, rows))
+        for number, part in enumerate(each):
+            for n, found in part.read(names):
+                rows += n
+                if tuples is not None and len(found):
+                    with staging.engine.begin() as connection:
+                        bulk_insert(connection, tuples, with_stream_id(
+                            batch, found, ids, arrow_schema(tuples), number))
+        counted.append((batch, _label(each), rows))
     staging.insert(counts, counted)
+    staging.insert(places, ((batch * PLACES + number, part.label) for batch, each in parts
+                            for number, part in enumerate(each)))
     if tuples is not None:
         staging.index(tuples, *names[:ids])
         staging.index(tuples, "stream_id")
-    return Sources(counts, tuples)
+    return Sources(counts, tuples, places)
 
 
 def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, Any]:
@@ -96,6 +103,19 @@ def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, An
         raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, "
                             f"and their names forgotten")
     return offsets | {"files": paths}
+
+
+def _parts(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> list[Part]:
+    """A batch's part of the source, file by file where it is of files; their labels are paths."""
+    if "files" not in offsets:
+        return [_part(offsets, stream, engine)]
+    return [replace(_part(offsets | {"files": [file]}, stream, engine), label=file)
+            for file in offsets["files"]]
+
+
+def _label(parts: list[Part]) -> str:
+    names = [Path(part.label).name for part in parts]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
@@ -118,15 +138,18 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         offsets, engine)
 
 
-def _with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema) -> pa.Table:
-    """Of rows that have an id. A column that the source does not give again is null."""
+def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema,
+                   file: int = 0) -> pa.Table:
+    """Of rows that have an id. file: its number in the batch. A column that the source does not
+    give again is null."""
     names = found.schema.names[:ids]
     for name in names:
         found = found.filter(found.column(name).is_valid())
     found = _readable(found, schema)
     rows = pa.table([*map(shorten, found.columns), stream_ids(found, names),
-                     pa.repeat(pa.scalar(batch, pa.int64()), len(found))],
-                    names=[*found.schema.names, "stream_id", "batch"])
+                     *(pa.repeat(pa.scalar(n, pa.int64()), len(found))
+                       for n in (batch, batch * PLACES + file))],
+                    names=[*found.schema.names, "stream_id", "batch", "place"])
     given = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)
              for f in schema]
     return pa.table(given, names=schema.names)
@@ -152,6 +175,12 @@ def _castable(row: pa.RecordBatch, kinds: list[pa.DataType]) -> bool:
         return True
     except pa.ArrowInvalid:
         return False
+
+
+def ids_of_file(file: Path, stream: StreamSpec) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(rows, their ids) of one file, as of those of a batch. Raises CannotRecount."""
+    options = {k.lower(): v for k, v in stream.all_options().items()}
+    yield from _readable_file(file, stream.format, stream, options, stream.id)
 
 
 def _local(file: str) -> Path:

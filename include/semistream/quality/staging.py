@@ -43,11 +43,22 @@ FACTS_AT_ONCE = 1_000_000  # copied in one transaction, about
 
 @dataclass(frozen=True)
 class Sources:
-    """counts: batch, source, rows_in_source; ids: batch, the id columns, stream_id (None: the job
-    names no id columns)."""
+    """counts: batch, source, rows_in_source; ids: batch, place, the id columns, stream_id (None:
+    the job names no id columns); places: place, path (see ``sources.PLACES``)."""
 
     counts: sa.Table
     ids: sa.Table | None
+    places: sa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Unparsable:
+    """ids: stream_id, those out of the texts of tuples that could not be parsed; unknown: tuples
+    whose text tells none; lost: so many tuples are missing, and may be among these."""
+
+    ids: sa.Table
+    unknown: int
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,12 +77,13 @@ class Sample:
 @dataclass
 class Staging:
     """Makes and drops the staging tables of one run. notes: what a reader of the report should
-    know."""
+    know; unseen: what the verdict does not say, as no one can look at it."""
 
     engine: sa.Engine
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
     metadata: sa.MetaData = field(default_factory=sa.MetaData)
     notes: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Staging:
         drop_stale(self.engine)
@@ -252,7 +264,7 @@ def _sample_unmatched(staging: Staging, scope: Scope, size: int,
             .select_from(unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id))
             .where(these)).all()
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
-    keyed = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()]
+    keyed = ([typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()]
              for t in tuples)
     return table, staging.insert(
         table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)])
@@ -316,7 +328,7 @@ def _any_length(kind: Any) -> Any:
     return LongString() if isinstance(kind, String) else kind
 
 
-def _typed(value: Any, kind: sa.types.TypeEngine) -> Any:
+def typed(value: Any, kind: sa.types.TypeEngine) -> Any:
     """A value of JSON as what a column of that type takes."""
     if value is None:
         return None
