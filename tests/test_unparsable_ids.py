@@ -19,9 +19,8 @@ def with_unparsable(loader: Loader, file: Path, lines: list[str], said: list[dic
     """The source as a CSV file that has such lines more, which are unparsable and have no id."""
     loader.load(range(1))
     (loader.directory / "orders-0.parquet").unlink()
-    opened = gzip.open(file, "wt", newline="") if file.suffix == ".gz" else open(file, "w",
-                                                                                 newline="")
-    with opened as f:
+    with (gzip.open(file, "wt", newline="") if file.suffix == ".gz"
+          else open(file, "w", newline="")) as f:
         writer = csv.DictWriter(f, STREAM.names)
         writer.writeheader()
         writer.writerows(orders(0))

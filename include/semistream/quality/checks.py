@@ -9,7 +9,7 @@ one has the facts by their ids if no index does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,7 +41,7 @@ class Check:
                                       compile_kwargs={"literal_binds": True})).replace(":", "\\:")
 
 
-def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
+def all_checks(scope: Scope, rejected: sa.Table, same: Check, damaged: sa.Table | None,
                files: sa.Table | None, join_sizes: sa.Table | None,
                sources: Sources | None, unparsable_ids: Unparsable | None,
                sample: Sample | None) -> Iterator[Check]:
@@ -51,7 +51,7 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: s
     yield fact_rows(scope)
     yield unmatched_rows(scope, rejected)
     yield unparsable(scope, rejected)
-    yield same_rows(scope, checksums)
+    yield same
     if join_sizes is not None:
         yield expected_rows(scope, join_sizes)
     if damaged is not None:
@@ -72,6 +72,44 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: s
     if sample is not None:
         yield sample_joined(scope, sample)
         yield sample_unmatched(scope, sample)
+
+
+def with_remedy(check: Check, scope: Scope) -> Check:
+    """The check, with what to do when it fails."""
+    name = check.name.removeprefix("left_").removeprefix("right_")
+    return replace(check, remedy=check.remedy or REMEDIES.get(name, "{again}").format(
+        again=_load_again(scope), app=scope.app, fact=scope.fact_name,
+        master=scope.dimension.name.removeprefix("dim_")))
+
+
+def _load_again(scope: Scope) -> str:
+    if scope.sink != "sql":
+        return ("Restore the Delta table, and the ledger, to a version of the same time, or load "
+                "into a new table under another --app name.")
+    return (f"Put the rows back from a backup of the warehouse; or, while the source has all that "
+            f"was loaded, `semistream reset {scope.app}`, and load again.")
+
+
+# By the name of a check, without the side of two streams; any other: {again}.
+LEDGER = ("The ledger was changed, or parts of it are of another time than the tables: put a backup "
+          "of the whole warehouse back. {again}")
+SOURCE = ("The source is not what was loaded: put its files back as they were, and verify again. "
+          "Where they are right as they are now: {again}")
+MASTER = ("Where {fact} was changed: {again} Where the dimension table was changed by hand, "
+          "`semistream provision JOB` puts it right; then verify again.")
+REMEDIES = {
+    **dict.fromkeys(("batch_partitions", "commit_rows", "batch_arithmetic", "waiting_carried",
+                     "drained", "total_arithmetic", "side_arithmetic"), LEDGER),
+    **dict.fromkeys(("source_rows", "none_invented", "unmatched_once"), SOURCE),
+    **dict.fromkeys(("surrogate_keys", "enriched_columns", "sample_joined", "sample_unmatched"),
+                    MASTER),
+    "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One that "
+                    "was written since: put back what was loaded, and what is new under another "
+                    "name. {again}",
+    "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend the "
+                  "source or the job's columns. {again} Where so many are right, raise "
+                  "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
+}
 
 
 def ledger_checks(scope: Scope) -> Iterator[Check]:
@@ -173,23 +211,15 @@ def unparsable(scope: Scope, rejected: sa.Table) -> Check:
         select(counted).where(counted.c.unparsable > scope.max_unparsable * counted.c.rows_read))
 
 
-def same_rows(scope: Scope, checksums: sa.Table) -> Check:
-    """Loads of a version that kept no checksums have null in the ledger, and are not compared."""
-    b, c = load_batches.c, checksums.c
-    both = load_batches.outerjoin(checksums, b.load_id == c.load_id)
-
-    def differing(name: str, table: str) -> Select:
-        now = func.coalesce(c[name], 0)
-        return select(*load_of(load_batches), literal(table, sa.String(255)).label("table"),
-                      b[name].label("checksum_in_ledger"),
-                      now.label("checksum_of_rows")).select_from(both).where(
-                          scope.holds(load_batches), b[name] != now)
-
+def same_rows(wrong: sa.Table, told: Iterable[str] = ()) -> Check:
+    """wrong: the rows of loads whose checksum differs; told: what it does not have. Loads of a
+    version that kept no checksums have null in the ledger, and are not compared."""
+    columns = [c for c in wrong.columns if c.name != "number"]
     return Check("same_rows", "The rows are the very ones that were loaded",
                  "Each load notes a checksum over all columns of its rows, which are all read "
-                 "again. Where it differs, a value was changed, or a row lost, doubled or added, "
-                 "since.", sa.union_all(differing("facts_checksum", scope.fact_name),
-                                        differing("unmatched_checksum", unmatched.name)))
+                 "again. Where it differs, the load is joined again from its source and its master "
+                 "data: old is what these say, new what the warehouse has. "
+                 + " ".join(told), select(*columns).order_by(wrong.c.number))
 
 
 def expected_rows(scope: Scope, sizes: sa.Table) -> Check:

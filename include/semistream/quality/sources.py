@@ -56,6 +56,19 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
         return None
 
 
+def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
+                side: int | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(batch, rows of its source) with these columns, of which the first are the stream's id.
+    Raises CannotRecount."""
+    names = tuple(columns)
+    # files of text give the columns that identify a tuple
+    whole = stream.model_copy(update={"id": names})
+    for c in commits:
+        if c.drain == 0:
+            for part in _parts(_source(engine, c, side), whole, engine):
+                yield from ((c.batch, found) for _, found in part.read(names))
+
+
 def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Part]]],
            side: str) -> Sources:
     counts = staging.table(f"sources{side}", Column("batch", BigInteger), Column("source", Text),

@@ -191,8 +191,7 @@ def stage_sample(staging: Staging, scope: Scope, size: int, seed: int,
     rng = np.random.default_rng(seed)
     facts, fact_count = _sample_facts(staging, scope, size, rng)
     others, unmatched_count = _sample_unmatched(staging, scope, size, rng)
-    master = staging.table("master", Column("version", NAME),
-                           *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
+    master = master_table(staging, scope, "master")
     sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
     _stage_dimension(staging, scope, sample)
     for version in sorted({v for v in scope.versions.values() if v != scope.version}):
@@ -311,15 +310,26 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
                              "master data, which is no longer kept: they are not joined again.")
         return replace(sample, fact_count=sample.fact_count - lost[0],
                        unmatched_count=sample.unmatched_count - lost[1])
+    stage_version(staging, scope, sample.master, version, directory, master_key, keys)
+    return sample
+
+
+def master_table(staging: Staging, scope: Scope, name: str) -> sa.Table:
+    """For master rows: version, and the dimension's columns that are compared."""
+    return staging.table(name, Column("version", NAME),
+                         *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
+
+
+def stage_version(staging: Staging, scope: Scope, table: sa.Table, version: str, directory: Path,
+                  column: str, values: Iterable[Any]) -> None:
+    """Master rows of a version that have such values in a column, out of its snapshot."""
     files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")
-    wanted = pa.array([k for k in keys if k is not None]).cast(files.schema.field(master_key).type)
-    for batch in files.to_batches(columns=_compared(scope),
-                                  filter=pc.field(master_key).isin(wanted)):
+    wanted = pa.array([v for v in values if v is not None]).cast(files.schema.field(column).type)
+    for batch in files.to_batches(columns=_compared(scope), filter=pc.field(column).isin(wanted)):
         rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
                         names=["version", *batch.schema.names])
         with staging.engine.begin() as connection:
-            bulk_insert(connection, sample.master, rows)
-    return sample
+            bulk_insert(connection, table, rows)
 
 
 def _any_length(kind: Any) -> Any:

@@ -34,6 +34,7 @@ from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Sources, Staging, copy_facts
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
+from semistream.quality.wrong_rows import WrongRows, stage_wrong_rows
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import batch_of, drain_of
 from semistream.warehouse.proof import Position
@@ -88,7 +89,7 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
     yield fact_rows(scope)
     yield unmatched_rows(scope, rejected)
     yield unparsable(scope, rejected)
-    yield same_rows(scope, checksums)
+    yield same_rows(stage_wrong_rows(staging, scope, checksums, WrongRows()))
     if damaged is not None:
         yield table_files(damaged)
     yield equal_keys(scope, sides)

@@ -21,7 +21,7 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.published import read_manifest
 from semistream.quality import stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
-from semistream.quality.checks import Check, all_checks, missing
+from semistream.quality.checks import Check, all_checks, missing, same_rows, with_remedy
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.repeated_ids import Tuples, unique_ids
@@ -37,6 +37,7 @@ from semistream.quality.staging import (
     stage_sample,
 )
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
+from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
 from semistream.streaming.sinks.registry import open_sink, open_warehouse
 from semistream.warehouse.proof import START, Position, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
@@ -222,20 +223,23 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
     else:
         scope = replace(scope, by_id=stage_by_id(staging, scope))
         columns = {name: scope.fact.c[name].type for name in scope.ids}
-        sources = stage_sources(staging, job.stream,
-                                [c for c in commits if _later(c, scope.source_first)], columns,
-                                len(columns))
+        recent = [c for c in commits if _later(c, scope.source_first)]
+        sources = stage_sources(staging, job.stream, recent, columns, len(columns))
         files = stage_source_files(staging, scope, job.stream)
         repeated = _repeated_ids(staging, scope, job, sources)
         unparsable_ids = _unparsable_ids(staging, scope, job, sources)
         join_sizes = stage_join_sizes(staging, scope, snapshots)
         sample = stage_sample(staging, scope, *sampling, snapshots)
-        checks = [*all_checks(scope, rejected, checksums, damaged, files, join_sizes, sources,
+        wrong = find_wrong_rows(staging, scope, job.stream, recent, checksums, sources,
+                                unparsable_ids, snapshots)
+        same = same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
+        checks = [*all_checks(scope, rejected, same, damaged, files, join_sizes, sources,
                               unparsable_ids, sample), *repeated]
         if not scope.comparable:
             staging.notes.append("All of these were loaded with an older version of the master "
                                  f"data than {scope.dimension.name} has ({scope.version}): "
                                  "enriched columns are compared in the sample only.")
+    checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
         old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
