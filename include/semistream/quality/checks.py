@@ -17,7 +17,7 @@ from sqlalchemy import and_, case, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 
 from semistream.quality.scope import Scope
-from semistream.quality.staging import Sample, Sources, Unparsable, drawn_facts
+from semistream.quality.staging import Older, Sample, Sources, Unparsable, drawn_facts
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
 
@@ -44,7 +44,7 @@ class Check:
 def all_checks(scope: Scope, rejected: sa.Table, same: Check, damaged: sa.Table | None,
                files: sa.Table | None, join_sizes: sa.Table | None,
                sources: Sources | None, unparsable_ids: Unparsable | None,
-               sample: Sample | None) -> Iterator[Check]:
+               older: Older | None, sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
     ids = None if sources is None else sources.ids
     yield from ledger_checks(scope)
@@ -67,8 +67,8 @@ def all_checks(scope: Scope, rejected: sa.Table, same: Check, damaged: sa.Table 
         yield none_invented(scope, ids)
         yield unmatched_once(scope, ids)
     yield surrogate_keys(scope)
-    if scope.added and scope.comparable:
-        yield enriched_columns(scope)
+    if scope.added and (scope.comparable or older is not None):
+        yield enriched_columns(scope, older)
     if sample is not None:
         yield sample_joined(scope, sample)
         yield sample_unmatched(scope, sample)
@@ -76,23 +76,25 @@ def all_checks(scope: Scope, rejected: sa.Table, same: Check, damaged: sa.Table 
 
 def with_remedy(check: Check, scope: Scope) -> Check:
     """The check, with what to do when it fails."""
+    if check.remedy:
+        return check
     name = check.name.removeprefix("left_").removeprefix("right_")
-    return replace(check, remedy=check.remedy or REMEDIES.get(name, "{again}").format(
-        again=_load_again(scope), app=scope.app, fact=scope.fact_name,
-        master=scope.dimension.name.removeprefix("dim_")))
+    remedy = REMEDIES.get(name, "{again}").format(again=_load_again(scope), app=scope.app,
+                                                  fact=scope.fact_name)
+    return replace(check, remedy=remedy[0].upper() + remedy[1:])
 
 
 def _load_again(scope: Scope) -> str:
     if scope.sink != "sql":
-        return ("Restore the Delta table, and the ledger, to a version of the same time, or load "
+        return ("restore the Delta table, and the ledger, to a version of the same time, or load "
                 "into a new table under another --app name.")
-    return (f"Put the rows back from a backup of the warehouse; or, while the source has all that "
+    return (f"put the rows back from a backup of the warehouse; or, while the source has all that "
             f"was loaded, `semistream reset {scope.app}`, and load again.")
 
 
 # By the name of a check, without the side of two streams; any other: {again}.
-LEDGER = ("The ledger was changed, or parts of it are of another time than the tables: put a backup "
-          "of the whole warehouse back. {again}")
+LEDGER = ("The ledger was changed, or is of another time than the tables: put a backup of all of "
+          "them back; or {again}")
 SOURCE = ("The source is not what was loaded: put its files back as they were, and verify again. "
           "Where they are right as they are now: {again}")
 MASTER = ("Where {fact} was changed: {again} Where the dimension table was changed by hand, "
@@ -103,11 +105,11 @@ REMEDIES = {
     **dict.fromkeys(("source_rows", "none_invented", "unmatched_once"), SOURCE),
     **dict.fromkeys(("surrogate_keys", "enriched_columns", "sample_joined", "sample_unmatched"),
                     MASTER),
-    "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One that "
-                    "was written since: put back what was loaded, and what is new under another "
-                    "name. {again}",
+    "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One "
+                    "that was written since: put back what was loaded, and what is new under "
+                    "another name. Or {again}",
     "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend the "
-                  "source or the job's columns. {again} Where so many are right, raise "
+                  "source or the job's columns, and {again} Where so many are right, raise "
                   "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
 }
 
@@ -394,21 +396,42 @@ def surrogate_keys(scope: Scope) -> Check:
                  .where(scope.holds(f), or_(absent, and_(pk.is_not(None), other))))
 
 
-def enriched_columns(scope: Scope) -> Check:
+def enriched_columns(scope: Scope, older: Older | None) -> Check:
+    """Facts against the dimension, or against the rows of the version that they were loaded
+    with."""
     f, d = scope.fact, scope.dimension
-    pairs = [(f.c[a], d.c[m]) for a, m in scope.added.items()]
+    queries = [] if not scope.comparable else [
+        _enriched(scope, d).select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
+        .where(scope.holds(f), scope.is_current(f), _differs(scope, d))]
+    if older is not None:
+        o, m = older.facts, older.master
+        own = and_(m.c.version == o.c.version, m.c[scope.surrogate] == o.c[scope.surrogate])
+        queries.append(
+            _enriched(scope, m).select_from(
+                o.join(f, and_(f.c.load_id == o.c.load_id, f.c.load_row == o.c.load_row))
+                .outerjoin(m, own)).where(_differs(scope, m)))
+    return Check("enriched_columns", "Enriched columns are what the master data says",
+                 f"Compared for every fact, with {d.name}, or with the version of the master data "
+                 f"that it was loaded with where that is another: {_listed(scope.added)}.",
+                 sa.union_all(*queries) if len(queries) > 1 else queries[0])
+
+
+def _differs(scope: Scope, master: FromClause) -> ColumnElement[bool]:
+    return or_(master.c[scope.surrogate].is_(None), *(
+        scope.fact.c[a].is_distinct_from(master.c[m]) for a, m in scope.added.items()))
+
+
+def _enriched(scope: Scope, master: FromClause) -> Select:
+    """The first column that differs."""
+    f = scope.fact
+    pairs = [(f.c[a], master.c[m]) for a, m in scope.added.items()]
     differ = [a.is_distinct_from(m) for a, m in pairs]
     values: dict[str, list[ColumnElement[str]]] = {
         "column": [literal(str(a.name), sa.String) for a, _ in pairs],
         "loaded": [sa.cast(a, sa.String(255)) for a, _ in pairs],
         "in_dimension": [sa.cast(m, sa.String(255)) for _, m in pairs]}
     shown = [case(*zip(differ, each, strict=True)).label(what) for what, each in values.items()]
-    return Check("enriched_columns", "Enriched columns are what the master data says",
-                 f"Compared for every fact that was loaded with the master data that {d.name} has: "
-                 f"{_listed(scope.added)}.",
-                 select(*_ids(scope, f), *load_of(f), f.c[scope.surrogate], *shown)
-                 .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
-                 .where(scope.holds(f), scope.is_current(f), or_(*differ)))
+    return select(*_ids(scope, f), *load_of(f), f.c[scope.surrogate], *shown)
 
 
 def sample_joined(scope: Scope, sample: Sample) -> Check:

@@ -62,6 +62,15 @@ class Unparsable:
 
 
 @dataclass(frozen=True)
+class Older:
+    """Facts of other versions of the master data than the dimension table has, and are not as that
+    is. facts: load_id, load_row, version, surrogate key; master: version, dimension columns."""
+
+    facts: sa.Table
+    master: sa.Table
+
+
+@dataclass(frozen=True)
 class Sample:
     """facts: load_id, load_row, version; unmatched: stream_id, load_id, version, key_0 …; master:
     version, dimension columns."""

@@ -24,6 +24,7 @@ from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import Check, all_checks, missing, same_rows, with_remedy
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.join_size import stage_join_sizes
+from semistream.quality.older_versions import stage_older
 from semistream.quality.repeated_ids import Tuples, unique_ids
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
 from semistream.quality.source_files import stage_source_files
@@ -229,16 +230,13 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         repeated = _repeated_ids(staging, scope, job, sources)
         unparsable_ids = _unparsable_ids(staging, scope, job, sources)
         join_sizes = stage_join_sizes(staging, scope, snapshots)
+        older = stage_older(staging, scope, snapshots)
         sample = stage_sample(staging, scope, *sampling, snapshots)
         wrong = find_wrong_rows(staging, scope, job.stream, recent, checksums, sources,
                                 unparsable_ids, snapshots)
         same = same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
         checks = [*all_checks(scope, rejected, same, damaged, files, join_sizes, sources,
-                              unparsable_ids, sample), *repeated]
-        if not scope.comparable:
-            staging.notes.append("All of these were loaded with an older version of the master "
-                                 f"data than {scope.dimension.name} has ({scope.version}): "
-                                 "enriched columns are compared in the sample only.")
+                              unparsable_ids, older, sample), *repeated]
     checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
