@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from semistream.quality.staging import (
     Unparsable,
     master_table,
     stage_version,
+    typed,
 )
 from semistream.streaming.sources.base import CannotRecount
 from semistream.warehouse.bulk import bulk_insert, fetch
@@ -87,11 +89,13 @@ class WrongRows:
 class Again:
     """What the loads are compared with. tuples: version, batch, stream columns, stream_id (null
     where they are taken from the facts); masters: version, the dimension's columns; expected:
-    number, batch, the fact table's columns; absent: the ids that have not arrived."""
+    number, batch, the fact table's columns; source_ids: of the source; absent: those that have
+    not arrived."""
 
     tuples: sa.Table
     masters: sa.Table
     expected: sa.Table
+    source_ids: sa.Table | None
     absent: sa.Select | None
     of_source: bool  # else of the facts
 
@@ -185,7 +189,7 @@ def _join_again(staging: Staging, scope: Scope, stream: StreamSpec, commits: lis
     _fill_gaps(staging, scope, tuples, loads, source_ids if of_source else None)
     masters = _masters(staging, scope, tuples, snapshots)
     expected = _expected(staging, scope, tuples, masters, loads)
-    return Again(tuples, masters, expected, absent, of_source)
+    return Again(tuples, masters, expected, source_ids, absent, of_source)
 
 
 def _wanted(staging: Staging, scope: Scope, loads: Sequence[Load], absent: sa.Select) -> pa.Array:
@@ -368,8 +372,15 @@ def _compare_facts(staging: Staging, scope: Scope, again: Again, loads: Sequence
     found.findings += [Finding(a.at[0], name, SURPLUS, _id_text(scope, a.values), None, None,
                                _row(a.values)) for a in surplus]
     if again.of_source:
-        sums = _sums(chosen, there, wrong, pairs)
-        found.findings += _missing(scope, chosen, sums, absent)
+        lacking = _lacking(chosen, there, wrong, pairs)
+        lost_rows = list(_missing(scope, lacking, absent))
+        found.findings += [finding for _, finding in lost_rows]
+        for row, finding in lost_rows:
+            if finding.load_id is not None:
+                lacking[finding.load_id] -= row.hash
+        if more := sum(n % 2**64 != 0 for n in lacking.values()):
+            found.told.append(f"In {more:,} of these loads there is more that is wrong, and could "
+                              f"not be named.")
     if len(wrong) > NAMED or len(lost) > NAMED:
         found.told.append(f"{len(wrong):,} rows of {name} are not as they were loaded, and "
                           f"{len(lost):,} that were loaded are not there; the first {NAMED:,} are "
@@ -420,7 +431,7 @@ def _paired(scope: Scope, now: list[Row],
     return pairs, surplus, [row for each in by_id.values() for row in each]
 
 
-def _sums(loads: Sequence[Load], there: Hashed, wrong: np.ndarray,
+def _lacking(loads: Sequence[Load], there: Hashed, wrong: np.ndarray,
           pairs: list[tuple[Row, Row]]) -> dict[int, int]:
     """What the ledger's sum of each load has beyond its rows, as they were; those that have
     anything."""
@@ -434,8 +445,8 @@ def _sums(loads: Sequence[Load], there: Hashed, wrong: np.ndarray,
     return {load_id: n for load_id, n in lacking.items() if n}
 
 
-def _missing(scope: Scope, loads: Sequence[Load], lacking: dict[int, int],
-             absent: list[Row]) -> Iterator[Finding]:
+def _missing(scope: Scope, lacking: dict[int, int],
+             absent: list[Row]) -> Iterator[tuple[Row, Finding]]:
     """Rows that are there no more, and of which load: the one whose sum lacks just this row, or the
     only one that lacks any. Where tuples wait, a sum alone tells a lost one."""
     by_sum = {n: load_id for load_id, n in lacking.items()}
@@ -444,8 +455,8 @@ def _missing(scope: Scope, loads: Sequence[Load], lacking: dict[int, int],
         load_id = by_sum.get(signed(row.hash), None if scope.waiting else only)
         if load_id is not None or not scope.waiting:
             shown = {k: v for k, v in row.values.items() if k != "batch"}
-            yield Finding(load_id, scope.fact_name, MISSING, _id_text(scope, row.values), None,
-                          _row(shown), None, row.values["batch"])
+            yield row, Finding(load_id, scope.fact_name, MISSING, _id_text(scope, row.values), None,
+                               _row(shown), None, row.values["batch"])
 
 
 def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Finding]:
@@ -484,8 +495,9 @@ def _compare_unmatched(staging: Staging, scope: Scope, again: Again, loads: Sequ
                 was: dict[str, list[dict[str, Any]]] = {}
                 for stream_id, _, *values in other.execute(these):
                     was.setdefault(stream_id, []).append(dict(zip(names, values, strict=True)))
+                known = _known(other, again, [row.stream_id for row in rows])
                 for row in rows:
-                    named += _changes(scope, load.load_id, *row, was.get(row.stream_id, []))
+                    named += _changes(scope, load.load_id, *row, was.get(row.stream_id, []), known)
                 if len(named) > NAMED:
                     break
         lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(NAMED)
@@ -517,24 +529,54 @@ def _refused(scope: Scope, tuples: sa.Table) -> sa.ColumnElement[bool]:
                            u.reason.not_in((NO_MATCH, NULL_KEY))).correlate(tuples).exists()
 
 
+def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
+    """Those of some ids that have no tuple, but are in the source, or have facts."""
+    s, t = again.source_ids, again.tuples.c
+    if s is None:
+        return set()
+    return set(connection.scalars(select(s.c.stream_id).where(
+        s.c.stream_id.in_(ids), s.c.stream_id.not_in(
+            select(t.stream_id).where(t.stream_id.in_(ids))))))
+
+
 def _reason(scope: Scope, values: dict[str, Any]) -> str:
     return NULL_KEY if any(values[a] is None for a in scope.on) else NO_MATCH
 
 
 def _changes(scope: Scope, load_id: int, stream_id: str, reason: str, text: str,
-             was: list[dict[str, Any]]) -> list[Finding]:
-    """How a row of unmatched differs from what its tuple should be; was: all tuples of its id."""
+             was: list[dict[str, Any]], known: set[str]) -> list[Finding]:
+    """How a row of unmatched differs from what its tuple should be; was: all tuples of its id;
+    known: ids of the source, of whose tuples it may not give all columns."""
     if not was:
-        return [Finding(load_id, unmatched.name, SURPLUS, stream_id, None, None,
-                        f"{reason} {text}"[:SHOWN])]
+        return [] if stream_id in known else [Finding(
+            load_id, unmatched.name, SURPLUS, stream_id, None, None, f"{reason} {text}"[:SHOWN])]
     kept = json.loads(text)
     candidates = []
     for values in was:
         pairs = [("reason", _reason(scope, values), reason),
-                 *((n, _text(v), _text(kept.get(n))) for n, v in values.items())]
-        candidates.append([Finding(load_id, unmatched.name, CHANGED, stream_id, *pair)
-                           for pair in pairs if pair[1] != pair[2]])
+                 *((n, v, _kept(kept.get(n), scope.fact.c[n].type)) for n, v in values.items())]
+        candidates.append([
+            Finding(load_id, unmatched.name, CHANGED, stream_id, n, _text(old), _text(new))
+            for n, old, new in pairs if not _same(old, new)])
     return min(candidates, key=len)
+
+
+def _kept(value: Any, kind: sa.types.TypeEngine) -> Any:
+    """A value in the JSON of a tuple as a column of that type gives it."""
+    try:
+        if value is None or isinstance(kind, sa.Boolean):
+            return value
+        if isinstance(kind, sa.DateTime):
+            at = datetime.fromisoformat(str(value))
+            return at if at.tzinfo is None else at.astimezone(UTC).replace(tzinfo=None)
+        if isinstance(kind, sa.Time):
+            return time.fromisoformat(str(value))
+        if isinstance(kind, sa.LargeBinary):
+            return bytes.fromhex(str(value))
+        found = typed(value, kind)
+    except (ValueError, ArithmeticError):
+        return str(value)
+    return found
 
 
 # ---- words
@@ -545,7 +587,7 @@ def _id_text(scope: Scope, row: dict[str, Any]) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return a == b or (a != a and b != b)
+    return a == b or (a != a and b != b) or _text(a) == _text(b)
 
 
 def _text(value: Any) -> str | None:
