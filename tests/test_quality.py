@@ -873,10 +873,11 @@ def test_text_sources(name, tmp_path):
                       columns=None if "id,name" in text else "id BIGINT, name STRING", id=("id",))
     pieces = list(_part({"format": kind, "files": [str(file)]}, spec, None).read(("id",)))
     assert sum(n for n, _ in pieces) == rows
-    schema = pa.schema([("batch", pa.int64()), ("id", pa.int64()), ("stream_id", pa.string())])
+    schema = pa.schema([("quality_batch", pa.int64()), ("id", pa.int64()),
+                        ("quality_id", pa.string())])
     found = pa.concat_tables(with_stream_id(7, b, 1, schema) for _, b in pieces)
-    assert found.to_pydict() == {"batch": [7] * len(ids), "id": ids,
-                                 "stream_id": [str(i) for i in ids]}
+    assert found.to_pydict() == {"quality_batch": [7] * len(ids), "id": ids,
+                                 "quality_id": [str(i) for i in ids]}
 
 
 def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):

@@ -303,13 +303,13 @@ def missing(scope: Scope, source_ids: sa.Table, unparsable: sa.Table) -> Select:
     could not be parsed."""
     s, f, u, n = source_ids.c, scope.by_id, unmatched.c, unparsable.c
     loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.recounted(f))
-    kept = and_(u.fact_table == scope.fact_name, u.stream_id == s.stream_id,
+    kept = and_(u.fact_table == scope.fact_name, u.stream_id == s.quality_id,
                 scope.recounted(unmatched))
     # Outer joins: of NOT EXISTS, MariaDB would make a table of everything loaded, on disk, rather
     # than look into the indexes.
-    return select(s.batch.label("source_batch"), *(s[i] for i in scope.ids)) \
+    return select(s.quality_batch.label("source_batch"), *(s[i] for i in scope.ids)) \
         .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)
-                     .outerjoin(unparsable, n.stream_id == s.stream_id)).where(
+                     .outerjoin(unparsable, n.stream_id == s.quality_id)).where(
             f.c.load_id.is_(None), u.load_id.is_(None), n.stream_id.is_(None))
 
 
@@ -348,7 +348,7 @@ def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
                  "was changed, or put there by another.",
                  select(*(f.c[i] for i in scope.ids), *load_of(f))
                  .select_from(f.outerjoin(source_ids, and_(*(s[i] == f.c[i] for i in scope.ids))))
-                 .where(scope.holds(f), *_identified(scope, f), s.batch.is_(None)))
+                 .where(scope.holds(f), *_identified(scope, f), s.quality_batch.is_(None)))
 
 
 def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
@@ -359,7 +359,7 @@ def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
                   batch_of(func.min(u.load_id)).label("first_batch"),
                   batch_of(func.max(u.load_id)).label("last_batch")).where(mine).group_by(
                       u.stream_id).subquery("kept")
-    same = s.stream_id == kept.c.stream_id
+    same = s.quality_id == kept.c.stream_id
     times = select(func.count()).where(same).correlate(kept).scalar_subquery()
     matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.recounted(f),
                    f.c[scope.surrogate].is_not(None))
@@ -405,7 +405,8 @@ def enriched_columns(scope: Scope, older: Older | None) -> Check:
         .where(scope.holds(f), scope.is_current(f), _differs(scope, d))]
     if older is not None:
         o, m = older.facts, older.master
-        own = and_(m.c.version == o.c.version, m.c[scope.surrogate] == o.c[scope.surrogate])
+        own = and_(m.c.quality_version == o.c.quality_version,
+                   m.c[scope.surrogate] == o.c[scope.surrogate])
         queries.append(
             _enriched(scope, m).select_from(
                 o.join(f, and_(f.c.load_id == o.c.load_id, f.c.load_row == o.c.load_row))
@@ -438,7 +439,8 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
     """Sampled facts against the master rows of their version: the dimension itself, or what its
     snapshot had, in staging."""
     f, s, m = scope.fact, sample.facts, sample.master
-    same_row = and_(m.c.version == s.c.version, m.c[scope.surrogate] == f.c[scope.surrogate],
+    same_row = and_(m.c.quality_version == s.c.quality_version,
+                    m.c[scope.surrogate] == f.c[scope.surrogate],
                     *(f.c[a] == m.c[b] for a, b in scope.on.items()))
     absent = m.c[scope.surrogate].is_(None)
     pairs = [(f.c[a], m.c[b]) for a, b in scope.added.items()]
@@ -454,7 +456,7 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
                     *((a.is_distinct_from(b), show(a, b)) for a, b in pairs)).label(what)
 
     differ = select(*_ids(scope, f), *load_of(f), f.c[scope.surrogate], *(f.c[a] for a in scope.on),
-                    s.c.version.label("master_version"),
+                    s.c.quality_version.label("master_version"),
                     *map(first_that_differs, ("column", "loaded", "joined_again"))) \
         .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row)) \
         .where(f.c[scope.surrogate].is_not(None) if scope.left else sa.true(),
@@ -472,9 +474,10 @@ def _matches_lost(scope: Scope, sample: Sample) -> Select:
     joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.recounted(g),
                              g.c[scope.surrogate] == m.c[scope.surrogate])
     rows = s.join(f, drawn_facts(scope, sample)).join(
-        m, and_(m.c.version == s.c.version, *(f.c[a] == m.c[b] for a, b in scope.on.items())))
+        m, and_(m.c.quality_version == s.c.quality_version,
+                *(f.c[a] == m.c[b] for a, b in scope.on.items())))
     return select(*_ids(scope, f), *load_of(f), m.c[scope.surrogate], *(f.c[a] for a in scope.on),
-                  s.c.version, literal("(match not loaded)"), null(), null()) \
+                  s.c.quality_version, literal("(match not loaded)"), null(), null()) \
         .select_from(rows).where(~sa.exists(joined.correlate(s, m))).distinct()
 
 
@@ -484,10 +487,10 @@ def sample_unmatched(scope: Scope, sample: Sample) -> Check:
                  "A sample of unmatched tuples, joined again by the database, has no match",
                  f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, "
                  f"drawn at random (seed {sample.seed}). One listed here does have master data.",
-                 select(s.c.stream_id,
+                 select(s.c.quality_id.label("stream_id"),
                         *load_of(s), *(s.c[f"key_{i}"].label(k) for i, k in enumerate(scope.on)),
-                        s.c.version.label("master_version"), m.c[scope.surrogate])
-                 .select_from(s.join(m, and_(m.c.version == s.c.version,
+                        s.c.quality_version.label("master_version"), m.c[scope.surrogate])
+                 .select_from(s.join(m, and_(m.c.quality_version == s.c.quality_version,
                                              *(s.c[f"key_{i}"] == m.c[k]
                                                for i, k in enumerate(scope.on.values()))))))
 

@@ -31,14 +31,14 @@ def stage_older(staging: Staging, scope: Scope, snapshots: Path) -> Older | None
     if not kept or not scope.added:
         return None
     facts = staging.table("older", Column("load_id", BigInteger), Column("load_row", Integer),
-                          Column("version", NAME), Column(scope.surrogate, BigInteger))
+                          Column("quality_version", NAME), Column(scope.surrogate, BigInteger))
     master = master_table(staging, scope, "older_master")
     _stage_facts(staging, scope, facts, kept)
     f = facts.c
     for version in kept:
         with staging.engine.connect() as connection:
             keys = connection.scalars(select(f[scope.surrogate]).where(
-                f.version == version).distinct()).all()
+                f.quality_version == version).distinct()).all()
         if keys:
             stage_version(staging, scope, master, version, snapshots / version, scope.surrogate,
                           keys)

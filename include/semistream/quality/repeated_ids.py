@@ -25,7 +25,7 @@ from semistream.quality.staging import Sources, Staging, typed
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.load_ids import batch_of
 from semistream.warehouse.schema import load_files, unmatched
-from semistream.warehouse.tables import arrow_schema
+from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString
 
 ROWS = 50_000  # of unmatched, converted at a time
@@ -113,16 +113,18 @@ def stage_repeated(staging: Staging, scope: Scope, tuples: Tuples,
 def _repeated(scope: Scope, tuples: Tuples, recent: sa.Table) -> sa.Select:
     """stream_id, times, first_place, last_place of ids that come more than once."""
     r = recent.c
-    now = select(r.stream_id, *(func.min(r[i]).label(i) for i in tuples.ids),
-                 func.count().label("times"), func.min(r.place).label("first_place"),
-                 func.max(r.place).label("last_place")).group_by(r.stream_id).subquery("now")
+    now = select(r.quality_id.label("stream_id"),
+                 *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(tuples.ids)),
+                 func.count().label("times"), func.min(r.quality_place).label("first_place"),
+                 func.max(r.quality_place).label("last_place")).group_by(
+                     r.quality_id).subquery("now")
     if scope.source_first is None:
         return select(now.c.stream_id, now.c.times, now.c.first_place,
                       now.c.last_place).where(now.c.times > 1)
     facts, kept = _facts_before(scope, tuples, recent), _kept_before(scope, tuples, recent)
     times = now.c.times + sum(func.coalesce(t.c.times, 0) for t in (facts, kept))
     first = func.coalesce(facts.c.first_place, kept.c.first_place, now.c.first_place)
-    same = and_(*(facts.c[of] == now.c[i] for i, of in tuples.ids.items()))
+    same = and_(*(facts.c[f"id_{n}"] == now.c[f"id_{n}"] for n in range(len(tuples.ids))))
     return select(now.c.stream_id, times, first, now.c.last_place).select_from(
         now.outerjoin(facts, same).outerjoin(kept, kept.c.stream_id == now.c.stream_id)).where(
             times > 1)
@@ -136,10 +138,10 @@ def _facts_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
     known = (f.c[ids[0][1]].in_(these) if len(ids) == 1
              else sa.tuple_(*(f.c[of] for _, of in ids)).in_(these))
     copies = _copies(scope, tuples, scope.before(f), known)
-    names = list(tuples.ids.values())
-    return select(*(copies.c[n] for n in names), func.count().label("times"),
+    names = [copies.c[n] for n in tuples.ids.values()]
+    return select(*(c.label(f"id_{n}") for n, c in enumerate(names)), func.count().label("times"),
                   _place(func.min(copies.c.load_id)).label("first_place")).group_by(
-                      *(copies.c[n] for n in names)).subquery("facts_before")
+                      *names).subquery("facts_before")
 
 
 def _kept_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
@@ -147,7 +149,7 @@ def _kept_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
     return select(u.stream_id, func.count().label("times"),
                   _place(func.min(u.load_id)).label("first_place")).where(
                       *_mine(scope, tuples), scope.before(unmatched),
-                      u.stream_id.in_(select(recent.c.stream_id))).group_by(
+                      u.stream_id.in_(select(recent.c.quality_id))).group_by(
                           u.stream_id).subquery("kept_before")
 
 
@@ -161,25 +163,25 @@ def _copies(scope: Scope, tuples: Tuples, *where: ColumnElement[bool]) -> Subque
         return select(*ids, f.load_id).where(*has).subquery("copies")
     key = [*ids, *(f[n] for n in tuples.on if n not in tuples.ids.values())]
     number = func.row_number().over(partition_by=[*key, *(f[p] for p in tuples.partner)],
-                                    order_by=f.load_id).label("copy_number")
+                                    order_by=f.load_id).label("quality_copy")
     each = select(*key, f.load_id, number).where(*has).subquery("each_fact")
     columns = [each.c[c.name] for c in key]
     return select(*columns[:len(ids)], func.min(each.c.load_id).label("load_id")).group_by(
-        *columns, each.c.copy_number).subquery("copies")
+        *columns, each.c.quality_copy).subquery("copies")
 
 
 def _loaded(staging: Staging, scope: Scope, tuples: Tuples, suffix: str) -> sa.Table:
     """The tuples as ``sources.stage_sources`` stages them, out of what the warehouse has."""
     kinds = {i: scope.fact.c[of].type for i, of in tuples.ids.items()}
-    table = staging.table(f"loaded{suffix}", Column("place", BigInteger),
-                          *(Column(i, kind) for i, kind in kinds.items()),
-                          Column("stream_id", KeyString()))
+    table = staging.table(f"loaded{suffix}", Column("quality_place", BigInteger),
+                          *(Column(quoted(i), kind) for i, kind in kinds.items()),
+                          Column("quality_id", KeyString()))
     schema = arrow_schema(table)
     for batch in _loaded_tuples(staging, scope, tuples, schema):
         with staging.engine.begin() as connection:
             bulk_insert(connection, table, batch)
     staging.index(table, *tuples.ids)
-    staging.index(table, "stream_id")
+    staging.index(table, "quality_id")
     return table
 
 
@@ -193,14 +195,15 @@ def _loaded_tuples(staging: Staging, scope: Scope, tuples: Tuples,
         for batch in fetch(connection, facts, found):
             places = _place(batch.column("load_id").to_numpy())
             yield with_stream_id(0, batch.select(ids), len(ids), schema).set_column(
-                schema.get_field_index("place"), "place", pa.array(places, pa.int64()))
+                schema.get_field_index("quality_place"), "quality_place",
+                pa.array(places, pa.int64()))
     kept = select(u.load_id, u.stream_id, u.tuple).where(
         *_mine(scope, tuples), u.stream_id.is_not(None), scope.recounted(unmatched))
     with staging.engine.connect() as connection:
         result = connection.execution_options(yield_per=ROWS).execute(kept)
         for rows in result.partitions(ROWS):
             yield pa.Table.from_pylist(
-                [{"place": _place(load), "stream_id": stream_id,
+                [{"quality_place": _place(load), "quality_id": stream_id,
                   **_ids_of(stream_id, json.loads(text), scope, tuples)}
                  for load, stream_id, text in rows], schema)
 

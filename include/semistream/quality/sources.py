@@ -29,7 +29,7 @@ from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.schema import load_files
-from semistream.warehouse.tables import arrow_schema
+from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString
 
 ROWS = 100_000
@@ -76,9 +76,10 @@ def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, 
     names = tuple(columns)
     places = staging.table(f"places{side}", Column("place", BigInteger),
                            Column("path", LongString()))
-    tuples = staging.table(f"ids{side}", Column("batch", BigInteger), Column("place", BigInteger),
-                           *(Column(name, kind) for name, kind in columns.items()),
-                           Column("stream_id", KeyString())) if ids else None
+    tuples = staging.table(f"ids{side}", Column("quality_batch", BigInteger),
+                           Column("quality_place", BigInteger),
+                           *(Column(quoted(name), kind) for name, kind in columns.items()),
+                           Column("quality_id", KeyString())) if ids else None
     counted = []
     for batch, each in parts:
         rows = 0
@@ -95,7 +96,7 @@ def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, 
                             for number, part in enumerate(each)))
     if tuples is not None:
         staging.index(tuples, *names[:ids])
-        staging.index(tuples, "stream_id")
+        staging.index(tuples, "quality_id")
     return Sources(counts, tuples, places)
 
 
@@ -162,7 +163,7 @@ def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schem
     rows = pa.table([*map(shorten, found.columns), stream_ids(found, names),
                      *(pa.repeat(pa.scalar(n, pa.int64()), len(found))
                        for n in (batch, batch * PLACES + file))],
-                    names=[*found.schema.names, "stream_id", "batch", "place"])
+                    names=[*found.schema.names, "quality_id", "quality_batch", "quality_place"])
     given = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)
              for f in schema]
     return pa.table(given, names=schema.names)
@@ -190,10 +191,11 @@ def _castable(row: pa.RecordBatch, kinds: list[pa.DataType]) -> bool:
         return False
 
 
-def ids_of_file(file: Path, stream: StreamSpec) -> Iterator[tuple[int, pa.RecordBatch]]:
+def ids_of_file(file: Path, stream: StreamSpec,
+                engine: sa.Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows, their ids) of one file, as of those of a batch. Raises CannotRecount."""
-    options = {k.lower(): v for k, v in stream.all_options().items()}
-    yield from _readable_file(file, stream.format, stream, options, stream.id)
+    yield from _part({"format": stream.format, "files": [str(file)]}, stream,
+                     engine).read(stream.id)
 
 
 def _local(file: str) -> Path:

@@ -43,8 +43,9 @@ FACTS_AT_ONCE = 1_000_000  # copied in one transaction, about
 
 @dataclass(frozen=True)
 class Sources:
-    """counts: batch, source, rows_in_source; ids: batch, place, the id columns, stream_id (None:
-    the job names no id columns); places: place, path (see ``sources.PLACES``)."""
+    """counts: batch, source, rows_in_source; ids: quality_batch, quality_place, the id columns,
+    quality_id (None: the job names no id columns); places: place, path (see ``sources.PLACES``).
+    ``quality_`` is for what columns of the data may be called."""
 
     counts: sa.Table
     ids: sa.Table | None
@@ -64,7 +65,8 @@ class Unparsable:
 @dataclass(frozen=True)
 class Older:
     """Facts of other versions of the master data than the dimension table has, and are not as that
-    is. facts: load_id, load_row, version, surrogate key; master: version, dimension columns."""
+    is. facts: load_id, load_row, quality_version, surrogate key; master: quality_version,
+    dimension columns."""
 
     facts: sa.Table
     master: sa.Table
@@ -72,8 +74,8 @@ class Older:
 
 @dataclass(frozen=True)
 class Sample:
-    """facts: load_id, load_row, version; unmatched: stream_id, load_id, version, key_0 …; master:
-    version, dimension columns."""
+    """facts: load_id, load_row, quality_version, ids; unmatched: quality_id, load_id,
+    quality_version, key_0 …; master: quality_version, dimension columns."""
 
     facts: sa.Table
     unmatched: sa.Table
@@ -219,7 +221,7 @@ def _sample_facts(staging: Staging, scope: Scope, size: int,
     then rows of these."""
     b = load_batches.c
     table = staging.table("sample", Column("load_id", BigInteger), Column("load_row", Integer),
-                          Column("version", NAME),
+                          Column("quality_version", NAME),
                           *(Column(i, scope.fact.c[i].type) for i in scope.ids))
     with staging.engine.connect() as connection:
         parts = connection.execute(select(b.load_id, b.output_rows.label("n"), b.master_version)
@@ -230,7 +232,7 @@ def _sample_facts(staging: Staging, scope: Scope, size: int,
             parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False,
                                                          weights / weights.sum()))]
         count = staging.insert(table, _draw(connection, scope, parts, size, rng))
-    staging.index(table, "version")
+    staging.index(table, "quality_version")
     staging.analyze(table)
     return table, count
 
@@ -256,8 +258,8 @@ def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size
 def _sample_unmatched(staging: Staging, scope: Scope, size: int,
                       rng: np.random.Generator) -> tuple[sa.Table, int]:
     u, masters = unmatched.c, list(scope.on.values())
-    table = staging.table("unmatched", Column("stream_id", KeyString()),
-                          Column("load_id", BigInteger), Column("version", NAME),
+    table = staging.table("unmatched", Column("quality_id", KeyString()),
+                          Column("load_id", BigInteger), Column("quality_version", NAME),
                           *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type))
                             for i, m in enumerate(masters)))
     mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == NO_MATCH)
@@ -292,10 +294,11 @@ def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:
     same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(scope.on.values())))
     for table, joined in ((s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)),
                           (u, u.join(d, same_other))):
-        rows = select(table.c.version, *(d.c[n] for n in names)).distinct().select_from(joined) \
-            .where(table.c.version == scope.version)
+        rows = select(table.c.quality_version, *(d.c[n] for n in names)).distinct() \
+            .select_from(joined).where(table.c.quality_version == scope.version)
         with staging.engine.begin() as connection:
-            connection.execute(sample.master.insert().from_select(["version", *names], rows))
+            connection.execute(
+                sample.master.insert().from_select(["quality_version", *names], rows))
 
 
 def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str,
@@ -307,13 +310,14 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
     with staging.engine.connect() as connection:
         keys = set(connection.scalars(select(f.c[stream_key])
                                       .select_from(s.join(f, drawn_facts(scope, sample)))
-                                      .where(s.c.version == version).distinct()))
-        keys |= set(connection.scalars(select(u.c.key_0).where(u.c.version == version).distinct()))
+                                      .where(s.c.quality_version == version).distinct()))
+        keys |= set(connection.scalars(select(u.c.key_0).where(u.c.quality_version == version)
+                                       .distinct()))
     if not keys:
         return sample
     if not directory.is_dir():
         with staging.engine.begin() as connection:
-            lost = [connection.execute(t.delete().where(t.c.version == version)).rowcount
+            lost = [connection.execute(t.delete().where(t.c.quality_version == version)).rowcount
                     for t in (s, u)]
         staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
                              "master data, which is no longer kept: they are not joined again.")
@@ -324,8 +328,8 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
 
 
 def master_table(staging: Staging, scope: Scope, name: str) -> sa.Table:
-    """For master rows: version, and the dimension's columns that are compared."""
-    return staging.table(name, Column("version", NAME),
+    """For master rows: quality_version, and the dimension's columns that are compared."""
+    return staging.table(name, Column("quality_version", NAME),
                          *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
 
 
@@ -336,7 +340,7 @@ def stage_version(staging: Staging, scope: Scope, table: sa.Table, version: str,
     wanted = pa.array([v for v in values if v is not None]).cast(files.schema.field(column).type)
     for batch in files.to_batches(columns=_compared(scope), filter=pc.field(column).isin(wanted)):
         rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
-                        names=["version", *batch.schema.names])
+                        names=["quality_version", *batch.schema.names])
         with staging.engine.begin() as connection:
             bulk_insert(connection, table, rows)
 

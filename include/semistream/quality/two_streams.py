@@ -238,10 +238,10 @@ def missing(scope: Scope, side: Side, source: sa.Table, pairs: sa.Table,
     s, u, n = source.c, unmatched.c, unparsable.c
     loaded = and_(*(pairs.c[of] == s[n] for n, of in side.ids.items()))
     kept = and_(u.fact_table == scope.fact_name, u.side == side.name,
-                u.stream_id == s.stream_id, scope.recounted(unmatched))
-    return select(s.batch.label("source_batch"), *(s[n] for n in side.ids)) \
+                u.stream_id == s.quality_id, scope.recounted(unmatched))
+    return select(s.quality_batch.label("source_batch"), *(s[n] for n in side.ids)) \
         .select_from(source.outerjoin(pairs, loaded).outerjoin(unmatched, kept)
-                     .outerjoin(unparsable, n.stream_id == s.stream_id)) \
+                     .outerjoin(unparsable, n.stream_id == s.quality_id)) \
         .where(pairs.c.load_id.is_(None), u.load_id.is_(None), n.stream_id.is_(None))
 
 
@@ -282,7 +282,7 @@ def none_invented(scope: Scope, side: Side, source: sa.Table) -> Check:
         select(*(f.c[of] for of in side.ids.values()), *load_of(f))
         .select_from(f.outerjoin(source, same))
         .where(scope.holds(f), *later, *(f.c[of].is_not(None) for of in side.ids.values()),
-               s.batch.is_(None)))
+               s.quality_batch.is_(None)))
 
 
 def unmatched_once(scope: Scope, side: Side, other: Side, source: sa.Table,
@@ -292,7 +292,7 @@ def unmatched_once(scope: Scope, side: Side, other: Side, source: sa.Table,
                 u.reason != "unparsable", scope.holds(unmatched))
     kept = select(u.stream_id, func.count().label("rows_in_unmatched")).where(mine).group_by(
         u.stream_id).subquery("kept")
-    same = s.stream_id == kept.c.stream_id
+    same = s.quality_id == kept.c.stream_id
     times = select(func.count()).where(same).correlate(kept).scalar_subquery()
     joined = and_(*(pairs.c[of] == s[n] for n, of in side.ids.items()),
                   *(pairs.c[of].is_not(None) for of in other.ids.values()))
@@ -363,7 +363,7 @@ def _quarantined(scope: Scope, side: Side, source: sa.Table) -> ColumnElement[bo
     """Tuples that were kept aside before they could be joined."""
     u = unmatched.c
     return select(1).where(
-        u.fact_table == scope.fact_name, u.side == side.name, u.stream_id == source.c.stream_id,
+        u.fact_table == scope.fact_name, u.side == side.name, u.stream_id == source.c.quality_id,
         u.reason.in_(("against_punctuation", "long_id", "unparsable")),
         scope.recounted(unmatched)).correlate(source).exists()
 

@@ -89,11 +89,12 @@ def _unread(staging: Staging, table: sa.Table, stream: StreamSpec, sources: Sour
     with suppress(CannotRecount, OSError, LookupError):
         copy.write_bytes(b"\n".join([_header(Path(file), stream), *(
             t.encode(_encoding(stream), "replace") for t in texts), b""]).lstrip(b"\n"))
-        for n, batch in ids_of_file(copy, stream):
+        for n, batch in ids_of_file(copy, stream, staging.engine):
             rows_read += n
             rows = with_stream_id(0, batch, len(stream.id), schema)
             with staging.engine.begin() as connection:
-                bulk_insert(connection, table, rows.select(["stream_id"]))
+                bulk_insert(connection, table, rows.select(["quality_id"])
+                            .rename_columns(["stream_id"]))
             found += rows.num_rows
     whole = rows_read == len(texts) and not texts[0].count('"') % 2
     return 0 if whole else len(texts) - min(found, len(texts))

@@ -42,7 +42,7 @@ from semistream.warehouse.checksum import row_hashes, signed
 from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.schema import NAME, load_batches, unmatched
-from semistream.warehouse.tables import ROW_KEY, arrow_schema
+from semistream.warehouse.tables import ROW_KEY, arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, big_integer
 
 ROWS_AGAIN = 1_000_000  # of loads that are joined again; the first one always is
@@ -87,10 +87,10 @@ class WrongRows:
 
 @dataclass(frozen=True)
 class Again:
-    """What the loads are compared with. tuples: version, batch, stream columns, stream_id (null
-    where they are taken from the facts); masters: version, the dimension's columns; expected:
-    number, batch, the fact table's columns; source_ids: of the source; absent: those that have
-    not arrived."""
+    """What the loads are compared with. tuples: quality_version, quality_batch, stream columns,
+    quality_id (null where they are taken from the facts); masters: quality_version, the dimension's
+    columns; expected: quality_number, quality_batch, the fact table's columns; source_ids: of the
+    source; absent: those that have not arrived."""
 
     tuples: sa.Table
     masters: sa.Table
@@ -169,9 +169,10 @@ def _join_again(staging: Staging, scope: Scope, stream: StreamSpec, commits: lis
                 snapshots: Path) -> Again:
     f, names = scope.fact, stream_columns(scope)
     kinds = {n: f.c[n].type for n in names}
-    tuples = staging.table("tuples", Column("version", NAME), Column("batch", BigInteger),
-                           *(Column(n, kind) for n, kind in kinds.items()),
-                           Column("stream_id", KeyString()))
+    tuples = staging.table("tuples", Column("quality_version", NAME),
+                           Column("quality_batch", BigInteger),
+                           *(Column(quoted(n), kind) for n, kind in kinds.items()),
+                           Column("quality_id", KeyString()))
     of_source = absent is not None
     if absent is not None:
         wanted = _wanted(staging, scope, loads, absent)
@@ -214,15 +215,15 @@ def _wanted(staging: Staging, scope: Scope, loads: Sequence[Load], absent: sa.Se
 def _stage_tuples(staging: Staging, scope: Scope, tuples: sa.Table, batch: int,
                   found: pa.RecordBatch, wanted: pa.Array) -> None:
     ids = len(scope.ids)
-    names = [c.name for c in tuples.columns if c.name != "version"]
+    names = [c.name for c in tuples.columns if c.name != "quality_version"]
     schema = arrow_schema(tuples)
     rows = with_stream_id(batch, found.select(stream_columns(scope)), ids,
                           pa.schema([schema.field(n) for n in names]))
-    rows = rows.filter(pc.is_in(rows["stream_id"], value_set=wanted))
+    rows = rows.filter(pc.is_in(rows["quality_id"], value_set=wanted))
     version = scope.versions.get((batch, 0), "")
     with staging.engine.begin() as connection:
         bulk_insert(connection, tuples,
-                    rows.append_column("version", pa.repeat(version, rows.num_rows)))
+                    rows.append_column("quality_version", pa.repeat(version, rows.num_rows)))
 
 
 def _fill_gaps(staging: Staging, scope: Scope, tuples: sa.Table, loads: Sequence[Load],
@@ -230,7 +231,7 @@ def _fill_gaps(staging: Staging, scope: Scope, tuples: sa.Table, loads: Sequence
     """Take the tuples that the source does not give whole from the facts: those whose ids it has,
     or, if it is not read again, all."""
     f, t, names = scope.fact, tuples.c, stream_columns(scope)
-    columns = [t.version, t.batch, *(t[n] for n in names)]
+    columns = [t.quality_version, t.quality_batch, *(t[n] for n in names)]
     known = []
     if source_ids is not None:
         read = select(1).select_from(tuples).where(*(t[i] == f.c[i] for i in scope.ids))
@@ -248,19 +249,20 @@ def _masters(staging: Staging, scope: Scope, tuples: sa.Table, snapshots: Path) 
     table, d, t = master_table(staging, scope, "masters"), scope.dimension, tuples.c
     stream_key, master_key = next(iter(scope.on.items()))
     with staging.engine.connect() as connection:
-        versions = list(connection.scalars(select(t.version).distinct()))
+        versions = list(connection.scalars(select(t.quality_version).distinct()))
     for version in versions:
         if version == scope.version:
-            names = [c.name for c in table.columns if c.name != "version"]
-            same = and_(*(t[a] == d.c[b] for a, b in scope.on.items()), t.version == version)
+            names = [c.name for c in table.columns if c.name != "quality_version"]
+            same = and_(t.quality_version == version,
+                        *(t[a] == d.c[b] for a, b in scope.on.items()))
             rows = select(literal(version), *(d.c[n] for n in names)).select_from(
                 tuples.join(d, same)).distinct()
             with staging.engine.begin() as connection:
-                connection.execute(table.insert().from_select(["version", *names], rows))
+                connection.execute(table.insert().from_select(["quality_version", *names], rows))
         elif (snapshots / version).is_dir():
             with staging.engine.connect() as connection:
                 keys = connection.scalars(select(t[stream_key]).where(
-                    t.version == version).distinct()).all()
+                    t.quality_version == version).distinct()).all()
             stage_version(staging, scope, table, version, snapshots / version, master_key, keys)
     staging.index(table, master_key)
     return table
@@ -272,25 +274,28 @@ def _expected(staging: Staging, scope: Scope, tuples: sa.Table, masters: sa.Tabl
     f, t, m = scope.fact, tuples.c, masters.c
     columns = [c for c in f.columns if c.name not in ROW_KEY]
     table = staging.table(
-        "expected", Column("number", big_integer(), primary_key=True, autoincrement=True),
-        Column("batch", BigInteger), *(Column(c.name, c.type) for c in columns))
+        "expected", Column("quality_number", big_integer(), primary_key=True, autoincrement=True),
+        Column("quality_batch", BigInteger), *(Column(quoted(c.name), c.type) for c in columns))
     of = {scope.surrogate: m[scope.surrogate], **{a: m[b] for a, b in scope.added.items()}}
-    same = and_(m.version == t.version, *(t[a] == m[b] for a, b in scope.on.items()))
+    same = and_(m.quality_version == t.quality_version,
+                *(t[a] == m[b] for a, b in scope.on.items()))
     joined = tuples.outerjoin(masters, same) if scope.left else tuples.join(masters, same)
-    rows = select(t.batch, *(of[c.name] if c.name in of else t[c.name] for c in columns)) \
+    rows = select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns)) \
         .select_from(joined).where(~_refused(scope, tuples))
     e, g = table.c, scope.by_id.alias("elsewhere")
     with staging.engine.begin() as connection:
-        connection.execute(table.insert().from_select(["batch", *(c.name for c in columns)], rows))
+        connection.execute(table.insert().from_select(
+            ["quality_batch", *(c.name for c in columns)], rows))
     staging.index(table, *scope.ids)
-    elsewhere = select(e.number).select_from(table.join(g, and_(
+    elsewhere = select(e.quality_number).select_from(table.join(g, and_(
         *(g.c[i] == e[i] for i in scope.ids), scope.recounted(g),
         g.c[scope.surrogate].is_not_distinct_from(e[scope.surrogate])))).where(
             g.c.load_id.not_in([load.load_id for load in loads if load.facts is not None]))
     with staging.engine.begin() as connection:
         numbers = connection.scalars(elsewhere).all()
         for start in range(0, len(numbers), 500):
-            connection.execute(table.delete().where(e.number.in_(numbers[start:start + 500])))
+            some = numbers[start:start + 500]
+            connection.execute(table.delete().where(e.quality_number.in_(some)))
     return table
 
 
@@ -353,14 +358,15 @@ def _compare_facts(staging: Staging, scope: Scope, again: Again, loads: Sequence
         there = _hashed((batch for load in chosen for batch in fetch(
             connection, select(*(f[n] for n in (*columns, *ROW_KEY))).where(
                 f.load_id == load.load_id, *identified), pa.schema(keyed))), ROW_KEY)
-        wanted = _hashed(fetch(connection, select(*(e[n] for n in columns), e.number), pa.schema(
-            [*values, pa.field("number", pa.int64())])), ["number"])
+        numbered = pa.schema([*values, pa.field("quality_number", pa.int64())])
+        wanted = _hashed(fetch(connection, select(*(e[n] for n in numbered.names)), numbered),
+                         ["quality_number"])
         wrong, lost = there.without(wanted), wanted.without(there)
         now = _rows(connection, scope.fact, ROW_KEY, there, wrong[:NAMED], columns)
         of_these = _numbers(connection, scope, again.expected, now)
-        then = _rows(connection, again.expected, ["number"], wanted,
+        then = _rows(connection, again.expected, ["quality_number"], wanted,
                      lost[(np.arange(len(lost)) < NAMED) | np.isin(wanted.at[lost, 0], of_these)],
-                     ["batch", *columns])
+                     ["quality_batch", *columns])
         pairs, surplus, absent = _paired(scope, now, then)
         if len(wrong) > NAMED:  # among the others may be what these are now
             absent = [row for row in absent if not _has_facts(connection, scope, row)]
@@ -403,7 +409,7 @@ def _rows(connection: sa.Connection, table: sa.Table, key: Sequence[str], hashed
 def _numbers(connection: sa.Connection, scope: Scope, expected: sa.Table,
              rows: list[Row]) -> list[int]:
     """The numbers of the expected rows that have the ids of these."""
-    return [n for row in rows for n in connection.scalars(select(expected.c.number).where(
+    return [n for row in rows for n in connection.scalars(select(expected.c.quality_number).where(
         *(expected.c[i] == row.values[i] for i in scope.ids)))]
 
 
@@ -454,9 +460,9 @@ def _missing(scope: Scope, lacking: dict[int, int],
     for row in absent:
         load_id = by_sum.get(signed(row.hash), None if scope.waiting else only)
         if load_id is not None or not scope.waiting:
-            shown = {k: v for k, v in row.values.items() if k != "batch"}
+            shown = {k: v for k, v in row.values.items() if k != "quality_batch"}
             yield row, Finding(load_id, scope.fact_name, MISSING, _id_text(scope, row.values), None,
-                               _row(shown), None, row.values["batch"])
+                               _row(shown), None, row.values["quality_batch"])
 
 
 def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Finding]:
@@ -465,7 +471,7 @@ def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Findin
         return []
     lost, t = again.absent.subquery("lost"), again.tuples.c
     unread = select(lost).select_from(lost.outerjoin(again.tuples, and_(
-        *(t[i] == lost.c[i] for i in scope.ids)))).where(t.batch.is_(None)).limit(NAMED)
+        *(t[i] == lost.c[i] for i in scope.ids)))).where(t.quality_batch.is_(None)).limit(NAMED)
     with staging.engine.connect() as connection:
         return [Finding(None, scope.fact_name, MISSING, _id_text(scope, dict(row)),
                         batch=row["source_batch"])
@@ -480,18 +486,18 @@ def _compare_unmatched(staging: Staging, scope: Scope, again: Again, loads: Sequ
     chosen = [load for load in loads if load.kept is not None]
     if not chosen:
         return
-    staging.index(again.tuples, "stream_id")
+    staging.index(again.tuples, "quality_id")
     t, u, named = again.tuples.c, unmatched.c, list[Finding]()
     mine = and_(u.fact_table == scope.fact_name, u.reason.in_((NO_MATCH, NULL_KEY)),
                 u.stream_id.is_not(None))
     wanted, names = _expected_unmatched(scope, again), stream_columns(scope)
-    kept = and_(mine, u.stream_id == t.stream_id, scope.recounted(unmatched))
+    kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
     with staging.engine.connect() as connection, staging.engine.connect() as other:
         for load in chosen:
             of_load = select(u.stream_id, u.reason, u.tuple).where(mine, u.load_id == load.load_id)
             result = connection.execution_options(yield_per=AT_ONCE).execute(of_load)
             for rows in result.partitions(AT_ONCE):
-                these = wanted.where(t.stream_id.in_([row.stream_id for row in rows]))
+                these = wanted.where(t.quality_id.in_([row.stream_id for row in rows]))
                 was: dict[str, list[dict[str, Any]]] = {}
                 for stream_id, _, *values in other.execute(these):
                     was.setdefault(stream_id, []).append(dict(zip(names, values, strict=True)))
@@ -516,16 +522,17 @@ def _expected_unmatched(scope: Scope, again: Again) -> sa.Select:
     """stream_id, batch and stream columns of the tuples that have no master row, and no other
     reason to be kept."""
     t, m = again.tuples.c, again.masters.c
-    same = and_(m.version == t.version, *(t[a] == m[b] for a, b in scope.on.items()))
-    return select(t.stream_id, t.batch, *(t[n] for n in stream_columns(scope))) \
+    same = and_(m.quality_version == t.quality_version,
+                *(t[a] == m[b] for a, b in scope.on.items()))
+    return select(t.quality_id, t.quality_batch, *(t[n] for n in stream_columns(scope))) \
         .outerjoin_from(again.tuples, again.masters, same).where(
-            m[scope.surrogate].is_(None), t.stream_id.is_not(None), ~_refused(scope, again.tuples))
+            m[scope.surrogate].is_(None), t.quality_id.is_not(None), ~_refused(scope, again.tuples))
 
 
 def _refused(scope: Scope, tuples: sa.Table) -> sa.ColumnElement[bool]:
     """Tuples that were kept before they could be joined."""
     u = unmatched.alias("refused").c
-    return select(1).where(u.fact_table == scope.fact_name, u.stream_id == tuples.c.stream_id,
+    return select(1).where(u.fact_table == scope.fact_name, u.stream_id == tuples.c.quality_id,
                            u.reason.not_in((NO_MATCH, NULL_KEY))).correlate(tuples).exists()
 
 
@@ -534,9 +541,9 @@ def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
     s, t = again.source_ids, again.tuples.c
     if s is None:
         return set()
-    return set(connection.scalars(select(s.c.stream_id).where(
-        s.c.stream_id.in_(ids), s.c.stream_id.not_in(
-            select(t.stream_id).where(t.stream_id.in_(ids))))))
+    return set(connection.scalars(select(s.c.quality_id).where(
+        s.c.quality_id.in_(ids), s.c.quality_id.not_in(
+            select(t.quality_id).where(t.quality_id.in_(ids))))))
 
 
 def _reason(scope: Scope, values: dict[str, Any]) -> str:
