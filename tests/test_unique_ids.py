@@ -42,12 +42,9 @@ def allowing(loader: Loader) -> None:
     loader.job = loader.job.model_copy(update={"stream": stream})
 
 
-SHAPES = [{}, {"many": True}, {"left": True}]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("gone", [False, True], ids=["recounted", "gone"])
-@pytest.mark.parametrize("together", [True, False], ids=["one load", "two loads"])
+@pytest.mark.parametrize("together, gone, shape", [
+    (True, False, {}), (True, True, {"many": True}), (False, False, {"left": True}),
+    (False, True, {}), (False, True, {"many": True}), (False, True, {"left": True})], ids=str)
 def test_a_file_that_came_twice(warehouse_url, tmp_path, together, gone, shape):
     """Under another name, with some orders of its own; whether the source is still there or not."""
     loader, reports = Loader(warehouse_url, tmp_path, **shape), tmp_path / "reports"
