@@ -735,6 +735,26 @@ def test_a_version_that_is_gone_is_said_to_be(tmp_path, verified):
     assert again.unseen == result.unseen, "to have passed over it once is not to have seen it"
 
 
+def test_a_version_that_is_damaged_is_said_to_be(tmp_path):
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    reports, snapshots = tmp_path / "reports", tmp_path / "snapshots"
+    loader.version = publish(loader, snapshots)
+    loader.load(range(1))
+    with loader.engine.begin() as connection:
+        connection.execute(loader.dimension.update().values(name="renamed"))
+    first, loader.version = loader.version, publish(loader, snapshots)
+    loader.load(range(1, 2))
+    for file in (snapshots / "sales" / first).glob("*.arrow"):
+        file.write_bytes(file.read_bytes()[:200])
+    with loader.engine.begin() as connection:
+        change(connection, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
+    result = check(loader, reports, snapshots=snapshots)
+    assert failed(result) == {"same_rows"}
+    assert f"facts of version {first} of the master data were not all compared" in result.unseen[0]
+    assert "Not all of these loads could be joined again" in result.report.read_text()
+    assert any("cannot be read" in note for note in result.notes)
+
+
 def provision_again(loader: Loader, changes: int) -> None:
     """As provisioning changes a dimension, which is not yet published: every name, and colours
     where there was none."""

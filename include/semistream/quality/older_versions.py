@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, func, or_, select
 
@@ -39,9 +40,15 @@ def stage_older(staging: Staging, scope: Scope, snapshots: Path) -> Older | None
         with staging.engine.connect() as connection:
             keys = connection.scalars(select(f[scope.surrogate]).where(
                 f.quality_version == version).distinct()).all()
-        if keys:
-            stage_version(staging, scope, master, version, snapshots / version, scope.surrogate,
-                          keys)
+        try:
+            if keys:
+                stage_version(staging, scope, master, version, snapshots / version,
+                              scope.surrogate, keys)
+        except (OSError, pa.ArrowException) as e:
+            with staging.engine.begin() as connection:
+                connection.execute(facts.delete().where(f.quality_version == version))
+            staging.unseen.append(f"facts of version {version} of the master data were not all "
+                                  f"compared with it, as it cannot be read ({e})")
     staging.index(master, scope.surrogate)
     return Older(facts, master)
 

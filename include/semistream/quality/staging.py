@@ -315,16 +315,20 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
                                        .distinct()))
     if not keys:
         return sample
-    if not directory.is_dir():
-        with staging.engine.begin() as connection:
-            lost = [connection.execute(t.delete().where(t.c.quality_version == version)).rowcount
-                    for t in (s, u)]
-        staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
-                             "master data, which is no longer kept: they are not joined again.")
-        return replace(sample, fact_count=sample.fact_count - lost[0],
-                       unmatched_count=sample.unmatched_count - lost[1])
-    stage_version(staging, scope, sample.master, version, directory, master_key, keys)
-    return sample
+    why = "is no longer kept"
+    if directory.is_dir():
+        try:
+            stage_version(staging, scope, sample.master, version, directory, master_key, keys)
+            return sample
+        except (OSError, pa.ArrowException) as e:
+            why = f"cannot be read ({e})"
+    with staging.engine.begin() as connection:
+        lost = [connection.execute(t.delete().where(t.c.quality_version == version)).rowcount
+                for t in (s, u)]
+    staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
+                         f"master data, which {why}: they are not joined again.")
+    return replace(sample, fact_count=sample.fact_count - lost[0],
+                   unmatched_count=sample.unmatched_count - lost[1])
 
 
 def master_table(staging: Staging, scope: Scope, name: str) -> sa.Table:

@@ -118,6 +118,17 @@ def find_wrong_rows(staging: Staging, scope: Scope, stream: StreamSpec, commits:
     if len(chosen) < len(ready):
         found.told.append(f"Of {len(ready):,} such loads the first {len(chosen):,} were joined "
                           f"again.")
+    try:
+        _join_and_compare(staging, scope, stream, commits, chosen, sources, unparsable, snapshots,
+                          found)
+    except (OSError, pa.ArrowException) as e:
+        found.told.append(f"Not all of these loads could be joined again: {e}.")
+    return found
+
+
+def _join_and_compare(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row],
+                      chosen: Sequence[Load], sources: Sources | None,
+                      unparsable: Unparsable | None, snapshots: Path, found: WrongRows) -> None:
     if chosen:
         source_ids = None if sources is None else sources.ids
         absent = None if source_ids is None or unparsable is None else \
@@ -130,7 +141,6 @@ def find_wrong_rows(staging: Staging, scope: Scope, stream: StreamSpec, commits:
         else:
             found.told.append("The source cannot be read again with all its columns: those that "
                               "the join added are compared, the stream's own are not.")
-    return found
 
 
 def _differing(staging: Staging, scope: Scope, checksums: sa.Table) -> list[Load]:
