@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+import test_quality
 from semistream.quality import wrong_rows
 from semistream.warehouse.schema import load_commits
 from test_quality import (
     BATCHES,
+    STREAM,
     Loader,
     change,
     check,
@@ -163,3 +166,23 @@ def test_many_wrong_rows_are_counted_and_the_first_are_named(tmp_path, monkeypat
     assert len([f for f in named(result) if f[1] == "changed"]) == 5
     assert "156 rows of fact_sales are not as they were loaded, and 156 that were loaded are not " \
            "there; the first 5 are compared" in result.report.read_text()
+
+
+def test_columns_that_are_called_as_staged_ones_were(warehouse_url, tmp_path, monkeypatch):
+    names = ["batch", "version", "number", "stream_id", "place", "times", "column", "path"]
+    more = [pa.field(n, pa.int64()) for n in names]
+    monkeypatch.setattr(test_quality, "STREAM", pa.schema([*STREAM, *more]))
+    monkeypatch.setattr(test_quality, "orders", lambda batch: [
+        {**o, **dict.fromkeys(names, o["order_id"])} for o in orders(batch)])
+    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+    loader.load(range(2), drain=False)
+    assert check(loader, reports).success
+    loader.load(range(2, 3))
+    assert check(loader, reports, since_last=True).success
+    alter(loader, "UPDATE fact_sales SET version = 1 WHERE order_id = 20",
+          "DELETE FROM fact_sales WHERE order_id = 21")
+    found = named(check(loader, reports))
+    assert {f[1:4] for f in found} == {("changed", "20", "version"), ("missing", "21", None)}
+    for file in loader.directory.iterdir():
+        file.unlink()
+    assert "unique_ids" not in failed(check(loader, reports))
