@@ -1,6 +1,7 @@
 """The app of two streams, in Spark."""
 
 import json
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -155,6 +156,22 @@ def test_a_load_is_proven(spark, pair, tmp_path):
              "right_none_missing")):
         pair.execute(change)
         assert found in {check.name for check in prove(pair, tmp_path).failed}
+
+
+def test_a_file_under_two_names_is_found_on_its_side(spark, tmp_path):
+    pair = sqlite(tmp_path)
+    pair.add(300, 200)
+    [file] = (pair.places.home / "right").iterdir()
+    shutil.copy(file, again := file.with_name("part-00009.parquet"))
+    pair.run(spark)
+    [found] = prove(pair, tmp_path).failed
+    assert (found.name, found.count) == ("right_unique_ids", 200)
+    assert {(row["first_file"], row["last_file"])
+            for row in found.rows} == {(str(file), str(again))}
+    pair.change(right={"unique_ids": False})
+    allowed = verify(pair.places.warehouse_url, "orders", limits=pair.job,
+                     reports_dir=tmp_path / "reports")
+    assert allowed.success and "200 ids come more than once" in allowed.notes[0], allowed
 
 
 def prove(pair, tmp_path):

@@ -188,6 +188,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     verify.add_argument("--sample", type=int, default=1000, metavar="ROWS",
                         help="facts, and unmatched tuples, that the database joins again, drawn "
                              "anew each time [1000]")
+    verify.add_argument("--job", default="", metavar="FILE",
+                        help="the job's YAML file, after max_unparsable or unique_ids was changed "
+                             "in it [the job as it was loaded]")
     tune = command("tune", _tune, "say which algorithm, with which sizes, suits a stream and its "
                                   "master data, by the cost models")
     tune.add_argument("job", nargs="?", default=argparse.SUPPRESS,
@@ -404,7 +407,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from semistream.pipeline import steps
 
     result = steps.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last,
-                          sample=arguments.sample)
+                          sample=arguments.sample, job=arguments.job)
     print(f"{result['text']}\nReport: {result['report']}")
     return 0
 

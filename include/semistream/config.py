@@ -355,6 +355,9 @@ class StreamSpec(Settings):
     max_unparsable: float = Field(0.01, ge=0, le=1,
                                   description="Share of the tuples that may be unparsable; the "
                                               "proof of completeness fails when more are")
+    unique_ids: bool = Field(True, description="Whether no id comes twice in the source: the proof "
+                                               "of completeness fails when one does; false: it "
+                                               "tells how many do")
 
     @property
     def declared(self) -> pa.Schema | None:

@@ -41,8 +41,6 @@ class CsvSource(FileSource):
     def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
                  reading: Reading, schema: pa.Schema | None = None):
         self.names: list[str] = []  # of the first file
-        self._delimiter = reading.delimiter or (
-            "\t" if paths and _plain_suffix(paths[0]) == ".tsv" else ",")
         self._null_words = pa.array(reading.null_values, pa.binary())
         if schema is not None:
             self.names = list(schema.names)
@@ -95,7 +93,7 @@ class CsvSource(FileSource):
         blocks = self._blocks(path, done)
         data, final = next(blocks)
         names = [] if self.reading.header else list(self.names)
-        delimiter, lines = self._delimiter, 0  # lines before the data
+        delimiter, lines = self._delimiter(path), 0  # lines before the data
         while True:
             header = consumed = 0
             if not names:
@@ -113,10 +111,13 @@ class CsvSource(FileSource):
                 return
             data, final = blocks.send(consumed)
 
+    def _delimiter(self, path: Path) -> str:
+        return self.reading.delimiter or ("\t" if _plain_suffix(path) == ".tsv" else ",")
+
     def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int, str]:
         """Return (the names of the file's columns, bytes of its header line, the delimiter); no
         names while that line is not complete, or there is none."""
-        skip, delimiter = len(BOM) if data.startswith(BOM) else 0, self._delimiter
+        skip, delimiter = len(BOM) if data.startswith(BOM) else 0, self._delimiter(path)
         told = data[skip + len(SEPARATOR):skip + len(SEPARATOR) + 3]
         if (data[skip:].startswith(SEPARATOR) and told[1:2] in (b"\r", b"\n")
                 and not self.reading.delimiter):

@@ -151,16 +151,19 @@ def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
     return {"app": app, "count": count, "values": values, "loads": [first, newest or told]}
 
 
-def verify(app: str, places: Places, *, since_last: bool, sample: int) -> dict[str, Any]:
+def verify(app: str, places: Places, *, since_last: bool, sample: int,
+           job: str = "") -> dict[str, Any]:
     """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks
     and rows, when it is not.
 
     since_last: only what no verification has proven yet; sample: how many facts and unmatched
-    tuples are joined again.
+    tuples are joined again; job: a job's file, whose limits (max_unparsable, unique_ids) count in
+    place of those that the app was loaded with.
     """
-    from semistream import quality
+    from semistream import quality, workloads
 
-    result = quality.verify(places.warehouse_url, app, since_last=since_last,
+    limits = workloads.load_any_job(job, places) if job else None
+    result = quality.verify(places.warehouse_url, app, since_last=since_last, limits=limits,
                             reports_dir=places.reports, reports_kept=places.reports_kept,
                             snapshots=places.snapshots, sample=sample)
     if not result.success:

@@ -56,7 +56,8 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
     suite.expectations = [
         ExpectQueryToFindNoRows(query=c.sql(engine.dialect), description=c.title,
                                 notes=c.explanation,
-                                meta={"check": c.name} | ({"run": summary} if i == 0 else {}))
+                                meta={"check": c.name, "remedy": c.remedy}
+                                | ({"run": summary} if i == 0 else {}))
         for i, c in enumerate(checks)]
     suite.save()
     validation = context.validation_definitions.add(
@@ -103,7 +104,8 @@ def read_result(result: Any) -> dict[str, Any]:
     details = found.get("details", {})
     errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
     return {"name": (config.meta or {}).get("check", config.type), "title": config.description,
-            "explanation": config.notes, "success": bool(result.success),
+            "explanation": config.notes, "remedy": (config.meta or {}).get("remedy", ""),
+            "success": bool(result.success),
             "count": found.get("observed_value", 0), "query": config.kwargs.get("query", ""),
             "rows": [dict(zip(details.get("columns", []), r, strict=True))
                      for r in details.get("unexpected_rows", [])],

@@ -9,7 +9,7 @@ one has the facts by their ids if no index does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from sqlalchemy import and_, case, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 
 from semistream.quality.scope import Scope
-from semistream.quality.staging import Sample, Sources, drawn_facts
+from semistream.quality.staging import Older, Sample, Sources, Unparsable, drawn_facts
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.schema import load_batches, load_commits, unmatched
 
@@ -30,6 +30,7 @@ class Check:
     title: str
     explanation: str
     query: Select | sa.CompoundSelect
+    remedy: str = ""  # what to do when it fails
 
     def sql(self, dialect: sa.Dialect) -> str:
         """The query as text that ``sa.text`` takes: literals inline, no parameters."""
@@ -40,16 +41,17 @@ class Check:
                                       compile_kwargs={"literal_binds": True})).replace(":", "\\:")
 
 
-def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
+def all_checks(scope: Scope, rejected: sa.Table, same: Check, damaged: sa.Table | None,
                files: sa.Table | None, join_sizes: sa.Table | None,
-               sources: Sources | None, sample: Sample | None) -> Iterator[Check]:
+               sources: Sources | None, unparsable_ids: Unparsable | None,
+               older: Older | None, sample: Sample | None) -> Iterator[Check]:
     """The checks that can be made: without recounted sources those that need them are left out."""
     ids = None if sources is None else sources.ids
     yield from ledger_checks(scope)
     yield fact_rows(scope)
     yield unmatched_rows(scope, rejected)
     yield unparsable(scope, rejected)
-    yield same_rows(scope, checksums)
+    yield same
     if join_sizes is not None:
         yield expected_rows(scope, join_sizes)
     if damaged is not None:
@@ -58,18 +60,58 @@ def all_checks(scope: Scope, rejected: sa.Table, checksums: sa.Table, damaged: s
         yield source_files(files)
     if sources is not None:
         yield source_rows(scope, sources.counts)
-    if scope.ids:
-        yield no_duplicates(scope, ids)
     if ids is not None:
-        yield none_missing(scope, ids)
+        yield no_duplicates(scope, ids)
+        if unparsable_ids is not None:
+            yield none_missing(scope, missing(scope, ids, unparsable_ids.ids), unparsable_ids.lost)
         yield none_invented(scope, ids)
         yield unmatched_once(scope, ids)
     yield surrogate_keys(scope)
-    if scope.added and scope.comparable:
-        yield enriched_columns(scope)
+    if scope.added and (scope.comparable or older is not None):
+        yield enriched_columns(scope, older)
     if sample is not None:
         yield sample_joined(scope, sample)
         yield sample_unmatched(scope, sample)
+
+
+def with_remedy(check: Check, scope: Scope) -> Check:
+    """The check, with what to do when it fails."""
+    if check.remedy:
+        return check
+    name = check.name.removeprefix("left_").removeprefix("right_")
+    remedy = REMEDIES.get(name, "{again}").format(again=_load_again(scope), app=scope.app,
+                                                  fact=scope.fact_name)
+    return replace(check, remedy=remedy[0].upper() + remedy[1:])
+
+
+def _load_again(scope: Scope) -> str:
+    if scope.sink != "sql":
+        return ("restore the Delta table, and the ledger, to a version of the same time, or load "
+                "into a new table under another --app name.")
+    return (f"put the rows back from a backup of the warehouse; or, while the source has all that "
+            f"was loaded, `semistream reset {scope.app}`, and load again.")
+
+
+# By the name of a check, without the side of two streams; any other: {again}.
+LEDGER = ("The ledger was changed, or is of another time than the tables: put a backup of all of "
+          "them back; or {again}")
+SOURCE = ("The source is not what was loaded: put its files back as they were, and verify again. "
+          "Where they are right as they are now: {again}")
+MASTER = ("Where {fact} was changed: {again} Where the dimension table was changed by hand, "
+          "`semistream provision JOB` puts it right; then verify again.")
+REMEDIES = {
+    **dict.fromkeys(("batch_partitions", "commit_rows", "batch_arithmetic", "waiting_carried",
+                     "drained", "total_arithmetic", "side_arithmetic"), LEDGER),
+    **dict.fromkeys(("source_rows", "none_invented", "unmatched_once"), SOURCE),
+    **dict.fromkeys(("surrogate_keys", "enriched_columns", "sample_joined", "sample_unmatched"),
+                    MASTER),
+    "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One "
+                    "that was written since: put back what was loaded, and what is new under "
+                    "another name. Or {again}",
+    "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend the "
+                  "source or the job's columns, and {again} Where so many are right, raise "
+                  "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
+}
 
 
 def ledger_checks(scope: Scope) -> Iterator[Check]:
@@ -171,23 +213,15 @@ def unparsable(scope: Scope, rejected: sa.Table) -> Check:
         select(counted).where(counted.c.unparsable > scope.max_unparsable * counted.c.rows_read))
 
 
-def same_rows(scope: Scope, checksums: sa.Table) -> Check:
-    """Loads of a version that kept no checksums have null in the ledger, and are not compared."""
-    b, c = load_batches.c, checksums.c
-    both = load_batches.outerjoin(checksums, b.load_id == c.load_id)
-
-    def differing(name: str, table: str) -> Select:
-        now = func.coalesce(c[name], 0)
-        return select(*load_of(load_batches), literal(table, sa.String(255)).label("table"),
-                      b[name].label("checksum_in_ledger"),
-                      now.label("checksum_of_rows")).select_from(both).where(
-                          scope.holds(load_batches), b[name] != now)
-
+def same_rows(wrong: sa.Table, told: Iterable[str] = ()) -> Check:
+    """wrong: the rows of loads whose checksum differs; told: what it does not have. Loads of a
+    version that kept no checksums have null in the ledger, and are not compared."""
+    columns = [c for c in wrong.columns if c.name != "number"]
     return Check("same_rows", "The rows are the very ones that were loaded",
                  "Each load notes a checksum over all columns of its rows, which are all read "
-                 "again. Where it differs, a value was changed, or a row lost, doubled or added, "
-                 "since.", sa.union_all(differing("facts_checksum", scope.fact_name),
-                                        differing("unmatched_checksum", unmatched.name)))
+                 "again. Where it differs, the load is joined again from its source and its master "
+                 "data: old is what these say, new what the warehouse has. "
+                 + " ".join(told), select(*columns).order_by(wrong.c.number))
 
 
 def expected_rows(scope: Scope, sizes: sa.Table) -> Check:
@@ -238,28 +272,24 @@ def source_rows(scope: Scope, counts: sa.Table) -> Check:
                  .where(s.rows_in_source != c.rows_read))
 
 
-def no_duplicates(scope: Scope, source_ids: sa.Table | None) -> Check:
+def no_duplicates(scope: Scope, source_ids: sa.Table) -> Check:
     """An id as often in the facts (with the same surrogate key, where several master rows may
     match) as in the source at most."""
-    f = scope.by_id if scope.first is None else scope.fact
+    f, s = scope.by_id, source_ids.c
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
     many = select(*key, func.count().label("rows_in_warehouse"),
                   batch_of(func.min(f.c.load_id)).label("first_batch"),
                   batch_of(func.max(f.c.load_id)).label("last_batch")) \
-        .where(*_identified(scope, f), *_ids_in_scope(scope), scope.until_by_id(f)) \
+        .where(*_identified(scope, f), scope.recounted(f)) \
         .group_by(*key).having(func.count() > 1).subquery("many")
-    columns, wrong = [*many.c], []
-    if source_ids is not None:
-        s = source_ids.c
-        times = select(func.count()).where(*(s[i] == many.c[i]
-                                             for i in scope.ids)).correlate(many).scalar_subquery()
-        columns.append(times.label("rows_in_source"))
-        wrong.append(or_(times == 0, many.c.rows_in_warehouse > times))
+    times = select(func.count()).where(*(s[i] == many.c[i]
+                                         for i in scope.ids)).correlate(many).scalar_subquery()
     return Check("no_duplicates", "No stream tuple was loaded twice",
                  f"A stream tuple is identified by {_listed(scope.ids)}"
                  + ("." if scope.unique else "; it may match several master rows, "
                                              f"but each of them ({scope.surrogate}) only once."),
-                 select(*columns).where(*wrong))
+                 select(*many.c, times.label("rows_in_source"))
+                 .where(many.c.rows_in_warehouse > times))
 
 
 def _identified(scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
@@ -268,36 +298,47 @@ def _identified(scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
     return [table.c[i].is_not(None) for i in scope.ids]
 
 
-def _ids_in_scope(scope: Scope) -> list[ColumnElement[bool]]:
-    """When only later batches are verified: the ids that these loaded, wherever else they are."""
-    if scope.first is None:
-        return []
-    recent = scope.fact.alias("recent")
-    ids = select(*(recent.c[i] for i in scope.ids)).where(scope.holds(recent)).distinct()
-    return [sa.tuple_(*(scope.fact.c[i] for i in scope.ids)).in_(ids)] if len(scope.ids) > 1 else \
-        [scope.fact.c[scope.ids[0]].in_(ids)]
-
-
-def none_missing(scope: Scope, source_ids: sa.Table) -> Check:
-    s, f, u = source_ids.c, scope.by_id, unmatched.c
-    loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_by_id(f))
+def missing(scope: Scope, source_ids: sa.Table, unparsable: sa.Table) -> Select:
+    """Ids of the source that have not arrived. unparsable: those out of the texts of tuples that
+    could not be parsed."""
+    s, f, u, n = source_ids.c, scope.by_id, unmatched.c, unparsable.c
+    loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.recounted(f))
     kept = and_(u.fact_table == scope.fact_name, u.stream_id == s.quality_id,
-                scope.until_by_id(unmatched))
+                scope.recounted(unmatched))
     # Outer joins: of NOT EXISTS, MariaDB would make a table of everything loaded, on disk, rather
     # than look into the indexes.
-    missing = select(s.quality_batch.label("source_batch"), *(s[i] for i in scope.ids)) \
-        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)).where(
-            f.c.load_id.is_(None), u.load_id.is_(None))
+    return select(s.quality_batch.label("source_batch"), *(s[i] for i in scope.ids)) \
+        .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)
+                     .outerjoin(unparsable, n.stream_id == s.quality_id)).where(
+            f.c.load_id.is_(None), u.load_id.is_(None), n.stream_id.is_(None))
+
+
+def none_missing(scope: Scope, absent: Select, lost: int) -> Check:
+    """absent: see ``missing``; lost: so many of them may be tuples that could not be parsed, and
+    whose text does not tell its id."""
     allowed = (f" {scope.waiting:,} tuples wait in the join after the last batch and are still "
                "missing." if scope.waiting else "")
-    if scope.waiting or scope.unidentified:
-        found = missing.cte("missing")
+    if scope.waiting or lost:
+        found = absent.cte("missing")
         how_many = select(func.count()).select_from(found).scalar_subquery()
-        missing = select(*found.c).where(
-            ~how_many.between(scope.waiting, scope.waiting + scope.unidentified))
-    return Check("none_missing", "Every stream tuple has arrived",
+        absent = select(*found.c).where(how_many != scope.waiting + lost)
+    return Check("none_missing", arrived("", lost),
                  f"Every {_listed(scope.ids)} of the source is in {scope.fact_name} or in "
-                 f"unmatched.{allowed}", missing)
+                 f"unmatched.{allowed}{unsure(lost)}", absent)
+
+
+def arrived(side: str, lost: int) -> str:
+    """side: of two streams."""
+    if not side:
+        return (f"All stream tuples but at most {lost:,} have arrived" if lost
+                else "Every stream tuple has arrived")
+    return (f"All tuples of the {side} stream but at most {lost:,} have arrived" if lost
+            else f"Every tuple of the {side} stream has arrived")
+
+
+def unsure(lost: int) -> str:
+    return (f" {lost:,} that are in neither may be among those that could not be parsed, and whose "
+            "text does not tell the id." if lost else "")
 
 
 def none_invented(scope: Scope, source_ids: sa.Table) -> Check:
@@ -320,7 +361,7 @@ def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
                       u.stream_id).subquery("kept")
     same = s.quality_id == kept.c.stream_id
     times = select(func.count()).where(same).correlate(kept).scalar_subquery()
-    matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.until_by_id(f),
+    matched = and_(*(f.c[i] == s[i] for i in scope.ids), scope.recounted(f),
                    f.c[scope.surrogate].is_not(None))
     loaded = case((select(1).select_from(source_ids.join(f, matched)).where(same)
                    .correlate(kept).exists(), 1), else_=0)
@@ -355,21 +396,43 @@ def surrogate_keys(scope: Scope) -> Check:
                  .where(scope.holds(f), or_(absent, and_(pk.is_not(None), other))))
 
 
-def enriched_columns(scope: Scope) -> Check:
+def enriched_columns(scope: Scope, older: Older | None) -> Check:
+    """Facts against the dimension, or against the rows of the version that they were loaded
+    with."""
     f, d = scope.fact, scope.dimension
-    pairs = [(f.c[a], d.c[m]) for a, m in scope.added.items()]
+    queries = [] if not scope.comparable else [
+        _enriched(scope, d).select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
+        .where(scope.holds(f), scope.is_current(f), _differs(scope, d))]
+    if older is not None:
+        o, m = older.facts, older.master
+        own = and_(m.c.quality_version == o.c.quality_version,
+                   m.c[scope.surrogate] == o.c[scope.surrogate])
+        queries.append(
+            _enriched(scope, m).select_from(
+                o.join(f, and_(f.c.load_id == o.c.load_id, f.c.load_row == o.c.load_row))
+                .outerjoin(m, own)).where(_differs(scope, m)))
+    return Check("enriched_columns", "Enriched columns are what the master data says",
+                 f"Compared for every fact, with {d.name}, or with the version of the master data "
+                 f"that it was loaded with where that is another: {_listed(scope.added)}.",
+                 sa.union_all(*queries) if len(queries) > 1 else queries[0])
+
+
+def _differs(scope: Scope, master: FromClause) -> ColumnElement[bool]:
+    return or_(master.c[scope.surrogate].is_(None), *(
+        scope.fact.c[a].is_distinct_from(master.c[m]) for a, m in scope.added.items()))
+
+
+def _enriched(scope: Scope, master: FromClause) -> Select:
+    """The first column that differs."""
+    f = scope.fact
+    pairs = [(f.c[a], master.c[m]) for a, m in scope.added.items()]
     differ = [a.is_distinct_from(m) for a, m in pairs]
     values: dict[str, list[ColumnElement[str]]] = {
         "column": [literal(str(a.name), sa.String) for a, _ in pairs],
         "loaded": [sa.cast(a, sa.String(255)) for a, _ in pairs],
         "in_dimension": [sa.cast(m, sa.String(255)) for _, m in pairs]}
     shown = [case(*zip(differ, each, strict=True)).label(what) for what, each in values.items()]
-    return Check("enriched_columns", "Enriched columns are what the master data says",
-                 f"Compared for every fact that was loaded with the master data that {d.name} has: "
-                 f"{_listed(scope.added)}.",
-                 select(*_ids(scope, f), *load_of(f), f.c[scope.surrogate], *shown)
-                 .select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
-                 .where(scope.holds(f), scope.is_current(f), or_(*differ)))
+    return select(*_ids(scope, f), *load_of(f), f.c[scope.surrogate], *shown)
 
 
 def sample_joined(scope: Scope, sample: Sample) -> Check:
@@ -408,7 +471,7 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
 def _matches_lost(scope: Scope, sample: Sample) -> Select:
     """Where several master rows match: those that a sampled stream tuple was not joined with."""
     f, s, m, g = scope.fact, sample.facts, sample.master, scope.by_id.alias("other")
-    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.until_by_id(g),
+    joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.recounted(g),
                              g.c[scope.surrogate] == m.c[scope.surrogate])
     rows = s.join(f, drawn_facts(scope, sample)).join(
         m, and_(m.c.quality_version == s.c.quality_version,

@@ -14,7 +14,7 @@ from semistream.errors import ConfigError
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
 from semistream.warehouse.proof import START, Position
-from semistream.warehouse.schema import load_batches, load_commits, unmatched
+from semistream.warehouse.schema import load_batches, load_commits
 from semistream.warehouse.tables import dimension_name, existing_table
 
 UNPUBLISHED = "not published yet"  # of the master data, in place of a version
@@ -47,7 +47,6 @@ class Scope:
     version: str  # of the master data that the dimension table has
     versions: dict[Position, str] = field(default_factory=dict)
     waiting: int = 0  # at the end of `last`
-    unidentified: int = 0  # tuples that could not be parsed, so that even their id is unknown
     max_unparsable: float = 0.01  # share of the tuples read that may be so
 
     def until(self, table: FromClause) -> ColumnElement[bool]:
@@ -58,11 +57,20 @@ class Scope:
         return and_(table.c.app == self.app, table.c.batch <= self.last[0],
                     _at(table) <= _number(self.last))
 
-    def until_by_id(self, table: FromClause) -> ColumnElement[bool]:
-        """The same of rows that are looked up by their stream ids: SQLite, without statistics,
-        would rather go through the primary key, were load_id a bare column here."""
-        return (table.c.load_id + 0).between(first_load(self.number, START),
-                                             last_load(self.number, self.last))
+    def recounted(self, table: FromClause) -> ColumnElement[bool]:
+        """Rows of those loads in which tuples of the source that is counted again can be. They are
+        looked up by their stream ids: SQLite, without statistics, would rather go through the
+        primary key, were load_id a bare column here."""
+        return (table.c.load_id + 0).between(self.settled + 1, last_load(self.number, self.last))
+
+    def before(self, table: FromClause) -> ColumnElement[bool]:
+        """Rows of the loads before those."""
+        return (table.c.load_id + 0).between(first_load(self.number, START), self.settled)
+
+    @property
+    def settled(self) -> int:
+        """The greatest key of the loads behind which nothing waited, before the first verified."""
+        return last_load(self.number, self.source_first or START)
 
     def after(self, table: FromClause) -> ColumnElement[bool]:
         if self.first is None:
@@ -159,15 +167,12 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
     last = (commits[-1].batch, commits[-1].drain)
     dimension = existing_table(connection, dimension_name(job.master.name))
     surrogate = surrogate_key(job.master.name)
-    b, u, number = load_batches.c, unmatched.c, app_number(connection, app) or 0
+    b, number = load_batches.c, app_number(connection, app) or 0
     versions = {(r.batch, r.drain): r.master_version for r in connection.execute(
         select(b.batch, b.drain, b.master_version).where(b.app == app).distinct())}
     business_key = tuple(job.master.business_key) or tuple(job.on.values())
     waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
         b.app == app, b.batch == last[0], b.drain == last[1]))
-    unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
-        u.load_id.between(*app_loads(number)), u.fact_table == commits[-1].fact_table,
-        u.reason == "unparsable"))
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == app)).one()
     # Of an inner join with unique keys there are as many facts as matched tuples, and no need to
@@ -185,5 +190,5 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
                  added=added_columns(fact, dimension, job), business_key=business_key,
                  unique=unique,
                  left=left, version=versions.get(last, "") if version is None else version,
-                 versions=versions, waiting=int(waiting or 0), unidentified=int(unidentified or 0),
+                 versions=versions, waiting=int(waiting or 0),
                  max_unparsable=job.stream.max_unparsable)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
@@ -25,8 +27,10 @@ from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.schema import load_files
 from semistream.warehouse.tables import arrow_schema, quoted
-from semistream.warehouse.types import KeyString
+from semistream.warehouse.types import KeyString, LongString
 
+FOUND_TYPES = {b"types": b"found"}  # of texts whose types a load has found, see ``cast_cells``
+PLACES = 2**31  # a tuple's place: its batch times so many, and the number of its file in the batch
 Columns = Mapping[str, sa.types.TypeEngine]  # of a source, as the warehouse has them
 
 
@@ -35,7 +39,7 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
     """The rows of each batch's source, and of each row these columns, of which the first ``ids``
     are its id. side: of two streams. None, and a note, where they cannot be had."""
     try:
-        parts = [(c.batch, _part(_source(staging.engine, c, side), stream, staging.engine))
+        parts = [(c.batch, _parts(_source(staging.engine, c, side), stream, staging.engine))
                  for c in commits if c.drain == 0]
         return _stage(staging, columns, ids, parts, "" if side is None else f"_{SIDES[side]}")
     except CannotRecount as e:
@@ -44,29 +48,46 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
         return None
 
 
-def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, Part]],
+def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
+                side: int | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(batch, rows of its source) with these columns, of which the first are the stream's id.
+    Raises CannotRecount."""
+    names = tuple(columns)
+    for c in commits:
+        if c.drain == 0:
+            for part in _parts(_source(engine, c, side), stream, engine):
+                yield from ((c.batch, found) for _, found in part.read(names))
+
+
+def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Part]]],
            side: str) -> Sources:
     counts = staging.table(f"sources{side}", Column("batch", BigInteger), Column("source", Text),
                            Column("rows_in_source", BigInteger))
     names = tuple(columns)
+    places = staging.table(f"places{side}", Column("place", BigInteger),
+                           Column("path", LongString()))
     tuples = staging.table(f"ids{side}", Column("quality_batch", BigInteger),
+                           Column("quality_place", BigInteger),
                            *(Column(quoted(name), kind) for name, kind in columns.items()),
                            Column("quality_id", KeyString())) if ids else None
     counted = []
-    for batch, part in parts:
+    for batch, each in parts:
         rows = 0
-        for n, found in part.read(names):
-            rows += n
-            if tuples is not None and len(found):
-                with staging.engine.begin() as connection:
-                    bulk_insert(connection, tuples,
-                                _with_stream_id(batch, found, ids, arrow_schema(tuples)))
-        counted.append((batch, part.label, rows))
+        for number, part in enumerate(each):
+            for n, found in part.read(names):
+                rows += n
+                if tuples is not None and len(found):
+                    with staging.engine.begin() as connection:
+                        bulk_insert(connection, tuples, with_stream_id(
+                            batch, found, ids, arrow_schema(tuples), number))
+        counted.append((batch, _label(each), rows))
     staging.insert(counts, counted)
+    staging.insert(places, ((batch * PLACES + number, part.label) for batch, each in parts
+                            for number, part in enumerate(each)))
     if tuples is not None:
         staging.index(tuples, *names[:ids])
         staging.index(tuples, "quality_id")
-    return Sources(counts, tuples)
+    return Sources(counts, tuples, places)
 
 
 def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, Any]:
@@ -86,6 +107,19 @@ def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, An
         raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, "
                             f"and their names forgotten")
     return offsets | {"files": paths}
+
+
+def _parts(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> list[Part]:
+    """A batch's part of the source, file by file where it is of files; their labels are paths."""
+    if "files" not in offsets:
+        return [_part(offsets, stream, engine)]
+    return [replace(_part(offsets | {"files": [file]}, stream, engine), label=file)
+            for file in offsets["files"]]
+
+
+def _label(parts: list[Part]) -> str:
+    names = [Path(part.label).name for part in parts]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
@@ -108,40 +142,47 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
         offsets, engine)
 
 
-def _with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema) -> pa.Table:
-    """Of rows that have an id. A column that the source does not give again is null."""
+def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema, file: int = 0,
+                   whole: bool = False) -> pa.Table:
+    """Of rows that have an id. file: its number in the batch; whole: of rows all of whose columns
+    can be read. A column that the source does not give again is null."""
     names = found.schema.names[:ids]
     for name in names:
         found = found.filter(found.column(name).is_valid())
-    found = _readable(found, schema)
+    found = _readable(found, schema, len(found.schema) if whole else ids)
     rows = pa.table([*map(shorten, found.columns), stream_ids(found, names),
-                     pa.repeat(pa.scalar(batch, pa.int64()), len(found))],
-                    names=[*found.schema.names, "quality_id", "quality_batch"])
+                     *(pa.repeat(pa.scalar(n, pa.int64()), len(found))
+                       for n in (batch, batch * PLACES + file))],
+                    names=[*found.schema.names, "quality_id", "quality_batch", "quality_place"])
     given = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)
              for f in schema]
     return pa.table(given, names=schema.names)
 
 
-def _readable(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows whose ids are there and of the types that the warehouse has them in, in these
-    types."""
-    kinds = [schema.field(n).type for n in found.schema.names]
-    try:
-        return pa.record_batch([c.cast(k) for c, k in zip(found.columns, kinds, strict=True)],
-                               names=found.schema.names)
-    except pa.ArrowInvalid:
-        good = [i for i in range(len(found)) if _castable(found.slice(i, 1), kinds)]
-        return _readable(found.take(pa.array(good, pa.int64())),
-                         schema) if len(good) < len(found) else found
+def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.RecordBatch:
+    """Return the rows whose first ``deciding`` values are of the types that the warehouse has them
+    in, in these types; other values that are not are null."""
+    from semistream.files.convert import cast_cells
+
+    exact = (found.schema.metadata or {}) == FOUND_TYPES
+    columns, wrong = [], list[int]()
+    for name, column in zip(found.schema.names, found.columns, strict=True):
+        kind = schema.field(name).type
+        # a database's times have no zone, but their texts may
+        timed = pa.types.is_timestamp(kind) and pa.types.is_string(column.type)
+        cast, bad = cast_cells(column, pa.timestamp("us", "UTC") if timed else kind,
+                               exact and not timed)
+        columns.append(cast.cast(kind))
+        wrong += bad.tolist() if len(columns) <= deciding else []
+    rows = pa.record_batch(columns, names=found.schema.names)
+    return rows.take(pa.array(np.delete(np.arange(len(rows)), wrong))) if wrong else rows
 
 
-def _castable(row: pa.RecordBatch, kinds: list[pa.DataType]) -> bool:
-    try:
-        for column, kind in zip(row.columns, kinds, strict=True):
-            column.cast(kind)
-        return True
-    except pa.ArrowInvalid:
-        return False
+def ids_of_file(file: Path, stream: StreamSpec,
+                engine: sa.Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(rows, their ids) of one file, as of those of a batch. Raises CannotRecount."""
+    yield from _part({"format": stream.format, "files": [str(file)]}, stream,
+                     engine).read(stream.id)
 
 
 def _local(file: str) -> Path:
@@ -191,8 +232,10 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec,
         rows = chunk.rows
         if stream.mark is not None:
             rows = rows.filter(_is_tuple(rows.column(stream.mark)))
-        yield (rows.num_rows + len(chunk.rejected),
-               rows.select([n for n in there if n in ids]))
+        rows = rows.select([n for n in there if n in ids])
+        if kind != "parquet" and stream.declared is None:
+            rows = rows.replace_schema_metadata(FOUND_TYPES)
+        yield rows.num_rows + len(chunk.rejected), rows
 
 
 def _is_tuple(marks: pa.Array) -> pa.Array:

@@ -44,11 +44,33 @@ FACTS_AT_ONCE = 1_000_000  # copied in one transaction, about
 
 @dataclass(frozen=True)
 class Sources:
-    """counts: batch, source, rows_in_source; ids: quality_batch, the id columns, quality_id (None:
-    the job names no id columns). ``quality_`` is for what columns of the data may be called."""
+    """counts: batch, source, rows_in_source; ids: quality_batch, quality_place, the id columns,
+    quality_id (None: the job names no id columns); places: place, path (see ``sources.PLACES``).
+    ``quality_`` is for what columns of the data may be called."""
 
     counts: sa.Table
     ids: sa.Table | None
+    places: sa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Unparsable:
+    """ids: stream_id, those out of the texts of tuples that could not be parsed; unknown: tuples
+    whose text tells none; lost: so many tuples are missing, and may be among these."""
+
+    ids: sa.Table
+    unknown: int
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Older:
+    """Facts of other versions of the master data than the dimension table has, and are not as that
+    is. facts: load_id, load_row, quality_version, surrogate key; master: quality_version,
+    dimension columns."""
+
+    facts: sa.Table
+    master: sa.Table
 
 
 @dataclass(frozen=True)
@@ -67,12 +89,13 @@ class Sample:
 @dataclass
 class Staging:
     """Makes and drops the staging tables of one run. notes: what a reader of the report should
-    know."""
+    know; unseen: what the verdict does not say, as no one can look at it."""
 
     engine: sa.Engine
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
     metadata: sa.MetaData = field(default_factory=sa.MetaData)
     notes: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Staging:
         drop_stale(self.engine)
@@ -180,8 +203,7 @@ def stage_sample(staging: Staging, scope: Scope, size: int, seed: int,
     rng = np.random.default_rng(seed)
     facts, fact_count = _sample_facts(staging, scope, size, rng)
     others, unmatched_count = _sample_unmatched(staging, scope, size, rng)
-    master = staging.table("master", Column("quality_version", NAME),
-                           *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
+    master = master_table(staging, scope, "master")
     sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
     _stage_dimension(staging, scope, sample)
     for version in sorted({v for v in scope.versions.values() if v != scope.version}):
@@ -253,7 +275,7 @@ def _sample_unmatched(staging: Staging, scope: Scope, size: int,
             .select_from(unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id))
             .where(these)).all()
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
-    keyed = ([_typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()]
+    keyed = ([typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()]
              for t in tuples)
     return table, staging.insert(
         table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)])
@@ -294,23 +316,38 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
                                        .distinct()))
     if not keys:
         return sample
-    if not directory.is_dir():
-        with staging.engine.begin() as connection:
-            lost = [connection.execute(t.delete().where(t.c.quality_version == version)).rowcount
-                    for t in (s, u)]
-        staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
-                             "master data, which is no longer kept: they are not joined again.")
-        return replace(sample, fact_count=sample.fact_count - lost[0],
-                       unmatched_count=sample.unmatched_count - lost[1])
+    why = "is no longer kept"
+    if directory.is_dir():
+        try:
+            stage_version(staging, scope, sample.master, version, directory, master_key, keys)
+            return sample
+        except (OSError, pa.ArrowException) as e:
+            why = f"cannot be read ({e})"
+    with staging.engine.begin() as connection:
+        lost = [connection.execute(t.delete().where(t.c.quality_version == version)).rowcount
+                for t in (s, u)]
+    staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
+                         f"master data, which {why}: they are not joined again.")
+    return replace(sample, fact_count=sample.fact_count - lost[0],
+                   unmatched_count=sample.unmatched_count - lost[1])
+
+
+def master_table(staging: Staging, scope: Scope, name: str) -> sa.Table:
+    """For master rows: quality_version, and the dimension's columns that are compared."""
+    return staging.table(name, Column("quality_version", NAME),
+                         *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
+
+
+def stage_version(staging: Staging, scope: Scope, table: sa.Table, version: str, directory: Path,
+                  column: str, values: Iterable[Any]) -> None:
+    """Master rows of a version that have such values in a column, out of its snapshot."""
     files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")
-    wanted = pa.array([k for k in keys if k is not None]).cast(files.schema.field(master_key).type)
-    for batch in files.to_batches(columns=_compared(scope),
-                                  filter=pc.field(master_key).isin(wanted)):
+    wanted = pa.array([v for v in values if v is not None]).cast(files.schema.field(column).type)
+    for batch in files.to_batches(columns=_compared(scope), filter=pc.field(column).isin(wanted)):
         rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
                         names=["quality_version", *batch.schema.names])
         with staging.engine.begin() as connection:
-            bulk_insert(connection, sample.master, rows)
-    return sample
+            bulk_insert(connection, table, rows)
 
 
 def _any_length(kind: Any) -> Any:
@@ -319,7 +356,7 @@ def _any_length(kind: Any) -> Any:
     return LongString() if isinstance(kind, String) else kind
 
 
-def _typed(value: Any, kind: sa.types.TypeEngine) -> Any:
+def typed(value: Any, kind: sa.types.TypeEngine) -> Any:
     """A value of JSON as what a column of that type takes."""
     if value is None:
         return None

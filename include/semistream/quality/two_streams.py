@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, and_, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from semistream.config import SIDES, StreamStreamJob
+from semistream.config import SIDES, SideSpec, StreamStreamJob
 from semistream.quality.checks import (
     Check,
+    arrived,
     fact_rows,
     ledger_checks,
     load_of,
@@ -25,13 +26,17 @@ from semistream.quality.checks import (
     table_files,
     unmatched_rows,
     unparsable,
+    unsure,
 )
+from semistream.quality.repeated_ids import Tuples, unique_ids
 from semistream.quality.scope import Scope, drained_until
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Sources, Staging, copy_facts
+from semistream.quality.unparsable_ids import stage_unparsable, with_lost
+from semistream.quality.wrong_rows import WrongRows, stage_wrong_rows
 from semistream.warehouse.ledger import app_number
-from semistream.warehouse.load_ids import app_loads, batch_of, drain_of
+from semistream.warehouse.load_ids import batch_of, drain_of
 from semistream.warehouse.proof import Position
 from semistream.warehouse.schema import load_batches, unmatched
 from semistream.warehouse.types import KeyString
@@ -60,17 +65,15 @@ def scope_of(connection: sa.Connection, app: str, job: StreamStreamJob, commits:
              first: Position | None, fact: sa.Table) -> Scope:
     """There is no dimension, and no single stream's id."""
     last = (commits[-1].batch, commits[-1].drain)
-    b, u, number = load_batches.c, unmatched.c, app_number(connection, app) or 0
+    b, number = load_batches.c, app_number(connection, app) or 0
     waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
         b.app == app, b.batch == last[0], b.drain == last[1]))
-    unidentified = connection.scalar(select(func.count()).select_from(unmatched).where(
-        u.load_id.between(*app_loads(number)), u.reason == "unparsable"))
     return Scope(
         app=app, number=number, first=first, last=last,
         source_first=drained_until(connection, app, first), commits=len(commits),
         sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact,
         dimension=fact, surrogate="", ids=(), on={}, added={}, business_key=(), unique=True,
-        left=False, version="", waiting=int(waiting or 0), unidentified=int(unidentified or 0),
+        left=False, version="", waiting=int(waiting or 0),
         max_unparsable=max(stream.max_unparsable for stream in job.streams))
 
 
@@ -86,7 +89,7 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
     yield fact_rows(scope)
     yield unmatched_rows(scope, rejected)
     yield unparsable(scope, rejected)
-    yield same_rows(scope, checksums)
+    yield same_rows(stage_wrong_rows(staging, scope, checksums, WrongRows()))
     if damaged is not None:
         yield table_files(damaged)
     yield equal_keys(scope, sides)
@@ -99,10 +102,17 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
         staging.notes.append("Both streams need id columns for a proof of their tuples and pairs.")
         return
     pairs = stage_pairs(staging, scope, sides)
-    yield no_pair_twice(scope, sides, pairs)
+    for side, other, stream in zip(sides, sides[::-1], job.streams, strict=True):
+        tuples = Tuples(side.ids, tuple(side.keys.values()), tuple(other.ids.values()), False,
+                        side.name)
+        yield from unique_ids(staging, scope, tuples, side.sources, stream.unique_ids)
+    if all(side.staged is not None or stream.unique_ids
+           for side, stream in zip(sides, job.streams, strict=True)):
+        yield no_pair_twice(scope, sides, pairs)
     for side, other in zip(sides, sides[::-1], strict=True):
         if side.staged is not None:
-            yield none_missing(scope, side, side.staged, pairs, counted)
+            stream = job.streams[SIDES.index(side.name)]
+            yield none_missing(staging, scope, side, stream, pairs, counted)
             yield none_invented(scope, side, side.staged)
             yield unmatched_once(scope, side, other, side.staged, pairs)
     yield from sample_pairs(staging, scope, job, sides, pairs, counted, size)
@@ -222,25 +232,43 @@ def no_pair_twice(scope: Scope, sides: Sequence[Side], pairs: sa.Table) -> Check
         select(*many.c).where(many.c.rows_in_warehouse > times))
 
 
-def none_missing(scope: Scope, side: Side, source: sa.Table, pairs: sa.Table,
-                 counted: sa.Table) -> Check:
-    s, u, c = source.c, unmatched.c, counted.c
+def missing(scope: Scope, side: Side, source: sa.Table, pairs: sa.Table,
+            unparsable: sa.Table) -> sa.Select:
+    """As ``checks.missing``."""
+    s, u, n = source.c, unmatched.c, unparsable.c
     loaded = and_(*(pairs.c[of] == s[n] for n, of in side.ids.items()))
     kept = and_(u.fact_table == scope.fact_name, u.side == side.name,
-                u.stream_id == s.quality_id, scope.until_by_id(unmatched))
-    missing = select(s.quality_batch.label("source_batch"), *(s[n] for n in side.ids)) \
-        .select_from(source.outerjoin(pairs, loaded).outerjoin(unmatched, kept)) \
-        .where(pairs.c.load_id.is_(None), u.load_id.is_(None))
-    found = missing.cte("missing")
-    held = select(func.coalesce(func.sum(c.waiting), 0)).where(
+                u.stream_id == s.quality_id, scope.recounted(unmatched))
+    return select(s.quality_batch.label("source_batch"), *(s[n] for n in side.ids)) \
+        .select_from(source.outerjoin(pairs, loaded).outerjoin(unmatched, kept)
+                     .outerjoin(unparsable, n.stream_id == s.quality_id)) \
+        .where(pairs.c.load_id.is_(None), u.load_id.is_(None), n.stream_id.is_(None))
+
+
+def held_by(scope: Scope, side: Side, counted: sa.Table) -> sa.ScalarSelect:
+    """How many tuples of a side the join holds at the end."""
+    c = counted.c
+    return select(func.coalesce(func.sum(c.waiting), 0)).where(
         c.side == side.name, batch_of(c.load_id) == scope.last[0],
         drain_of(c.load_id) == scope.last[1]).scalar_subquery()
+
+
+def none_missing(staging: Staging, scope: Scope, side: Side, stream: SideSpec, pairs: sa.Table,
+                 counted: sa.Table) -> Check:
+    assert side.sources is not None and side.staged is not None
+    held = held_by(scope, side, counted)
+    unparsable = stage_unparsable(staging, scope, stream, side.sources, side.name)
+    absent = missing(scope, side, side.staged, pairs, unparsable.ids)
+    with staging.engine.connect() as connection:
+        waiting = int(connection.scalar(select(held)) or 0)
+    lost = with_lost(staging, unparsable, absent, waiting, side.name).lost
+    found = absent.cte("missing")
     how_many = select(func.count()).select_from(found).scalar_subquery()
     return Check(
-        f"{side.name}_none_missing", f"Every tuple of the {side.name} stream has arrived",
+        f"{side.name}_none_missing", arrived(side.name, lost),
         f"Every {', '.join(side.ids)} of the source is in {scope.fact_name} or in unmatched, but "
-        f"for tuples that are held and have had no partner so far.",
-        select(*found.c).where(how_many > held + scope.unidentified))
+        f"for tuples that are held and have had no partner so far.{unsure(lost)}",
+        select(*found.c).where(how_many > held + lost))
 
 
 def none_invented(scope: Scope, side: Side, source: sa.Table) -> Check:
@@ -337,5 +365,5 @@ def _quarantined(scope: Scope, side: Side, source: sa.Table) -> ColumnElement[bo
     return select(1).where(
         u.fact_table == scope.fact_name, u.side == side.name, u.stream_id == source.c.quality_id,
         u.reason.in_(("against_punctuation", "long_id", "unparsable")),
-        scope.until_by_id(unmatched)).correlate(source).exists()
+        scope.recounted(unmatched)).correlate(source).exists()
 

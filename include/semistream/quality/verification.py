@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,18 +17,29 @@ import sqlalchemy as sa
 from sqlalchemy import and_, func, select
 
 from semistream import warehouse
-from semistream.config import AnyJob, Job, Places, StreamStreamJob, job_of
-from semistream.errors import SemistreamError
+from semistream.config import SIDES, AnyJob, Job, Places, StreamStreamJob, job_of
+from semistream.errors import ConfigError, SemistreamError
 from semistream.published import read_manifest
 from semistream.quality import stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
-from semistream.quality.checks import all_checks
+from semistream.quality.checks import Check, all_checks, missing, same_rows, with_remedy
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.join_size import stage_join_sizes
+from semistream.quality.older_versions import stage_older
+from semistream.quality.repeated_ids import Tuples, unique_ids
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, compared_columns, make_scope
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
-from semistream.quality.staging import Staging, stage_by_id, stage_rejected, stage_sample
+from semistream.quality.staging import (
+    Sources,
+    Staging,
+    Unparsable,
+    stage_by_id,
+    stage_rejected,
+    stage_sample,
+)
+from semistream.quality.unparsable_ids import stage_unparsable, with_lost
+from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
 from semistream.streaming.sinks.registry import open_sink, open_warehouse
 from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.proof import START, Position, read_proof
@@ -36,6 +47,7 @@ from semistream.warehouse.schema import load_batches, load_commits, masters, qua
 from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
+JUDGED = ("max_unparsable", "unique_ids")  # of a stream's settings
 SAMPLE = 1000  # facts, and unmatched tuples, that are joined again
 # of a batch, in the report
 NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]
@@ -52,12 +64,14 @@ class CheckResult:
     count: int
     rows: list[dict[str, Any]]
     error: str | None = None
+    remedy: str = ""  # the way out
 
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """report: the page of this run, None when nothing had been committed since the last one; index:
-    the page of all runs; proof: what all runs together have proven."""
+    """unseen: what the verdict does not say; report: the page of this run, None when nothing had
+    been committed since the last one; index: the page of all runs; proof: what all runs together
+    have proven."""
 
     success: bool
     app: str
@@ -65,6 +79,7 @@ class VerificationResult:
     results: list[CheckResult] = field(default_factory=list)
     figures: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
     report: Path | None = None
     index: Path | None = None
     proof: str = ""
@@ -84,11 +99,13 @@ class VerificationResult:
         if self.success:
             return (f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. "
                     f"Report: {self.report}")
-        lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
+        lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed.",
+                 *(f"- Not seen: {what}" for what in self.unseen)]
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
             lines += ["    " + ", ".join(f"{k}={v}" for k, v in row.items())
                       for row in r.rows[:rows]]
+            lines += [f"    What to do: {r.remedy}"] if r.remedy else []
         return "\n".join([*lines, f"Report: {self.report}"])
 
 
@@ -100,7 +117,8 @@ class VerificationFailed(SemistreamError):
         super().__init__(result.describe())
 
 
-def verify(url: str, app: str, *, job: AnyJob | None = None, since_last: bool = False,
+def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | None = None,
+           since_last: bool = False,
            reports_dir: Path | None = None,
            reports_kept: int | None = None, sample: int = SAMPLE, seed: int | None = None,
            snapshots: Path | None = None) -> VerificationResult:
@@ -108,8 +126,9 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, since_last: bool = 
 
     since_last: only what comes behind that which is proven already, by verifications that no
     failure has followed. job: what the app loads; default: what the ledger says, else the shipped
-    job of the app's name. reports_dir: where Data Docs are kept, so many of the latest ones,
-    snapshots: where the master data's snapshots are; by default as the environment says. sample:
+    job of the app's name; limits: a job whose JUDGED settings count in place of its. reports_dir:
+    where Data Docs are kept, so many of the latest ones, snapshots: where the master data's
+    snapshots are; by default as the environment says. sample:
     how many facts, and how many unmatched tuples, are joined again, drawn anew each time unless a
     seed is given. Raises ConfigError for an app that has loaded nothing; a failed check does not.
     """
@@ -120,7 +139,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, since_last: bool = 
     with warehouse.open_warehouse(url) as engine:
         with engine.connect() as connection:
             commits = committed(connection, app)
-            job = job or _job(commits[-1], app, places)
+            job = _with_limits(job or _job(commits[-1], app, places), limits)
             proof = read_proof(connection, app)
             first = (proof.until if since_last and proof is not None
                      and proof.until != START else None)
@@ -150,6 +169,18 @@ def _job(commit: sa.Row, app: str, places: Places) -> AnyJob:
     from semistream import workloads
 
     return workloads.load_any_job(app, places)
+
+
+def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
+    """The job as it was loaded, judged as another one says."""
+    if limits is None:
+        return job
+    if type(job) is not type(limits):
+        raise ConfigError("job", "must have as many streams as the one that was loaded",
+                          limits.name, "Name the file of the job that was loaded.")
+    names = ("stream",) if isinstance(job, Job) else SIDES
+    return job.model_copy(update={name: getattr(job, name).model_copy(update={
+        setting: getattr(getattr(limits, name), setting) for setting in JUDGED}) for name in names})
 
 
 def _changes(engine: sa.Engine, master: str) -> int | None:
@@ -197,18 +228,20 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
     else:
         scope = replace(scope, by_id=stage_by_id(staging, scope))
         columns = {name: scope.fact.c[name].type for name in scope.ids}
-        sources = stage_sources(staging, job.stream,
-                                [c for c in commits if _later(c, scope.source_first)], columns,
-                                len(columns))
+        recent = [c for c in commits if _later(c, scope.source_first)]
+        sources = stage_sources(staging, job.stream, recent, columns, len(columns))
         files = stage_source_files(staging, scope, job.stream)
+        repeated = _repeated_ids(staging, scope, job, sources)
+        unparsable_ids = _unparsable_ids(staging, scope, job, sources)
         join_sizes = stage_join_sizes(staging, scope, snapshots)
+        older = stage_older(staging, scope, snapshots)
         sample = stage_sample(staging, scope, *sampling, snapshots)
-        checks = list(all_checks(scope, rejected, checksums, damaged, files, join_sizes, sources,
-                                 sample))
-        if not scope.comparable:
-            staging.notes.append("All of these were loaded with an older version of the master "
-                                 f"data than {scope.dimension.name} has ({scope.version}): "
-                                 "enriched columns are compared in the sample only.")
+        wrong = find_wrong_rows(staging, scope, job.stream, recent, checksums, sources,
+                                unparsable_ids, snapshots)
+        same = same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
+        checks = [*all_checks(scope, rejected, same, damaged, files, join_sizes, sources,
+                              unparsable_ids, older, sample), *repeated]
+    checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
         old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
@@ -226,13 +259,30 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS,
                "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
-               "notes": staging.notes}
+               "notes": staging.notes, "unseen": staging.unseen}
     success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports,
                                             kept)
     results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows",
-                                                "error")}) for c in checked]
-    return VerificationResult(success, app, name, results, figures, staging.notes, page,
-                              reports / "index.html"), scope
+                                                "error", "remedy")}) for c in checked]
+    return VerificationResult(success, app, name, results, figures, staging.notes, staging.unseen,
+                              page, reports / "index.html"), scope
+
+
+def _repeated_ids(staging: Staging, scope: Scope, job: Job,
+                  sources: Sources | None) -> Iterator[Check]:
+    """The check of ids that come twice in the source."""
+    if scope.ids:
+        tuples = Tuples({i: i for i in scope.ids}, tuple(scope.on), (scope.surrogate,),
+                        scope.unique)
+        yield from unique_ids(staging, scope, tuples, sources, job.stream.unique_ids)
+
+
+def _unparsable_ids(staging: Staging, scope: Scope, job: Job,
+                    sources: Sources | None) -> Unparsable | None:
+    if sources is None or sources.ids is None:
+        return None
+    found = stage_unparsable(staging, scope, job.stream, sources)
+    return with_lost(staging, found, missing(scope, sources.ids, found.ids), scope.waiting)
 
 
 def _later(commit: sa.Row, position: Position | None) -> bool:
@@ -281,4 +331,5 @@ def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, star
             app=result.app, fact_table=result.fact_table, started_at=started, seconds=seconds,
             from_batch=first and first[0], from_drain=first and first[1], to_batch=scope.last[0],
             to_drain=scope.last[1], success=int(result.success), expectations=len(result.results),
-            failed=json.dumps(failed), report=str(result.report)))
+            failed=json.dumps(failed), unseen=json.dumps(result.unseen),
+            report=str(result.report)))

@@ -33,6 +33,7 @@ class Run:
     failed: tuple[str, ...]
     success: bool
     report: str
+    unseen: tuple[str, ...] = ()  # what its success does not say
 
     def covers(self, other: Run) -> bool:
         return self.first <= other.first and self.last >= other.last
@@ -45,13 +46,14 @@ class Run:
 @dataclass(frozen=True)
 class Proof:
     """until: everything up to there is proven; failures: those that are open, the newest first;
-    run: the one that proved last."""
+    run: the one that proved last; unseen: what none of those that prove it says."""
 
     app: str
     last: Position  # the newest commit
     until: Position
     failures: tuple[Run, ...]
     run: Run | None
+    unseen: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -65,7 +67,8 @@ class Proof:
             return f"NO: batches {run.batches} failed {', '.join(run.failed)} on {at(run.at)}"
         if self.run is None:
             return "NO: never verified"
-        proven = f"batches 0 to {self.until[0]}, {self.run.checks} checks on {at(self.run.at)}"
+        proven = "; ".join((f"batches 0 to {self.until[0]}, {self.run.checks} checks on "
+                            f"{at(self.run.at)}", *self.unseen))
         return f"yes: {proven}" if self.complete else f"NO: not verified after {proven}"
 
 
@@ -88,16 +91,17 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
 
 
 def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
-    until, failures, proving = START, list[Run](), None
+    until, failures, proving, unseen = START, list[Run](), None, dict[str, None]()
     for run in runs:
         if run.success:
             failures = [f for f in failures if not run.covers(f)]
             if run.first <= until:
                 until, proving = max(until, run.last), run
+                unseen = dict.fromkeys((*(unseen if run.first > START else ()), *run.unseen))
         else:
             failures.append(run)
             until = min(until, run.first)
-    return Proof(app, last, until, tuple(reversed(failures)), proving)
+    return Proof(app, last, until, tuple(reversed(failures)), proving, tuple(unseen))
 
 
 def as_run(row: sa.Row) -> Run:
@@ -107,4 +111,5 @@ def as_run(row: sa.Row) -> Run:
         drain = 1 if row.success else 0
     first = START if row.from_batch is None else (row.from_batch, drain)
     return Run(first, (row.to_batch, row.to_drain or 0), row.started_at, row.expectations,
-               tuple(json.loads(row.failed)), bool(row.success), row.report)
+               tuple(json.loads(row.failed)), bool(row.success), row.report,
+               tuple(json.loads(row.unseen or "[]")))

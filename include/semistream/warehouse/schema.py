@@ -212,5 +212,7 @@ quality_runs = Table(
     Column("success", Integer, nullable=False, server_default=false()),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
+    # JSON: what its success does not say, each a text; null: of an earlier version
+    Column("unseen", Text),
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )

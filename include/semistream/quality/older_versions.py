@@ -1,0 +1,118 @@
+"""Facts that were loaded with another version of the master data than the dimension table has.
+
+Those that have the values of today's dimension need no further look where their master row is as it
+was. Of the others the rows of their own version are read from its snapshot. A version that is no
+longer kept cannot be looked at: its loads were compared when an earlier verification succeeded, or
+the verdict says that they were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, Integer, func, or_, select
+
+from semistream.quality.scope import Scope
+from semistream.quality.staging import Older, Staging, master_table, stage_version
+from semistream.warehouse.proof import as_run
+from semistream.warehouse.schema import NAME, load_batches, quality_runs
+
+
+def stage_older(staging: Staging, scope: Scope, snapshots: Path) -> Older | None:
+    """snapshots: of the master data's versions. None where no fact is of another version."""
+    older = _loads(staging, scope)
+    for loads in older:
+        if not (snapshots / loads.version).is_dir():
+            _tell_lost(staging, scope, loads)
+    kept = [loads.version for loads in older if (snapshots / loads.version).is_dir()]
+    if not kept or not scope.added:
+        return None
+    facts = staging.table("older", Column("load_id", BigInteger), Column("load_row", Integer),
+                          Column("quality_version", NAME), Column(scope.surrogate, BigInteger))
+    master = master_table(staging, scope, "older_master")
+    _stage_facts(staging, scope, facts, kept)
+    f = facts.c
+    for version in kept:
+        with staging.engine.connect() as connection:
+            keys = connection.scalars(select(f[scope.surrogate]).where(
+                f.quality_version == version).distinct()).all()
+        try:
+            if keys:
+                stage_version(staging, scope, master, version, snapshots / version,
+                              scope.surrogate, keys)
+        except (OSError, pa.ArrowException) as e:
+            with staging.engine.begin() as connection:
+                connection.execute(facts.delete().where(f.quality_version == version))
+            staging.unseen.append(f"facts of version {version} of the master data were not all "
+                                  f"compared with it, as it cannot be read ({e})")
+    staging.index(master, scope.surrogate)
+    return Older(facts, master)
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What was loaded with a version. positions: batch times two, and one more for a drain."""
+
+    version: str
+    positions: tuple[int, ...]
+    facts: int
+    unmatched: int
+
+
+def _loads(staging: Staging, scope: Scope) -> list[Loads]:
+    b, found = load_batches.c, dict[str, list[sa.Row]]()
+    at = (b.batch * 2 + b.drain).label("at")
+    with staging.engine.connect() as connection:
+        for row in connection.execute(
+            select(b.master_version, at, func.sum(b.output_rows).label("facts"),
+                   func.sum(b.unmatched).label("unmatched"))
+            .where(scope.holds(load_batches), b.master_version != scope.version,
+                   or_(b.output_rows > 0, b.unmatched > 0)).group_by(b.master_version, at)):
+            found.setdefault(row.master_version, []).append(row)
+    return [Loads(version, tuple(row.at for row in rows), sum(int(row.facts) for row in rows),
+                  sum(int(row.unmatched) for row in rows))
+            for version, rows in sorted(found.items())]
+
+
+def _tell_lost(staging: Staging, scope: Scope, loads: Loads) -> None:
+    what = (f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
+            f"version {loads.version} of the master data, which is no longer kept")
+    if _seen_before(staging, scope, loads):
+        staging.notes.append(f"{what}: they were compared with it by an earlier verification, and "
+                             f"by their checksums have not changed since.")
+    else:
+        staging.unseen.append(f"{what}: they were not compared with it")
+
+
+def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
+    """Whether verifications that succeeded have looked at all of them."""
+    q = quality_runs.c
+    with staging.engine.connect() as connection:
+        runs = [as_run(row) for row in connection.execute(select(quality_runs).where(
+            q.app == scope.app, q.fact_table == scope.fact_name, q.success == 1,
+            q.unseen.is_not(None)))]
+    looked = [(2 * run.first[0] + run.first[1], 2 * run.last[0] + run.last[1]) for run in runs
+              if not any(f"version {loads.version} " in what for what in run.unseen)]
+    return all(_within(at, looked) for at in loads.positions)
+
+
+def _within(at: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    return any(first < at <= last for first, last in ranges)
+
+
+def _stage_facts(staging: Staging, scope: Scope, facts: sa.Table, versions: list[str]) -> None:
+    """Those that are not as today's dimension has them."""
+    f, d, b = scope.fact, scope.dimension, load_batches.c
+    differ = or_(d.c[scope.surrogate].is_(None),
+                 *(f.c[a].is_distinct_from(d.c[m]) for a, m in scope.added.items()))
+    same = f.c[scope.surrogate] == d.c[scope.surrogate]
+    query = select(f.c.load_id, f.c.load_row, b.master_version, f.c[scope.surrogate]).select_from(
+        f.join(load_batches, b.load_id == f.c.load_id).outerjoin(d, same)).where(
+            scope.holds(f), b.master_version.in_(versions), f.c[scope.surrogate].is_not(None),
+            differ)
+    with staging.engine.begin() as connection:
+        connection.execute(facts.insert().from_select([c.name for c in facts.columns], query))

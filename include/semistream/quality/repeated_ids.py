@@ -1,0 +1,275 @@
+"""Ids that the source has more than once, and where.
+
+A tuple of the batches that are counted again is counted in the source; where that cannot be read
+again, and of the batches before, in what the warehouse has of it: facts, by what each was joined
+with, and ``unmatched``. So the verdict is the same whether all batches are verified or the newest,
+and whether the copies came in one load or in two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, and_, func, select
+from sqlalchemy.sql import ColumnElement, Subquery
+
+from semistream.quality.checks import Check
+from semistream.quality.scope import Scope
+from semistream.quality.sources import PLACES, with_stream_id
+from semistream.quality.staging import Sources, Staging, typed
+from semistream.warehouse.bulk import bulk_insert, fetch
+from semistream.warehouse.load_ids import batch_of
+from semistream.warehouse.schema import load_files, unmatched
+from semistream.warehouse.tables import arrow_schema, quoted
+from semistream.warehouse.types import KeyString, LongString
+
+ROWS = 50_000  # of unmatched, converted at a time
+PLACES_TOLD, IDS_TOLD = 3, 5  # pairs of files, ids
+
+
+@dataclass(frozen=True)
+class Tuples:
+    """A stream's tuples in the warehouse. ids: its id columns, and what they are called in the fact
+    table; on: its join columns, there; partner: what tells there which master row, or tuple of the
+    other stream, a fact was joined with; single: whether a tuple has one fact at most; side: of two
+    streams."""
+
+    ids: dict[str, str]
+    on: tuple[str, ...]
+    partner: tuple[str, ...]
+    single: bool
+    side: str | None = None
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """table: stream_id, times, and first_place, last_place, which places names; told: how many ids
+    there are and in which files, if any."""
+
+    table: sa.Table
+    places: sa.Table
+    told: str
+
+
+def unique_ids(staging: Staging, scope: Scope, tuples: Tuples, sources: Sources | None,
+               required: bool) -> Iterator[Check]:
+    """The check, where the job requires it; else a note of what it would find. sources: counted
+    again; None: they cannot be."""
+    found = stage_repeated(staging, scope, tuples, sources)
+    if required:
+        yield _unique_ids(found, tuples, sources is not None)
+    elif found.told:
+        staging.notes.append(f"{found.told} The job has unique_ids: false, so that this is right.")
+
+
+def _unique_ids(found: Repeated, tuples: Tuples, recounted: bool) -> Check:
+    side = f"{tuples.side} " if tuples.side else ""
+    how = ("" if recounted else " The source cannot be read again: counted is what the warehouse "
+                                "has of it, so that a tuple that was loaded twice is here too.")
+    r, first, last = found.table.c, found.places.alias("first"), found.places.alias("last")
+    named = select(r.stream_id, r.times.label("times_in_source"),
+                   _batch(r.first_place).label("first_batch"), first.c.path.label("first_file"),
+                   _batch(r.last_place).label("last_batch"), last.c.path.label("last_file")) \
+        .select_from(found.table.outerjoin(first, first.c.place == r.first_place)
+                     .outerjoin(last, last.c.place == r.last_place)) \
+        .order_by(r.first_place, r.last_place, r.stream_id)
+    return Check(
+        f"{tuples.side}_unique_ids" if tuples.side else "unique_ids",
+        f"No id comes twice in the {side}source",
+        f"A tuple is identified by {', '.join(tuples.ids)}.{how} {found.told}".strip(), named,
+        "Where a file came twice, under another name: take one copy out of the source, `semistream "
+        "reset` the app, and load again. Where the ids do not identify a tuple, name all columns "
+        f"that do under stream.id, reset and load again. Where copies are right, set unique_ids: "
+        f"false under {tuples.side or 'stream'} in the job, and `semistream verify APP --job "
+        f"FILE`.")
+
+
+def stage_repeated(staging: Staging, scope: Scope, tuples: Tuples,
+                   sources: Sources | None) -> Repeated:
+    """Count the ids in the source, or as far as it is not counted again in the warehouse."""
+    suffix = f"_{tuples.side}" if tuples.side else ""
+    if sources is None or sources.ids is None or sources.places is None:
+        recent = _loaded(staging, scope, tuples, suffix)
+        places = staging.table(f"loaded_places{suffix}", Column("place", BigInteger),
+                               Column("path", LongString()))
+    else:
+        recent, places = sources.ids, sources.places
+    table = staging.table(f"repeated{suffix}", Column("stream_id", KeyString()),
+                          *(Column(n, BigInteger) for n in ("times", "first_place", "last_place")))
+    with staging.engine.begin() as connection:
+        connection.execute(table.insert().from_select(
+            [c.name for c in table.columns], _repeated(scope, tuples, recent)))
+        count = connection.scalar(select(func.count()).select_from(table)) or 0
+    if count:
+        _name_batches(staging, scope, table, places)
+    return Repeated(table, places, _told(staging, table, places, count))
+
+
+def _repeated(scope: Scope, tuples: Tuples, recent: sa.Table) -> sa.Select:
+    """stream_id, times, first_place, last_place of ids that come more than once."""
+    r = recent.c
+    now = select(r.quality_id.label("stream_id"),
+                 *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(tuples.ids)),
+                 func.count().label("times"), func.min(r.quality_place).label("first_place"),
+                 func.max(r.quality_place).label("last_place")).group_by(
+                     r.quality_id).subquery("now")
+    if scope.source_first is None:
+        return select(now.c.stream_id, now.c.times, now.c.first_place,
+                      now.c.last_place).where(now.c.times > 1)
+    facts, kept = _facts_before(scope, tuples, recent), _kept_before(scope, tuples, recent)
+    times = now.c.times + sum(func.coalesce(t.c.times, 0) for t in (facts, kept))
+    first = func.coalesce(facts.c.first_place, kept.c.first_place, now.c.first_place)
+    same = and_(*(facts.c[f"id_{n}"] == now.c[f"id_{n}"] for n in range(len(tuples.ids))))
+    return select(now.c.stream_id, times, first, now.c.last_place).select_from(
+        now.outerjoin(facts, same).outerjoin(kept, kept.c.stream_id == now.c.stream_id)).where(
+            times > 1)
+
+
+def _facts_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
+    """The recent ids among the facts of earlier batches. IN rather than a join: the ids' index is
+    that of the staged table, if the fact table has none."""
+    f, r, ids = scope.fact, recent.c, list(tuples.ids.items())
+    these = select(*(r[i] for i, _ in ids)).where(*(r[i].is_not(None) for i, _ in ids))
+    known = (f.c[ids[0][1]].in_(these) if len(ids) == 1
+             else sa.tuple_(*(f.c[of] for _, of in ids)).in_(these))
+    copies = _copies(scope, tuples, scope.before(f), known)
+    names = [copies.c[n] for n in tuples.ids.values()]
+    return select(*(c.label(f"id_{n}") for n, c in enumerate(names)), func.count().label("times"),
+                  _place(func.min(copies.c.load_id)).label("first_place")).group_by(
+                      *names).subquery("facts_before")
+
+
+def _kept_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
+    u = unmatched.c
+    return select(u.stream_id, func.count().label("times"),
+                  _place(func.min(u.load_id)).label("first_place")).where(
+                      *_mine(scope, tuples), scope.before(unmatched),
+                      u.stream_id.in_(select(recent.c.quality_id))).group_by(
+                          u.stream_id).subquery("kept_before")
+
+
+def _copies(scope: Scope, tuples: Tuples, *where: ColumnElement[bool]) -> Subquery:
+    """The ids, and load_id, of each tuple that has facts. Of several facts with the same ids and
+    join columns, those that were joined with the same are of so many tuples."""
+    f = scope.fact.c
+    ids = [f[of] for of in tuples.ids.values()]
+    has = [*where, *(c.is_not(None) for c in ids), *(f[p].is_not(None) for p in tuples.partner)]
+    if tuples.single:
+        return select(*ids, f.load_id).where(*has).subquery("copies")
+    key = [*ids, *(f[n] for n in tuples.on if n not in tuples.ids.values())]
+    number = func.row_number().over(partition_by=[*key, *(f[p] for p in tuples.partner)],
+                                    order_by=f.load_id).label("quality_copy")
+    each = select(*key, f.load_id, number).where(*has).subquery("each_fact")
+    columns = [each.c[c.name] for c in key]
+    return select(*columns[:len(ids)], func.min(each.c.load_id).label("load_id")).group_by(
+        *columns, each.c.quality_copy).subquery("copies")
+
+
+def _loaded(staging: Staging, scope: Scope, tuples: Tuples, suffix: str) -> sa.Table:
+    """The tuples as ``sources.stage_sources`` stages them, out of what the warehouse has."""
+    kinds = {i: scope.fact.c[of].type for i, of in tuples.ids.items()}
+    table = staging.table(f"loaded{suffix}", Column("quality_place", BigInteger),
+                          *(Column(quoted(i), kind) for i, kind in kinds.items()),
+                          Column("quality_id", KeyString()))
+    schema = arrow_schema(table)
+    for batch in _loaded_tuples(staging, scope, tuples, schema):
+        with staging.engine.begin() as connection:
+            bulk_insert(connection, table, batch)
+    staging.index(table, *tuples.ids)
+    staging.index(table, "quality_id")
+    return table
+
+
+def _loaded_tuples(staging: Staging, scope: Scope, tuples: Tuples,
+                   schema: pa.Schema) -> Iterator[pa.Table]:
+    ids, u = list(tuples.ids), unmatched.c
+    copies = _copies(scope, tuples, scope.recounted(scope.fact))
+    facts = select(*(copies.c[of].label(i) for i, of in tuples.ids.items()), copies.c.load_id)
+    found = pa.schema([*(schema.field(i) for i in ids), pa.field("load_id", pa.int64())])
+    with staging.engine.connect() as connection:
+        for batch in fetch(connection, facts, found):
+            places = _place(batch.column("load_id").to_numpy())
+            yield with_stream_id(0, batch.select(ids), len(ids), schema).set_column(
+                schema.get_field_index("quality_place"), "quality_place",
+                pa.array(places, pa.int64()))
+    kept = select(u.load_id, u.stream_id, u.tuple).where(
+        *_mine(scope, tuples), u.stream_id.is_not(None), scope.recounted(unmatched))
+    with staging.engine.connect() as connection:
+        result = connection.execution_options(yield_per=ROWS).execute(kept)
+        for rows in result.partitions(ROWS):
+            yield pa.Table.from_pylist(
+                [{"quality_place": _place(load), "quality_id": stream_id,
+                  **_ids_of(stream_id, json.loads(text), scope, tuples)}
+                 for load, stream_id, text in rows], schema)
+
+
+def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, tuples: Tuples) -> dict[str, Any]:
+    """The id columns of a tuple in ``unmatched``; none of a text that was not parsed, but its
+    stream_id where that is one column."""
+    if len(tuples.ids) == 1:
+        kept = dict.fromkeys(tuples.ids, stream_id)
+    try:
+        return {i: typed(kept.get(i), scope.fact.c[of].type) for i, of in tuples.ids.items()}
+    except ValueError:
+        return dict.fromkeys(tuples.ids)
+
+
+def _mine(scope: Scope, tuples: Tuples) -> list[ColumnElement[bool]]:
+    u = unmatched.c
+    return [u.fact_table == scope.fact_name, *([] if tuples.side is None
+                                               else [u.side == tuples.side])]
+
+
+def _place(load_id: Any) -> Any:
+    """Of a batch as a whole. Takes a number, an array or a column."""
+    return batch_of(load_id) * PLACES
+
+
+def _batch(place: ColumnElement[int]) -> ColumnElement[int]:
+    return (place - place % PLACES) // PLACES
+
+
+def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Table) -> None:
+    """Add places that have no file yet: the one of the batch, or one of several."""
+    f, p, t = load_files.c, places.c, table.c
+    with staging.engine.connect() as connection:
+        known = set(connection.scalars(select(p.place)))
+        told = {place for row in connection.execute(select(t.first_place, t.last_place).distinct())
+                for place in row} - known
+        files = connection.execute(select(f.batch, func.count(), func.min(f.path)).where(
+            f.app == scope.app).group_by(f.batch)).all() if told else []
+    staging.insert(places, [
+        (batch * PLACES, path if count == 1 else f"{path}, or another of the batch's {count} files")
+        for batch, count, path in files if batch * PLACES in told])
+
+
+def _told(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> str:
+    if not count:
+        return ""
+    t, first, last = table.c, places.alias("first"), places.alias("last")
+    pairs = select(t.first_place, t.last_place, first.c.path, last.c.path.label("other"),
+                   func.count().label("ids")).select_from(
+        table.outerjoin(first, first.c.place == t.first_place)
+        .outerjoin(last, last.c.place == t.last_place)).group_by(
+        t.first_place, t.last_place, first.c.path, last.c.path).order_by(
+        sa.desc("ids"), t.first_place, t.last_place)
+    with staging.engine.connect() as connection:
+        rows = connection.execute(pairs).fetchmany(PLACES_TOLD + 1)
+        some = list(connection.scalars(select(t.stream_id).order_by(
+            t.first_place, t.last_place, t.stream_id).limit(IDS_TOLD)))
+    parts = [_pair(row) for row in rows[:PLACES_TOLD]]
+    more = "; others elsewhere" if len(rows) > PLACES_TOLD else ""
+    return (f"{count:,} {'id comes' if count == 1 else 'ids come'} more than once: "
+            f"{'; '.join(parts)}{more}. Such as {', '.join(some)}.")
+
+
+def _pair(row: sa.Row) -> str:
+    first, last = (path or f"batch {place // PLACES}" for path, place in
+                   ((row.path, row.first_place), (row.other, row.last_place)))
+    return f"{row.ids:,} " + (f"within {first}" if row.first_place == row.last_place
+                              else f"in {first} and in {last}")

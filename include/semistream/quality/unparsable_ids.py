@@ -1,0 +1,114 @@
+"""The ids of tuples that could not be parsed, out of their text: the source, counted again, has
+these ids too, and a tuple that is missing is told from one that is unparsable."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Column, func, select
+
+from semistream.config import StreamSpec
+from semistream.quality.scope import Scope
+from semistream.quality.sources import ids_of_file, with_stream_id
+from semistream.quality.staging import Sources, Staging, Unparsable
+from semistream.streaming.sources.base import CannotRecount
+from semistream.streaming.spool import TEXT
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.schema import unmatched
+from semistream.warehouse.tables import arrow_schema
+from semistream.warehouse.types import KeyString
+
+ROWS = 10_000  # texts at a time
+
+
+def stage_unparsable(staging: Staging, scope: Scope, stream: StreamSpec, sources: Sources,
+                     side: str = "") -> Unparsable:
+    """sources: of the stream, counted again; side: of two streams."""
+    table = staging.table(f"unparsable_{side}", Column("stream_id", KeyString()))
+    u, unknown = unmatched.c, 0
+    nameless = select(u.tuple).where(
+        u.fact_table == scope.fact_name, u.reason == "unparsable", u.stream_id.is_(None),
+        scope.recounted(unmatched), u.side == side if side else sa.true())
+    with (TemporaryDirectory(prefix="semistream-") as directory,
+          staging.engine.connect() as connection):
+        texts = connection.execution_options(yield_per=ROWS).execute(nameless).scalars()
+        for part in texts.partitions(ROWS):
+            unknown += sum(_unread(staging, table, stream, sources, file, piece, Path(directory))
+                           for file, raws in _by_file(part).items() for piece in _pieces(raws))
+    staging.index(table, "stream_id")
+    return Unparsable(table, unknown)
+
+
+def with_lost(staging: Staging, found: Unparsable, missing: sa.Select, waiting: int,
+              side: str = "") -> Unparsable:
+    """With the number of tuples that are missing, where unparsable ones of unknown ids may be
+    these. waiting: so many of the missing ones only wait."""
+    if not found.unknown:
+        return found
+    with staging.engine.connect() as connection:
+        count = connection.scalar(select(func.count()).select_from(missing.subquery())) or 0
+    lost = max(count - waiting, 0)
+    if not 0 < lost <= found.unknown:
+        return found
+    staging.unseen.append(f"at most {lost:,} {f'{side} ' if side else ''}stream tuples are missing,"
+                          f" as {found.unknown:,} unparsable ones have no id that can be told")
+    return replace(found, lost=lost)
+
+
+def _by_file(texts: Any) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        kept = json.loads(text)
+        found.setdefault(kept.get("file", ""), []).append(kept[TEXT])
+    return found
+
+
+def _pieces(texts: list[str]) -> Iterator[list[str]]:
+    """Together, but for those whose quotes do not match: they would swallow the next ones."""
+    yield [t for t in texts if t.count('"') % 2 == 0]
+    yield from ([t] for t in texts if t.count('"') % 2)
+
+
+def _unread(staging: Staging, table: sa.Table, stream: StreamSpec, sources: Sources, file: str,
+            texts: list[str], directory: Path) -> int:
+    """Stage the ids that the source's reader finds in a file of these texts; gives the number of
+    texts that are no rows to it."""
+    assert sources.ids is not None
+    if not texts or not file:
+        return len(texts)
+    copy, schema = directory / "texts", arrow_schema(sources.ids)
+    rows_read = found = 0
+    with suppress(CannotRecount, OSError, LookupError):
+        copy.write_bytes(b"\n".join([_header(Path(file), stream), *(
+            t.encode(_encoding(stream), "replace") for t in texts), b""]).lstrip(b"\n"))
+        for n, batch in ids_of_file(copy, stream, staging.engine):
+            rows_read += n
+            rows = with_stream_id(0, batch, len(stream.id), schema)
+            with staging.engine.begin() as connection:
+                bulk_insert(connection, table, rows.select(["quality_id"])
+                            .rename_columns(["stream_id"]))
+            found += rows.num_rows
+    whole = rows_read == len(texts) and not texts[0].count('"') % 2
+    return 0 if whole else len(texts) - min(found, len(texts))
+
+
+def _header(file: Path, stream: StreamSpec) -> bytes:
+    """A CSV file's first line, which names its columns, if it does."""
+    options = {k.lower(): v for k, v in stream.all_options().items()}
+    if stream.format != "csv" or options.get("header", "true").lower() != "true":
+        return b""
+    with (gzip.open(file) if file.suffix == ".gz" else open(file, "rb")) as lines:
+        return lines.readline().rstrip(b"\r\n")
+
+
+def _encoding(stream: StreamSpec) -> str:
+    options = {k.lower(): v for k, v in stream.all_options().items()}
+    return options.get("encoding", options.get("charset", "utf-8"))

@@ -1,0 +1,121 @@
+"""Ids that come twice in the source: the same verdict, however they came and whoever asks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from semistream.warehouse.schema import load_commits, load_files
+from test_quality import STREAM, Loader, check, failed, orders, rows_of
+
+
+def load(loader: Loader, batch: int, *files: list[dict], drain: bool = True) -> list[Path]:
+    """A batch of such files, which the ledger names as the app does."""
+    loader.load(range(0), drain=False)
+    paths = []
+    for number, rows in enumerate(files):
+        paths.append(loader.directory / f"orders-{batch}-{number}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, STREAM), paths[-1])
+    loader._commit(batch, 0, [r for rows in files for r in rows], [])
+    named = json.dumps({"format": "parquet", "offsets": [], "start": None, "files": len(files)})
+    with loader.engine.begin() as connection:
+        c = load_commits.c
+        connection.execute(load_commits.update().where(c.batch == batch, c.drain == 0)
+                           .values(source_offsets=named))
+        connection.execute(load_files.insert(), [
+            {"app": "sales", "batch": batch, "number": n, "path": str(path),
+             "size": path.stat().st_size, "modified": path.stat().st_mtime_ns}
+            for n, path in enumerate(paths)])
+    if drain:
+        loader._commit(batch, 1, [], [])
+    return paths
+
+
+def allowing(loader: Loader) -> None:
+    """The job, with unique_ids: false."""
+    stream = loader.job.stream.model_copy(update={"unique_ids": False})
+    loader.job = loader.job.model_copy(update={"stream": stream})
+
+
+@pytest.mark.parametrize("together, gone, shape", [
+    (True, False, {}), (True, True, {"many": True}), (False, False, {"left": True}),
+    (False, True, {}), (False, True, {"many": True}), (False, True, {"left": True})], ids=str)
+def test_a_file_that_came_twice(warehouse_url, tmp_path, together, gone, shape):
+    """Under another name, with some orders of its own; whether the source is still there or not."""
+    loader, reports = Loader(warehouse_url, tmp_path, **shape), tmp_path / "reports"
+    again = orders(0)[:40] + orders(1)[:5]
+    if together:
+        files = load(loader, 0, orders(0), again)
+        assert failed(check(loader, reports, since_last=True)) == {"unique_ids"}
+    else:
+        files = load(loader, 0, orders(0))
+        assert check(loader, reports, since_last=True).success
+        files += load(loader, 1, again)
+    if gone:
+        for file in files:
+            file.unlink()
+    for since_last in (True, False, True):
+        result = check(loader, reports, since_last=since_last)
+        assert failed(result) == {"unique_ids"}, str(result)
+        [found] = result.failed
+        assert found.count == 40 and "semistream reset" in found.remedy
+        assert {r["times_in_source"] for r in found.rows} == {2}
+        assert {r["stream_id"] for r in found.rows} == {str(o["order_id"]) for o in orders(0)[:40]}
+        named = {str(f) for r in found.rows for f in (r["first_file"], r["last_file"])}
+        if gone and together:  # of the batch's files it is one
+            assert named == {f"{files[0]}, or another of the batch's 2 files"}
+        else:
+            assert named == set(map(str, files)), named
+        assert "40 ids come more than once: 40 " in result.report.read_text()
+    allowing(loader)
+    for since_last in (True, False):
+        if since_last and not together:
+            assert check(loader, reports).success
+            loader.load(range(2, 3))
+        result = check(loader, reports, since_last=since_last)
+        assert result.success, str(result)
+    assert any("40 ids come more than once" in note for note in result.notes)
+
+
+def test_one_id_once_matched_and_once_not(warehouse_url, tmp_path):
+    """Two loads, and the source is gone: the facts and the unmatched tuples are held together."""
+    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+    files = load(loader, 0, orders(0))
+    assert check(loader, reports).success
+    matched, rejected = orders(0)[0], orders(0)[9]  # order 9 has no product
+    swapped = [{**matched, "sku": "x0"}, {**rejected, "sku": "p03"}]
+    files += load(loader, 1, swapped + orders(1)[:3])
+    for file in [None, *files]:
+        if file is not None:
+            file.unlink()
+        for since_last in (True, False):
+            result = check(loader, reports, since_last=since_last)
+            assert failed(result) == {"unique_ids"}, str(result)
+            assert {r["stream_id"] for r in rows_of(result, "unique_ids")} == {"0", "9"}
+
+
+def test_a_tuple_that_was_loaded_twice_is_told_from_one_that_came_twice(tmp_path):
+    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+    load(loader, 0, orders(0))
+    with loader.engine.begin() as connection:
+        row = connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20)) \
+            .mappings().one()
+        connection.execute(loader.fact.insert().values({**row, "load_row": 999}))
+    assert {"no_duplicates"} == failed(check(loader, tmp_path / "reports")) - {
+        "fact_rows", "same_rows"}
+
+
+def test_many_master_rows_are_no_duplicates(warehouse_url, tmp_path):
+    """Also where the source is gone, and its facts are all that is known."""
+    loader, reports = Loader(warehouse_url, tmp_path, many=True), tmp_path / "reports"
+    for batch in range(2):
+        for file in load(loader, batch, orders(batch), drain=False):
+            file.unlink()
+        for since_last in (True, False):
+            result = check(loader, reports, since_last=since_last)
+            assert result.success and "unique_ids" in {r.name for r in result.results}, str(result)
