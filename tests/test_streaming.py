@@ -624,17 +624,19 @@ READY = """
 import sys
 import pyarrow as pa
 from semistream.sizing.plan import Plan
-from semistream.streaming import task
-from semistream.config import StreamSpec
-from semistream.streaming.exchange import Side
-from semistream.streaming.sources.reader import find_reader
 
 if "ready" in sys.argv:
+    from semistream.streaming import task
+
     task.get_ready(iter(()))
 before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", pa.float64())])
 plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
             sys.argv[1])
 join = plan.open(stream, 0)
+from semistream.config import StreamSpec
+from semistream.streaming.exchange import Side
+from semistream.streaming.sources.reader import find_reader
+
 reader = find_reader(StreamSpec(path=sys.argv[2]), schema=stream)
 chunks = Side(0, plan.placement(stream), reader).files(sys.argv[2:3])
 outputs = [output for chunk, _ in chunks for output in join.process(chunk.rows)]

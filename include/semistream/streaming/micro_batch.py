@@ -29,7 +29,7 @@ from semistream.source_files import SourceFile, is_remote, look_at
 from semistream.streaming.exchange import PLACED, shares
 from semistream.streaming.progress import Progress
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.reader import Reader
+from semistream.streaming.sources.reader import Reader, is_read
 from semistream.streaming.sources.registry import find_source
 from semistream.streaming.task import SUMMARY, Work, raise_refusal
 
@@ -119,10 +119,13 @@ class MicroBatch:
     def frames(self) -> list[DataFrame | None]:
         """What Spark brings of each stream, as its files are now. Lazy."""
         given = [self.df] if len(self.streams) == 1 else of_both(self.df, self.streams)
-        return [None if own or (files and stream.reader is not None and not _remote(files))
-                else find_source(stream.spec).files(df, files) if files else df
-                for df, stream, files, own in zip(given, self.streams, self.files,
-                                                  self.read_by_tasks, strict=True)]
+        out: list[DataFrame | None] = []
+        for df, stream, files in zip(given, self.streams, self.files, strict=True):
+            if stream.reader is not None and is_read(stream.spec) and not _remote(files):
+                out.append(None)
+            else:
+                out.append(find_source(stream.spec).files(df, files) if files else df)
+        return out
 
     def sample(self, most: int) -> pa.RecordBatch:
         """Some of the tuples of its only stream, from as few of its files as have them."""
