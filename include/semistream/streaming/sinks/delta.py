@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the one that loads it
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
+RESTORE = ("Restore it from a backup of the same time as the ledger; or delete the table, and load "
+           "the source anew: semistream reset APP.")
+CLAIMS = 10  # attempts at a table that others write to at the same time
 READ_ROWS = 100_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
@@ -128,9 +131,7 @@ class DeltaSink:
         _delta_table.cache_clear()  # it may be another table, made anew at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
-                if "://" not in self.uri:
-                    Path(self.uri).mkdir(parents=True, exist_ok=True)
-                DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+                self._create(schema)
             table = DeltaTable(self.uri)
             found = [f.name for f in table.schema().fields]
         except DeltaError as e:
@@ -144,6 +145,18 @@ class DeltaSink:
         self._claim(table)
         return replace(self, former=former)
 
+    def _create(self, schema: pa.Schema) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if "://" not in self.uri:
+            Path(self.uri).mkdir(parents=True, exist_ok=True)
+        try:
+            DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+        except DeltaError:
+            if not DeltaTable.is_deltatable(self.uri):  # else another app was first
+                raise
+
     def _claim(self, table: DeltaTable) -> None:
         """Refuse a table that another warehouse loads: both would give their loads the same
         load_ids, and take the other's transactions of an app of the same name for their own."""
@@ -151,8 +164,10 @@ class DeltaSink:
 
         mine = warehouse_identity(self.warehouse.engine, self.warehouse.retry)
         owner = table.metadata().configuration.get(WAREHOUSE)
-        if owner is None:
-            with suppress(CommitFailedError):  # another was first, or the same
+        for _ in range(CLAIMS):
+            if owner is not None:
+                break
+            with suppress(CommitFailedError):  # another was first, perhaps with something else
                 table.alter.set_table_properties({WAREHOUSE: mine}, raise_if_not_exists=False)
             table.update_incremental()
             owner = table.metadata().configuration.get(WAREHOUSE)
