@@ -390,7 +390,8 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str,
         return StreamStreamPlanner(settings, job)
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
     return Planner(settings, settings.with_source(job), app, places.snapshots / job.master.name,
-                   known_costs(places.home))
+                   known_costs(places.home),
+                   open_warehouse(places.warehouse_url, job, settings.retry).engine)
 
 
 def _start_workers(context: SparkContext, count: int) -> None:
