@@ -158,7 +158,11 @@ def _local(file: str) -> Path:
     if "://" in file:
         raise CannotRecount(f"{file} is not on a file system here")
     path = Path(file)
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as e:
+        raise CannotRecount(f"{path} cannot be looked at ({e.strerror or e})") from None
+    if not there:
         raise CannotRecount(f"the source file {path} is gone")
     return path
 

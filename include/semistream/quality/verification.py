@@ -75,19 +75,21 @@ class VerificationResult:
         return self.describe()
 
     def describe(self, rows: int = 5) -> str:
-        """A few lines for a log or an error message: what failed, and its first rows."""
+        """A few lines for a log or an error message: what failed, and its first rows, and what
+        could not be looked at."""
+        not_seen = [f"Note: {note}" for note in self.notes]
         if self.report is None:
             return (f"{self.app}: nothing was committed since the last verification. Complete: "
                     f"{self.proof}")
         if self.success:
-            return (f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. "
-                    f"Report: {self.report}")
+            return "\n".join([f"{self.app}: all {len(self.results)} checks hold. Complete: "
+                              f"{self.proof}. Report: {self.report}", *not_seen])
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
             lines += ["    " + ", ".join(f"{k}={v}" for k, v in row.items())
                       for row in r.rows[:rows]]
-        return "\n".join([*lines, f"Report: {self.report}"])
+        return "\n".join([*lines, *not_seen, f"Report: {self.report}"])
 
 
 class VerificationFailed(SemistreamError):
@@ -272,4 +274,4 @@ def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, star
             app=result.app, fact_table=result.fact_table, started_at=started, seconds=seconds,
             from_batch=first and first[0], from_drain=first and first[1], to_batch=scope.last[0],
             to_drain=scope.last[1], success=int(result.success), expectations=len(result.results),
-            failed=json.dumps(failed), report=str(result.report)))
+            failed=json.dumps(failed), notes=json.dumps(result.notes), report=str(result.report)))

@@ -33,6 +33,7 @@ class Run:
     failed: tuple[str, ...]
     success: bool
     report: str
+    notes: tuple[str, ...] = ()  # what it could not look at
 
     def covers(self, other: Run) -> bool:
         return self.first <= other.first and self.last >= other.last
@@ -45,13 +46,14 @@ class Run:
 @dataclass(frozen=True)
 class Proof:
     """until: everything up to there is proven; failures: those that are open, the newest first;
-    run: the one that proved last."""
+    run: the one that proved last; notes: what those that prove it could not look at."""
 
     app: str
     last: Position  # the newest commit
     until: Position
     failures: tuple[Run, ...]
     run: Run | None
+    notes: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -66,6 +68,9 @@ class Proof:
         if self.run is None:
             return "NO: never verified"
         proven = f"batches 0 to {self.until[0]}, {self.run.checks} checks on {at(self.run.at)}"
+        if self.notes:
+            proven += f", but {len(self.notes)} things could not be looked at, see the reports" \
+                if len(self.notes) > 1 else ", but one thing could not be looked at, see the report"
         return f"yes: {proven}" if self.complete else f"NO: not verified after {proven}"
 
 
@@ -89,15 +94,19 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
 
 def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
     until, failures, proving = START, list[Run](), None
+    notes = dict[str, None]()
     for run in runs:
         if run.success:
             failures = [f for f in failures if not run.covers(f)]
             if run.first <= until:
+                if run.first == START and run.last >= until:
+                    notes.clear()  # all of it was looked at again
+                notes |= dict.fromkeys(run.notes)
                 until, proving = max(until, run.last), run
         else:
             failures.append(run)
             until = min(until, run.first)
-    return Proof(app, last, until, tuple(reversed(failures)), proving)
+    return Proof(app, last, until, tuple(reversed(failures)), proving, tuple(notes))
 
 
 def as_run(row: sa.Row) -> Run:
@@ -107,4 +116,5 @@ def as_run(row: sa.Row) -> Run:
         drain = 1 if row.success else 0
     first = START if row.from_batch is None else (row.from_batch, drain)
     return Run(first, (row.to_batch, row.to_drain or 0), row.started_at, row.expectations,
-               tuple(json.loads(row.failed)), bool(row.success), row.report)
+               tuple(json.loads(row.failed)), bool(row.success), row.report,
+               tuple(json.loads(row.notes or "[]")))

@@ -209,5 +209,6 @@ quality_runs = Table(
     Column("success", Integer, nullable=False, server_default=false()),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
+    Column("notes", Text),  # JSON: what could not be looked at; null: of a former version
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )
