@@ -198,7 +198,7 @@ def test_sound(warehouse_url, tmp_path):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
-    assert len(result.results) == 20 and not result.notes
+    assert len(result.results) == 21 and not result.notes
     assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24,
                               "unmatched: no_match": 12, "unmatched: null_key": 12, "waiting": 0,
                               "output rows": 156, "batches": 3}
@@ -344,6 +344,7 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         "total_arithmetic": {},
         "waiting_carried": {"batch": 2, "partition": 1},
         "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
+        "known_loads": {"table": "fact_sales", "load_id": load_id(1, 1, 0, 1)},
         "unmatched_rows": {"batch": 1, "partition": 1}}, {}),
     "a batch was never committed": (sql("DELETE FROM load_commits WHERE batch = 1"), {
         "batch_partitions": {"batch": 1, "partitions_expected": None},
@@ -472,7 +473,7 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
         connection.execute(loader.fact.insert(), lost)
     mended = check(loader, reports, since_last=True)
     assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
-    assert mended.proof.startswith("yes: batches 0 to 2, 20 checks on ")
+    assert mended.proof.startswith("yes: batches 0 to 2, 21 checks on ")
 
 
 @pytest.mark.parametrize("runs, until, open_failures", [
@@ -540,7 +541,7 @@ def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
 def test_what_holds_says_of_which_batches_and_when(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    assert re.search(r"all 20 checks hold\. Complete: yes: batches 0 to 2, 20 checks on 20\d\d-.* "
+    assert re.search(r"all 21 checks hold\. Complete: yes: batches 0 to 2, 21 checks on 20\d\d-.* "
                      r"UTC\.", str(check(loader, tmp_path / "reports")))
 
 
@@ -778,8 +779,10 @@ def test_delta(warehouse_url, tmp_path):
     assert failed(result) == {"fact_rows", "none_missing", "same_rows"}
     assert rows_of(result, "none_missing") == [{"source_batch": 0, "order_id": 20}]
     shutil.rmtree(uri)
-    with pytest.raises(ConfigError, match="Delta table that exists"):
-        check(loader, tmp_path / "reports")
+    gone = check(loader, tmp_path / "reports")
+    assert failed(gone) == {"fact_table"}
+    assert "Delta table that exists" in rows_of(gone, "fact_table")[0]["finding"]
+    assert gone.proof.startswith("NO: ")
 
 
 def test_source_gone(warehouse_url, tmp_path):
@@ -787,7 +790,7 @@ def test_source_gone(warehouse_url, tmp_path):
     loader.load(range(BATCHES))
     (loader.directory / "orders-1.parquet").unlink()
     result = check(loader, tmp_path / "reports")
-    assert result.success and len(result.results) == 16
+    assert result.success and len(result.results) == 17
     assert "orders-1.parquet is gone" in result.notes[0]
     assert "not counted again" in result.report.read_text()
 
@@ -921,7 +924,7 @@ def test_report_in_a_browser_offline(tmp_path):
         assert ["complete" in r.text for r in rows] == [True, True]
         assert "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 20 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 21 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown

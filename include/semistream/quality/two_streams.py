@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, and_, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from semistream.config import SIDES, StreamStreamJob
+from semistream.config import SIDES, AnyJob, StreamStreamJob
 from semistream.quality.checks import (
     Check,
     fact_rows,
@@ -56,7 +56,7 @@ class Side:
         return self.sources.ids if self.sources is not None else None
 
 
-def scope_of(connection: sa.Connection, app: str, job: StreamStreamJob, commits: list[sa.Row],
+def scope_of(connection: sa.Connection, app: str, job: AnyJob, commits: list[sa.Row],
              first: Position | None, fact: sa.Table) -> Scope:
     """There is no dimension, and no single stream's id."""
     last = (commits[-1].batch, commits[-1].drain)

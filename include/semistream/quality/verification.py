@@ -19,15 +19,17 @@ from semistream import warehouse
 from semistream.config import AnyJob, Job, Places, StreamStreamJob, job_of
 from semistream.errors import SemistreamError
 from semistream.published import read_manifest
-from semistream.quality import stored_rows, two_streams
+from semistream.quality import history, stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
-from semistream.quality.checks import all_checks
+from semistream.quality.checks import Check, all_checks, ledger_checks
 from semistream.quality.checksums import Sums, stage_checksums
+from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, make_scope
 from semistream.quality.source_files import stage_source_files
 from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Staging, stage_by_id, stage_rejected, stage_sample
+from semistream.streaming.sinks.base import StoredRows
 from semistream.streaming.sinks.registry import open_sink, open_warehouse
 from semistream.warehouse.proof import START, Position, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
@@ -118,12 +120,13 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, since_last: bool = 
     seed = secrets.randbelow(2**31) if seed is None else seed
     reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
     with warehouse.open_warehouse(url) as engine:
+        ahead = lost_batches(engine, app, places.checkpoints / app)
         with engine.connect() as connection:
             commits = committed(connection, app)
             job = job or _job(commits[-1], app, places)
             proof = read_proof(connection, app)
             first = (proof.until if since_last and proof is not None
-                     and proof.until != START else None)
+                     and proof.until != START and not ahead.findings else None)
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
             return VerificationResult(True, app, commits[-1].fact_table,
                                       index=reports / "index.html", proof=str(proof))
@@ -133,7 +136,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, since_last: bool = 
             with Staging(engine) as staging:
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
                                         snapshots / master, changes,
-                                        reports_kept or places.reports_kept)
+                                        reports_kept or places.reports_kept, ahead)
             if result.success or result.report is None or _changes(engine, master) == changes:
                 break
             # the master data were changed meanwhile, and what was found may be no more than that
@@ -171,27 +174,36 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
 
 def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], first: Position | None,
             sampling: tuple[int, int],
-            reports: Path, snapshots: Path, changes: int | None,
-            kept: int) -> tuple[VerificationResult, Scope]:
+            reports: Path, snapshots: Path, changes: int | None, kept: int,
+            ahead: Ahead) -> tuple[VerificationResult, Scope]:
     engine, app, sink = staging.engine, commits[-1].app, commits[-1].sink
     name = commits[-1].fact_table
     sums: Sums | None = None
     damaged: sa.Table | None = None
-    stored = open_sink(sink, open_warehouse(url, job), Path()).stored(app)
-    if stored is None:
-        fact = existing_table(engine, name)
-    else:
-        ids = job.fact_ids(stored.schema.names)
-        fact, sums, damaged = stored_rows.stage(staging, stored, ids)
+    stored: StoredRows | None = None
+    gone = ""
+    try:
+        stored = open_sink(sink, open_warehouse(url, job), Path()).stored(app)
+        if stored is None:
+            fact = existing_table(engine, name)
+        else:
+            ids = job.fact_ids(stored.schema.names)
+            fact, sums, damaged = stored_rows.stage(staging, stored, ids)
+    except SemistreamError as e:
+        gone, fact = str(e), load_batches
     with engine.connect() as connection:
         scope = two_streams.scope_of(connection, app, job, commits, first, fact) \
-            if isinstance(job, StreamStreamJob) else make_scope(
+            if gone or isinstance(job, StreamStreamJob) else make_scope(
                 connection, app, job, commits, first, fact, _version(snapshots, changes))
+    checks = list(history.checks(staging, scope, ahead, stored, gone))
+    if gone:
+        checks += ledger_checks(scope)
+        return _run(staging, url, scope, checks, reports, kept)
     rejected = stage_rejected(staging, scope)
     checksums = stage_checksums(staging, scope, sums)
     if isinstance(job, StreamStreamJob):
-        checks = list(two_streams.all_checks(staging, scope, job, commits, rejected, checksums,
-                                             damaged, sampling[0]))
+        checks += two_streams.all_checks(staging, scope, job, commits, rejected, checksums,
+                                         damaged, sampling[0])
     else:
         scope = replace(scope, by_id=stage_by_id(staging, scope))
         columns = {name: scope.fact.c[name].type for name in scope.ids}
@@ -201,13 +213,19 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         files = stage_source_files(staging, scope, job.stream)
         join_sizes = stage_join_sizes(staging, scope, snapshots)
         sample = stage_sample(staging, scope, *sampling, snapshots)
-        checks = list(all_checks(scope, rejected, checksums, damaged, files, join_sizes, sources,
-                                 sample))
+        checks += all_checks(scope, rejected, checksums, damaged, files, join_sizes, sources,
+                             sample)
         if not scope.comparable:
             staging.notes.append("All of these were loaded with an older version of the master "
                                  f"data than {scope.dimension.name} has ({scope.version}): "
                                  "enriched columns are compared in the sample only.")
-    with engine.connect() as connection:
+    return _run(staging, url, scope, checks, reports, kept)
+
+
+def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], reports: Path,
+         kept: int) -> tuple[VerificationResult, Scope]:
+    """Make the checks, and write the report."""
+    with staging.engine.connect() as connection:
         figures, batches = _figures(connection, scope)
         old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
         without = connection.scalar(select(func.count()).where(old))
@@ -215,7 +233,8 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         staging.notes.append(f"{without:,} of the ledger's rows are of a version that kept no "
                              f"checksums: what they loaded is "
                              "counted and joined again, but not compared value by value.")
-    summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
+    app, name = scope.app, scope.fact_name
+    summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": scope.sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS,
                "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],

@@ -11,9 +11,8 @@ from semistream.errors import StateError
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.source_files import SourceFile
+from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.warehouse.ledger import parts_of
-
-RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Progress:
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
         """Raises StateError when the note is damaged."""
-        path = checkpoint / "progress.json"
+        path = checkpoint / PROGRESS
         values = read_checked(path, RESTORE)
         if values is None:
             return None
@@ -63,7 +62,7 @@ class Progress:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
 
     def write(self, checkpoint: Path) -> None:
-        write_checked(checkpoint / "progress.json", asdict(self))
+        write_checked(checkpoint / PROGRESS, asdict(self))
 
 
 def _plan(values: dict[str, Any]) -> Plan | StreamStreamPlan:

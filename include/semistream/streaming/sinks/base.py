@@ -26,12 +26,14 @@ INSERT_ROWS = 100_000  # handed to the bulk writer at a time
 class StoredRows(NamedTuple):
     """What a sink outside the warehouse has, for the proof.
 
-    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each. Reading the
-    rows raises OSError or pa.ArrowException where a file is gone or damaged.
+    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each; others: the
+    load_ids of the rows in it that are not the app's. Reading the rows raises OSError or
+    pa.ArrowException where a file is gone or damaged.
     """
 
     schema: pa.Schema
-    files: Iterator[tuple[str, Callable[[], Iterator[pa.RecordBatch]]]]
+    files: Iterator[Rows]
+    others: Iterator[Rows] = iter(())
 
 
 class Sink(Protocol):

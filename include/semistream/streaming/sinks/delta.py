@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -23,6 +23,7 @@ from semistream.errors import ConfigError
 from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
+    Rows,
     StoredRows,
     ledger_row,
     rejected_rows,
@@ -249,10 +250,18 @@ class DeltaSink:
             batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=READ_ROWS)
             yield from (_with_load_id(batch, number) for batch in batches) if former else batches
 
-        if former:
+        def others(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
+            key = pc.field("load_id")
+            return fragment.to_batches(schema=data.schema, columns=["load_id"],
+                                       filter=~mine | key.is_null(), batch_size=READ_ROWS)
+
+        def files(of: Callable[[ds.Fragment], Iterator[pa.RecordBatch]]) -> Iterator[Rows]:
+            return ((f"{self.uri}/{f.path}", partial(of, f)) for f in data.get_fragments())
+
+        if former:  # its rows name their app
             schema = _with_load_id(pa.RecordBatch.from_pylist([], schema), number).schema
-        return StoredRows(
-            schema, ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
+            return StoredRows(schema, files(read))
+        return StoredRows(schema, files(read), files(others))
 
     def _flush(self, version: int) -> None:
         """Wait until the table's log from a version on is on disk: the ledger will say that it
