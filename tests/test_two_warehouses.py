@@ -11,13 +11,14 @@ import sqlalchemy as sa
 from loads import SmallLoad
 from semistream.config import Job, Places
 from semistream.durable import read_checked, write_checked
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, StateError
 from semistream.published import read_manifest
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 from semistream.workloads import load_job
+from test_damage import flip
 
 
 class Home:
@@ -91,6 +92,19 @@ def test_a_copy_of_a_warehouse_has_its_name_but_not_its_later_rows(home):
         home.load("older")
     home.provision("older")
     home.load("older")
+
+
+def test_what_is_said_of_a_damaged_version_helps(home):
+    home.provision("one")
+    root = home.places("one").snapshots / "product"
+    for number, damage in enumerate((
+            lambda: flip(root / "v000001" / "manifest.json", 0.9),
+            lambda: flip(root / "CURRENT", 0.8), lambda: shutil.rmtree(root / "v000003")), 2):
+        damage()
+        with pytest.raises(StateError, match="published anew: `semistream provision JOB`"):
+            home.load("one")
+        assert f"snapshot v{number:06d}:" in home.provision("one")
+        home.load("one")
 
 
 def test_a_snapshot_of_a_former_version(home):

@@ -19,7 +19,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from semistream.durable import DirectFile, naming, sync
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, StateError
 from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
@@ -60,8 +60,12 @@ def _delta_table(uri: str) -> DeltaTable:
     """It is opened once: that reads the metadata of all its files, which become more with every
     batch."""
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
-    return DeltaTable(uri)
+    try:
+        return DeltaTable(uri)
+    except DeltaError as e:
+        raise StateError(f"The Delta table {uri} cannot be opened: {e}. {RESTORE}") from None
 
 
 @dataclass(frozen=True)
@@ -215,22 +219,41 @@ class DeltaSink:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
-    def newest(self, app: str) -> tuple[int, int] | None:
-        from deltalake import DeltaTable
+    def missing(self, app: str) -> str | None:
+        ledger = self.warehouse.ledger(app)
+        if (newest := ledger.newest_work(self.uri)) is None:
+            return None
+        if (table := self._table()) is None:
+            return f"The Delta table {self.uri} is gone"
+        version, (batch, drain) = table.transaction_version(app), newest
+        if version is None or divmod(version, 2) < newest:
+            return (f"The log of the Delta table {self.uri} has no "
+                    f"{'drain behind ' if drain else ''}batch {batch}")
+        if ledger.newest_output(self.uri) is not None and not table.file_uris():
+            return f"The Delta table {self.uri} has no rows"
+        return None
 
-        version = (DeltaTable(self.uri).transaction_version(app)
-                   if DeltaTable.is_deltatable(self.uri) else None)
+    def newest(self, app: str) -> tuple[int, int] | None:
+        table = self._table()
+        version = None if table is None else table.transaction_version(app)
         return None if version is None else divmod(version, 2)
 
-    def stored(self, app: str) -> StoredRows:
+    def _table(self) -> DeltaTable | None:
+        """The table as it is now; None where there is none. Raises StateError for one whose log
+        cannot be read."""
         from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from deltalake.exceptions import DeltaError
 
         try:
-            table = DeltaTable(self.uri)
-        except TableNotFoundError:
+            return DeltaTable(self.uri) if DeltaTable.is_deltatable(self.uri) else None
+        except DeltaError as e:
+            raise StateError(f"The log of the Delta table {self.uri} cannot be read: {e}. "
+                             f"{RESTORE}") from None
+
+    def stored(self, app: str) -> StoredRows:
+        if (table := self._table()) is None:
             raise ConfigError("sink", "must be a Delta table that exists", self.uri,
-                              "It was written by this app and is gone.") from None
+                              "It was written by this app and is gone.")
         data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
         schema = pa.schema(data.schema)
         former = "load_id" not in schema.names
