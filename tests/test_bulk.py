@@ -5,11 +5,21 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from sqlalchemy import Column, MetaData, Table, func, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    MetaData,
+    Table,
+    event,
+    func,
+    inspect,
+    literal_column,
+    select,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from semistream.errors import ConfigError
-from semistream.warehouse import bulk, connect, tables
+from semistream.warehouse import bulk, connect, create_all, tables
 from semistream.warehouse.checksum import as_stored, checksum, row_hashes, signed
 from semistream.warehouse.connect import HANDLE
 
@@ -258,6 +268,42 @@ def test_fact_tables(warehouse):
             tables.fact_table("f", schema, "m", pa.schema([]), ["id"])
     with pytest.raises(ConfigError, match="stream.id"):
         tables.fact_table("f", stream, "m", pa.schema([]), ["nope"])
+
+
+@pytest.mark.parametrize("what", ["CREATE TABLE f ", "CREATE TABLE load_apps", "CREATE INDEX ix_f"])
+def test_apps_that_start_at_the_same_time_make_the_same_tables(warehouse_url, what):
+    """One of them makes a table, or its index, just before the other does."""
+    first, second = connect(warehouse_url), connect(warehouse_url)
+
+    def make(engine):
+        create_all(engine)
+        tables.ensure(engine, tables.fact_table("f", pa.schema([("id", pa.int64())]), "m",
+                                                pa.schema([]), ["id"], index_ids=True))
+
+    def meanwhile(_connection, _cursor, statement, *_):
+        if what in statement.replace("`", "") and not overtaken:
+            overtaken.append(statement)
+            # of the same statement, as other tables are not made yet
+            with first.begin() as connection:
+                connection.exec_driver_sql(statement)
+
+    overtaken = []
+    event.listen(second, "before_cursor_execute", meanwhile)
+    make(second)
+    assert overtaken
+    make(first)
+    make(second)
+    assert "ix_f_id" in {index["name"] for index in inspect(first).get_indexes("f")}
+    for engine in (first, second):
+        engine.dispose()
+
+
+def test_a_table_that_cannot_be_made_is_an_error(warehouse):
+    table = Table("f", MetaData(), Column("id", BigInteger))
+    event.listen(warehouse, "before_cursor_execute", lambda c, k, s, *_: (
+        s.replace("CREATE TABLE", "CREATE TABEL"), ()), retval=True)
+    with pytest.raises(DBAPIError):
+        tables.create_missing(warehouse, [table])
 
 
 def test_decimals_of_fifteen_digits_keep_each_one(warehouse):

@@ -3,6 +3,7 @@ or comes out right."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -13,7 +14,9 @@ from sqlalchemy import text
 
 from loads import SmallLoad, delta_facts, same
 from semistream import quality
-from semistream.errors import SemistreamError
+from semistream.errors import SemistreamError, StateError
+from semistream.joins.state_file import FORMAT, HEADER, MAGIC
+from semistream.pipeline import steps
 from semistream.streaming.app import Load
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.warehouse import connect
@@ -71,6 +74,14 @@ def flip(path: Path, share: float = 0.5) -> Path:
     return path
 
 
+def of_former_version(state: Path) -> Path:
+    """A join state, in the format before the present one: its header is all that is read of it."""
+    data = state.read_bytes()
+    assert data.startswith(HEADER)
+    state.write_bytes(b"%s%d\n" % (MAGIC, FORMAT - 1) + data[len(HEADER):])
+    return state
+
+
 def remove(path: Path) -> Path:
     path.unlink()
     return path
@@ -123,6 +134,7 @@ DAMAGES = {  # each gives what the refusal must name
     "progress.json is gone": lambda load: remove(checkpoint(load) / "progress.json").parent,
     "a bit of a join state": lambda load: flip(state_of(load)),
     "a join state is gone": lambda load: remove(state_of(load)),
+    "a join state of a former version": lambda load: of_former_version(state_of(load)),
     "a ledger row of the last batch": statement(
         "DELETE FROM load_batches WHERE batch = 1 AND partition = 1", named="load_batches"),
     "the commit of the last batch": statement("DELETE FROM load_commits WHERE batch = 1"),
@@ -149,6 +161,37 @@ def test_damage_is_refused_or_comes_out_right(spark, killed, damage):
         assert not killed.facts() - killed.expected()[0], "what was loaded before is right"
     else:
         killed.check()
+
+
+@pytest.mark.parametrize("way", ["the directory is restored", "it is loaded anew"])
+def test_the_version_that_waiting_tuples_need_is_gone_while_a_newer_one_exists(
+        spark, killed, tmp_path, way):
+    bring_back(killed)
+    killed.publish()
+    aside = shutil.move(version(killed), tmp_path)
+    for _ in range(2):
+        with pytest.raises(StateError) as e:
+            killed.run(spark, **SETTINGS)
+        assert re.search(r"[\d,]+ tuples of sales wait to be joined with that very version",
+                         str(e.value))
+        assert f"restore {version(killed)} from a backup" in str(e.value)
+        assert "semistream reset sales" in str(e.value) and "anew: `" not in str(e.value)
+    if way == "the directory is restored":
+        shutil.move(aside, version(killed))
+    else:
+        steps.reset("sales", killed.places)
+    killed.run(spark, **SETTINGS)
+    killed.check()
+
+
+def test_a_version_s_name_is_not_given_twice(spark, killed):
+    """Else what waits for a version that is gone would be joined with another."""
+    bring_back(killed)
+    shutil.rmtree(version(killed))
+    killed.publish()
+    assert not version(killed).exists()
+    with pytest.raises(StateError, match="wait to be joined with that very version"):
+        killed.run(spark, **SETTINGS)
 
 
 def test_a_load_that_was_not_damaged_goes_on(spark, killed):

@@ -3,6 +3,7 @@
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from semistream.streaming import app
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.delta import WAREHOUSE, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.warehouse import create_all
+from semistream.warehouse import connect, create_all
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.ledger import Ledger
 
@@ -147,3 +148,19 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)
     sqlite_load.check_ledger()
+
+
+def test_apps_that_start_at_the_same_time_make_the_same_delta_table(sqlite_load, tmp_path):
+    schema = pa.schema([("id", pa.int64())])
+    create_all(connect(sqlite_load.places.warehouse_url))
+    for attempt in range(8):
+        together, uri = Barrier(4), str(tmp_path / f"delta{attempt}")
+
+        def prepare(_, together=together, uri=uri):
+            sink = DeltaSink(uri, str(tmp_path), SqlSink(sqlite_load.places.warehouse_url, "f", "m",
+                                                         10.0))
+            together.wait()
+            sink.prepare(schema, pa.schema([]), ("id",))
+
+        with ThreadPoolExecutor(4) as apps:
+            list(apps.map(prepare, range(4)))

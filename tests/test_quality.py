@@ -344,6 +344,7 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         "total_arithmetic": {},
         "waiting_carried": {"batch": 2, "partition": 1},
         "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
+        "known_loads": {"table": "fact_sales", "load_id": load_id(1, 1, 0, 1)},
         "unmatched_rows": {"batch": 1, "partition": 1}}, {}),
     "a batch was never committed": (sql("DELETE FROM load_commits WHERE batch = 1"), {
         "batch_partitions": {"batch": 1, "partitions_expected": None},
@@ -830,8 +831,10 @@ def test_delta(warehouse_url, tmp_path):
     assert failed(result) == {"fact_rows", "none_missing", "same_rows"}
     assert rows_of(result, "none_missing") == [{"source_batch": 0, "order_id": 20}]
     shutil.rmtree(uri)
-    with pytest.raises(ConfigError, match="Delta table that exists"):
-        check(loader, tmp_path / "reports")
+    gone = check(loader, tmp_path / "reports")
+    assert failed(gone) == {"fact_table"}
+    assert "Delta table that exists" in rows_of(gone, "fact_table")[0]["finding"]
+    assert gone.proof.startswith("NO: ")
 
 
 def test_source_gone(warehouse_url, tmp_path):
@@ -839,7 +842,7 @@ def test_source_gone(warehouse_url, tmp_path):
     loader.load(range(BATCHES))
     (loader.directory / "orders-1.parquet").unlink()
     result = check(loader, tmp_path / "reports")
-    assert result.success and len(result.results) == 16
+    assert result.success and len(result.results) == 17
     assert "orders-1.parquet is gone" in result.notes[0]
     assert "not counted again" in result.report.read_text()
 

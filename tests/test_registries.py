@@ -90,6 +90,9 @@ class FileSink:
         for file in self.directory.glob("*.unmatched"):
             file.unlink()
 
+    def missing(self, app):
+        return None
+
     def newest(self, app):
         return None
 

@@ -9,7 +9,10 @@ from typing import Any
 from semistream.durable import read_checked, write_checked, write_text
 
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
-ANEW = "Publish the master data anew: `semistream snapshot JOB`, or the DAG provision_master_data."
+# what to do about a version that is damaged or gone
+ANEW = ("Restore it from a backup. If no tuples wait for that version, its directory may be "
+        "deleted, and the master data published anew: `semistream provision JOB`, or the DAG "
+        "provision_master_data.")
 
 
 def current_version(root: str | Path) -> str | None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +64,27 @@ class SourceFile(NamedTuple):
 
 def is_remote(path: str) -> bool:
     return "://" in path
+
+
+def fixed_part(path: str) -> Path:
+    """The directory that a path names, or the last one before a pattern."""
+    parts = Path(path).parts
+    return Path(*takewhile(lambda part: not is_pattern(part), parts))
+
+
+def is_pattern(part: str) -> bool:
+    """Whether Hadoop takes it for a pattern."""
+    return glob.has_magic(part) or "{" in part
+
+
+def same_names(path: str, former: str) -> bool:
+    """Whether files below a former path, or of a former pattern, have the same names below the
+    present one."""
+    if is_remote(path) or is_remote(former):
+        return former.rstrip("/") == path.rstrip("/")
+    both = zip(Path(os.path.abspath(path)).parts, Path(os.path.abspath(former)).parts, strict=False)
+    return all(now == then or "{" in now + then or fnmatchcase(then, now) or fnmatchcase(now, then)
+               for now, then in both)
 
 
 def open_parquet(path: str | Path) -> ParquetFile:
@@ -230,32 +254,99 @@ def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, s
     return {GLOB_FILTER: f"*{{{','.join(alternatives)}}}"}
 
 
+class Unseen(NamedTuple):
+    """An entry of a source that could not be looked at, and why."""
+
+    path: str
+    why: str
+
+
 def list_files(path: str, options: Mapping[str, str],
-               kind: str = "") -> Iterator[os.DirEntry[str]]:
-    """List the files that Spark's file source takes from a local directory or pattern; those whose
-    name, or that of a directory above, begins with "_" or "." are none.
+               kind: str = "") -> Iterator[os.DirEntry[str] | Unseen]:
+    """The files that Spark's file source takes from a local directory or pattern; those whose name,
+    or that of a directory above, begins with "_" or "." are none.
 
     options: of the source; kind: csv, json or parquet, see ``data_filter``.
+
+    What is gone meanwhile is left out. What cannot be looked at for another reason is told, and all
+    the rest is listed. Each file's ``stat`` is known.
     """
     options = {**data_filter(kind, path, options), **options}
     pattern = next((v for k, v in options.items() if k.lower() == GLOB_FILTER.lower()), "*")
-    for place in sorted(glob.glob(path)) if glob.has_magic(path) else [path]:
-        if os.path.isdir(place):
-            yield from _below(place, pattern)
-        else:
-            name = Path(place).name
-            yield from (e for e in os.scandir(Path(place).parent) if e.name == name
-                        and _counts(name, pattern))
+    for spelled in sorted(set(_spelled(path))):
+        fixed = fixed_part(spelled)
+        yield from _matching(str(fixed), Path(spelled).parts[len(fixed.parts):], pattern)
 
 
-def _below(directory: str, pattern: str) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                if _is_shown(entry.name):
-                    yield from _below(entry.path, pattern)
-            elif _counts(entry.name, pattern):
-                yield entry
+def _spelled(path: str) -> Iterator[str]:
+    """A pattern without its {a,b}: one for each of them."""
+    if (braces := re.search(r"\{([^{}]*)\}", path)) is None:
+        yield path
+        return
+    for part in braces[1].split(","):
+        yield from _spelled(path[:braces.start()] + part + path[braces.end():])
+
+
+def _matching(place: str, parts: Sequence[str],
+              pattern: str) -> Iterator[os.DirEntry[str] | Unseen]:
+    """What is below a place, where parts of a pattern are still to be matched."""
+    try:
+        if not parts:
+            if stat.S_ISDIR(os.stat(place).st_mode):
+                yield from _below(place, pattern, ())
+            else:
+                name = Path(place).name
+                with os.scandir(Path(place).parent) as entries:
+                    yield from (e for e in entries if e.name == name and _counts(name, pattern))
+            return
+        if not is_pattern(parts[0]):
+            yield from _matching(os.path.join(place, parts[0]), parts[1:], pattern)
+            return
+        with os.scandir(place) as entries:
+            found = sorted(e.path for e in entries if fnmatchcase(e.name, parts[0])
+                           and (not e.name.startswith(".") or parts[0].startswith(".")))
+    except NotADirectoryError:  # a file where the pattern goes on
+        return
+    except OSError as e:
+        yield from _unseen(place, e)
+        return
+    for inner in found:
+        yield from _matching(inner, parts[1:], pattern)
+
+
+def _below(directory: str, pattern: str,
+           above: tuple[tuple[int, int], ...]) -> Iterator[os.DirEntry[str] | Unseen]:
+    """above: device and inode of the directories on the way."""
+    try:
+        status = os.stat(directory)
+        here = status.st_dev, status.st_ino
+        if here in above:
+            yield Unseen(directory, "it leads to a directory above it")
+            return
+        with os.scandir(directory) as found:
+            entries = [entry for entry in found if _is_shown(entry.name)]
+    except OSError as e:
+        yield from _unseen(directory, e)
+        return
+    for entry in entries:
+        try:
+            entry.stat()
+            inner = entry.is_dir()
+        except OSError as e:
+            yield from _unseen(entry.path, e)
+            continue
+        if inner:
+            yield from _below(entry.path, pattern, (*above, here))
+        elif _counts(entry.name, pattern):
+            yield entry
+
+
+def _unseen(path: str, error: OSError) -> Iterator[Unseen]:
+    """Nothing where it is gone; but a link that leads nowhere is there."""
+    if not isinstance(error, FileNotFoundError):
+        yield Unseen(path, error.strerror or str(error))
+    elif os.path.islink(path):
+        yield Unseen(path, f"a link to {os.readlink(path)}, which is not there")
 
 
 def _is_shown(name: str) -> bool:

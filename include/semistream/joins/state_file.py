@@ -20,6 +20,7 @@ from semistream.errors import StateError
 FORMAT = 8  # raised whenever tables or values of a state mean something else
 MAGIC = b"semistream join state "
 HEADER = MAGIC + b"%d\n" % FORMAT  # of 24 bytes, so that what follows is aligned
+BEGIN_AGAIN = "Restore it from a backup, or load the source anew: semistream reset APP."
 WRITTEN_ROWS = 131_072  # of a state's table at a time
 
 
@@ -129,20 +130,19 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
     except (OSError, pa.ArrowInvalid) as e:
-        raise StateError(f"the join state {path} cannot be read: {e}") from e
+        raise StateError(f"the join state {path} cannot be read: {e}. {BEGIN_AGAIN}") from e
     header = data[:len(HEADER)].to_pybytes()
     if header.startswith(MAGIC) and header != HEADER and header.endswith(b"\n"):
         former = header[len(MAGIC):-1].decode(errors="replace")
         raise StateError(f"the join state {path} is of format {former}, and this version reads "
                          f"format {FORMAT}. Go on with the version that wrote it until the join is "
-                         "drained, or begin again with another app name and checkpoint.")
+                         "drained, or load the source anew: semistream reset APP.")
     end = data.size - 12
     size = int.from_bytes(data[end:end + 8], "little")
     check = int.from_bytes(data[end + 8:], "little")
     foot = data[end - size:end].to_pybytes() if end - size >= len(HEADER) else b""
     if header != HEADER or zlib.crc32(foot) != check or not foot:
-        raise StateError(f"the join state {path} is damaged, or not one. Go on from an earlier "
-                         "checkpoint, or begin again with another app name and checkpoint.")
+        raise StateError(f"the join state {path} is damaged, or not one. {BEGIN_AGAIN}")
     return json.loads(foot), data
 
 

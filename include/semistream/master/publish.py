@@ -95,24 +95,35 @@ class Publication:
         return manifest
 
     def _next_version(self) -> str:
-        numbers = [int(p.name[1:]) for p in self.root.glob("v[0-9]*") if p.name[1:].isdigit()]
+        """No version's name is given twice, also when its directory is gone: a load may wait for
+        it."""
+        names = [p.name for p in self.root.glob("v[0-9]*")] + list(self._pinned())
+        with contextlib.suppress(StateError):  # damaged: the others tell
+            names.append(current_version(self.root) or "")
+        numbers = [int(name[1:]) for name in names if name[1:].isdigit()]
         return f"v{max(numbers, default=0) + 1:06d}"
+
+    def _pinned(self) -> set[str]:
+        return {p.read_text().strip() for p in (self.root / "pins").glob("*")
+                if not p.name.startswith(".")}
 
     def _forget_old_versions(self) -> None:
         versions = sorted(p for p in self.root.glob("v[0-9]*") if p.is_dir())
-        pinned = {p.read_text().strip() for p in (self.root / "pins").glob("*")
-                  if not p.name.startswith(".")}
+        pinned = self._pinned()
         for old in versions[:-self.keep]:
             if old.name not in pinned:
                 shutil.rmtree(old, ignore_errors=True)
 
 
 def current_manifest(root: str | Path) -> Manifest | None:
-    """The manifest of the current version under ``<root>`` = snapshots/<master>, or None before the
-    first one."""
-    version = current_version(root)
-    return (Manifest.read(Path(root) / version) if version
-            and (Path(root) / version / MANIFEST).exists() else None)
+    """The manifest of the current version under ``<root>`` = snapshots/<master>; None before the
+    first one, and where it is damaged, so that another is to be published."""
+    try:
+        version = current_version(root)
+        return (Manifest.read(Path(root) / version) if version
+                and (Path(root) / version / MANIFEST).exists() else None)
+    except StateError:
+        return None
 
 
 def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path,

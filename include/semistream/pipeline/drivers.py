@@ -44,7 +44,7 @@ LAUNCH = TypeAdapter(Launch)
 
 def app_names(checkpoints: Path) -> list[str]:
     """The apps that have ever run."""
-    return sorted(path.parent.name for path in checkpoints.glob("*/status.json"))
+    return sorted(path.parent.name for path in checkpoints.glob("[!.]*/status.json"))
 
 
 def launch(command: Sequence[str], checkpoint: Path, owner: str,

@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def published(job: str, places: Places) -> dict[str, Any]:
     manifest = read_manifest(places.snapshots / name)
     if manifest is None:
         raise ConfigError("snapshot", "must have been published", str(places.snapshots / name),
-                          "Run `semistream snapshot`.")
+                          "Run `semistream provision JOB`.")
     return {"job": job, "master": name, "version": manifest["version"],
             "tuples": manifest["tuple_count"]}
 
@@ -183,7 +184,20 @@ def rows_of(app: str, places: Places) -> dict[str, int]:
     """How many rows of the warehouse's tables are an app's. Raises ConfigError where the app has
     loaded into Delta tables."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        return removal.rows_of(connection, app)
+        return removal.rows_of(connection, app, partial(_is_gone, app, places))
+
+
+def _is_gone(app: str, places: Places, setting: str) -> bool:
+    """Whether a sink outside the warehouse has no table any more."""
+    from semistream.streaming.sinks.registry import open_sink
+    from semistream.streaming.sinks.sql import SqlSink
+
+    warehouse = SqlSink(places.warehouse_url, "", "", 0.0)
+    try:
+        open_sink(setting, warehouse, Path()).stored(app)
+    except ConfigError:
+        return True
+    return False
 
 
 def reset(app: str, places: Places, checkpoint: Path | None = None, *,
@@ -191,9 +205,10 @@ def reset(app: str, places: Places, checkpoint: Path | None = None, *,
     """Take an app's rows, ledger, verifications and checkpoint away, so that its next start begins
     with an empty warehouse.
 
-    The rows go in one transaction, the checkpoint after it; an app between the two refuses to
-    start, and this ends it. reports: the app's reports go, too. Raises ConfigError while the app
-    runs, where it has loaded into Delta tables, and for a directory that is no checkpoint.
+    The rows go in one transaction, and the checkpoint, at once, after it; an app between the two
+    refuses to start, and this ends it. reports: the app's reports go, too. Raises ConfigError while
+    the app runs, where it has loaded into Delta tables that are there, and for a directory that is
+    no checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app
@@ -203,10 +218,14 @@ def reset(app: str, places: Places, checkpoint: Path | None = None, *,
                           str(checkpoint), "Check it.")
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
-            removal.remove_rows(connection, app)
+            removal.remove_rows(connection, app, partial(_is_gone, app, places))
         for pinned in places.snapshots.glob("*"):
             pin(pinned, app, None)
-        shutil.rmtree(checkpoint)
+        # under another name first: of half a checkpoint no app could tell what it has loaded
+        doomed = checkpoint.with_name(f".{checkpoint.name}.reset")
+        shutil.rmtree(doomed, ignore_errors=True)
+        checkpoint.rename(doomed)
+        shutil.rmtree(doomed)
     if reports:
         for kind in ("validations", "results"):
             shutil.rmtree(places.reports / kind / app, ignore_errors=True)

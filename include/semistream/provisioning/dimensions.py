@@ -41,6 +41,7 @@ from semistream.progress import Progress, silent
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert, fetch, fetch_texts, nulled, say_nulled
 from semistream.warehouse.connect import connect
+from semistream.warehouse.identity import snapshot_source
 from semistream.warehouse.limits import said
 from semistream.warehouse.schema import masters, rejected_master
 from semistream.warehouse.tables import (
@@ -412,8 +413,7 @@ class Dimension:
 
     def source(self, engine: Engine) -> dict[str, Any]:
         """What a snapshot's manifest says of where it came from."""
-        return {"warehouse": engine.url.render_as_string(hide_password=True),
-                "table": self.table.name, "changes": self.changes}
+        return snapshot_source(engine, self.table.name, self.changes)
 
 
 def open_dimension(engine: Engine, master: str) -> Dimension:

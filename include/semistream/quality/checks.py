@@ -250,7 +250,8 @@ def source_files(files: sa.Table, side: str = "") -> Check:
                  "was loaded",
                  "The ledger names each file with its size and time. A file listed here was "
                  "there when the source was read and is in no batch, or it was written after its "
-                 "batch was loaded: complete files are to be renamed into the stream's directory.",
+                 "batch was loaded: complete files are to be renamed into the stream's directory. "
+                 "What could not be looked at may be, or hide, such a file: mend or remove it.",
                  select(files))
 
 

@@ -40,7 +40,7 @@ def stage_join_sizes(staging: Staging, scope: Scope, snapshots: Path) -> sa.Tabl
     """
     read, unknown = _read(staging, scope)
     for version in sorted(unknown & set(read)):
-        staging.notes.append(f"Some loads with version {version} of the master data kept no sketch "
+        staging.reserve(f"Some loads with version {version} of the master data kept no sketch "
                              f"of their keys, or one of another size: how many rows they should "
                              f"have brought is not estimated.")
     rows = [row for version, each in sorted(read.items()) if version not in unknown
@@ -76,14 +76,14 @@ def _read(staging: Staging, scope: Scope) -> tuple[dict[str, _Read], set[str]]:
 def _row(staging: Staging, scope: Scope, version: str, read: _Read,
          snapshot: Path) -> Iterator[tuple[str | int, ...]]:
     if not snapshot.is_dir():
-        staging.notes.append(f"Version {version} of the master data is no longer kept: how many "
+        staging.reserve(f"Version {version} of the master data is no longer kept: how many "
                              f"rows its loads should have brought is not estimated.")
         return
     try:
         (value, bound), most = join_size(read.sketch, read.tuples, read.loads,
                                          key_frequencies(snapshot), FAILURE)
     except StateError as e:
-        staging.notes.append(f"How many rows the loads with version {version} of the master data "
+        staging.reserve(f"How many rows the loads with version {version} of the master data "
                              f"should have brought is not estimated: {e}")
         return
     waiting = most * scope.waiting if version == scope.versions.get(scope.last) else 0

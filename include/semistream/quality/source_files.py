@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import takewhile
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -16,33 +14,38 @@ from sqlalchemy import BigInteger, Column, func, select
 from semistream.config import FILE_FORMATS, StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
-from semistream.source_files import SourceFile, is_remote, list_files
+from semistream.source_files import SourceFile, Unseen, fixed_part, is_remote, list_files
 from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.types import LongString
 
 AT_ONCE = 10_000  # rows of the ledger
+NOT_SEEN = "could not be looked at"
 
 
 def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec,
                        side: str = "") -> sa.Table | None:
     """Files of the source that are not as they should be: batch, file, finding. None where there
-    are no files, or, with a note, where they cannot be looked at. side: of two streams."""
+    are no files, or, with a note, where they cannot be looked at from here. side: of two streams.
+
+    An entry that cannot be looked at is a finding, as it may be, or hide, a file that is in no
+    batch. Where the source as a whole is gone, there is no such file, and the report has a note.
+    """
     if stream.format not in FILE_FORMATS or not stream.path:
+        return None
+    if is_remote(stream.path):
+        staging.reserve(f"Nobody looked for files of the source {stream.path} that no batch "
+                             "has, or that were written since: it is not on a file system here.")
         return None
     c, path = load_commits.c, os.path.abspath(stream.path)
     with staging.engine.connect() as connection:
         listed = connection.scalar(select(func.max(c.source_listed)).where(c.app == scope.app))
-        try:
-            if is_remote(stream.path):
-                raise OSError("it is not on a file system here")
-            names, findings = _changed(connection, scope)
-            findings += _passed_over(path, stream, names, listed)
-        except OSError as e:
-            staging.notes.append(f"Nobody looked for files of the source {stream.path} that no "
-                                 f"batch has, or that were written since: {e}.")
-            return None
+        names, findings = _changed(connection, scope)
+        findings += _passed_over(path, stream, names, listed)
+    if not os.path.lexists(fixed_part(path)):
+        staging.reserve(f"The source {stream.path} is gone. Nobody can tell whether it had "
+                             "files that no batch has.")
     if listed is None:
-        staging.notes.append("It is not known yet which files the source had when it was read "
+        staging.reserve("It is not known yet which files the source had when it was read "
                              "last, so that none can be missed: the ledger notes that when all "
                              "that was there has been loaded.")
     table = staging.table(f"files_{side}", Column("batch", BigInteger),
@@ -60,7 +63,11 @@ def _changed(connection: sa.Connection,
     for batch, *noted in rows:
         names.add(noted[0])
         file = SourceFile(*noted)
-        now = file.now()
+        try:
+            now = file.now()
+        except OSError as e:
+            findings.append((batch, file.path, f"{NOT_SEEN}: {e.strerror or e}"))
+            continue
         if file.known and now is not None and now != file:
             before, after = (f"{x.size:,} bytes of {_time(x.modified)}" for x in (file, now))
             findings.append(
@@ -77,22 +84,23 @@ def _passed_over(path: str, stream: StreamSpec, names: set[str],
     """Files that came before the source was listed, and that no batch has. When a file came is told
     by its time of change, whatever time of modification it was given, or by that of a directory
     that was moved into the stream with it."""
-    for entry in list_files(path, stream.options):
-        if listed is None or entry.path in names:
+    for entry in list_files(path, stream.options, stream.format):
+        if entry.path in names:
             continue
-        status = entry.stat()
-        between = (d for d in Path(entry.path).parents if d.is_relative_to(_fixed(path))
-                   and d != _fixed(path))
-        came = max(status.st_ctime_ns, *(d.stat().st_ctime_ns for d in between), 0)
+        if isinstance(entry, Unseen):
+            yield None, entry.path, f"{NOT_SEEN}: {entry.why}"
+            continue
+        if listed is None:
+            continue
+        between = (d for d in Path(entry.path).parents if d.is_relative_to(fixed_part(path))
+                   and d != fixed_part(path))
+        try:
+            came = max(entry.stat().st_ctime_ns, *(d.stat().st_ctime_ns for d in between), 0)
+        except FileNotFoundError:  # gone meanwhile
+            continue
         if came < listed * 1e9:
-            yield (None, entry.path,
-                   f"in no batch, and there since {_time(came)}: {status.st_size:,} bytes")
-
-
-def _fixed(path: str) -> Path:
-    """The directory that a path names, or the last one before a pattern."""
-    parts = Path(path).parts
-    return Path(*takewhile(lambda part: not glob.has_magic(part), parts))
+            yield (None, entry.path, f"in no batch, and there since {_time(came)}: "
+                                     f"{entry.stat().st_size:,} bytes")
 
 
 def _time(ns: int) -> str:

@@ -43,7 +43,7 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
                  for c in commits if c.drain == 0]
         return _stage(staging, columns, ids, parts, "" if side is None else f"_{SIDES[side]}")
     except CannotRecount as e:
-        staging.notes.append(f"The source was not counted again: {e}. Rows read are checked "
+        staging.reserve(f"The source was not counted again: {e}. Rows read are checked "
                              "against the ledger only, and stream ids for duplicates only.")
         return None
 
@@ -189,7 +189,11 @@ def _local(file: str) -> Path:
     if "://" in file:
         raise CannotRecount(f"{file} is not on a file system here")
     path = Path(file)
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as e:
+        raise CannotRecount(f"{path} cannot be looked at ({e.strerror or e})") from None
+    if not there:
         raise CannotRecount(f"the source file {path} is gone")
     return path
 

@@ -97,6 +97,11 @@ class Staging:
     notes: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
 
+    def reserve(self, what: str) -> None:
+        """Note something that could not be looked at, of which the verdict then says nothing."""
+        self.notes.append(what)
+        self.unseen.append(what.rstrip("."))
+
     def __enter__(self) -> Staging:
         drop_stale(self.engine)
         return self

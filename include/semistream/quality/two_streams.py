@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, and_, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from semistream.config import SIDES, SideSpec, StreamStreamJob
+from semistream.config import SIDES, AnyJob, SideSpec, StreamStreamJob
 from semistream.quality.checks import (
     Check,
     arrived,
@@ -61,7 +61,7 @@ class Side:
         return self.sources.ids if self.sources is not None else None
 
 
-def scope_of(connection: sa.Connection, app: str, job: StreamStreamJob, commits: list[sa.Row],
+def scope_of(connection: sa.Connection, app: str, job: AnyJob, commits: list[sa.Row],
              first: Position | None, fact: sa.Table) -> Scope:
     """There is no dimension, and no single stream's id."""
     last = (commits[-1].batch, commits[-1].drain)
@@ -99,7 +99,7 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
         if side.sources is not None:
             yield source_rows(scope, side, counted)
     if not all(side.ids for side in sides):
-        staging.notes.append("Both streams need id columns for a proof of their tuples and pairs.")
+        staging.reserve("Both streams need id columns for a proof of their tuples and pairs.")
         return
     pairs = stage_pairs(staging, scope, sides)
     for side, other, stream in zip(sides, sides[::-1], job.streams, strict=True):
@@ -323,7 +323,7 @@ def sample_pairs(staging: Staging, scope: Scope, job: StreamStreamJob, sides: Se
         ("a source could not be read again with its keys", None in staged)) if holds), "")
     if why or not size:
         if why:
-            staging.notes.append(f"No pairs were joined again by the database: {why}.")
+            staging.reserve(f"No pairs were joined again by the database: {why}.")
         return
     for side, other in zip(sides, sides[::-1], strict=True):
         sample, source = _sample(staging, side, size), other.staged

@@ -20,10 +20,18 @@ from semistream import warehouse
 from semistream.config import SIDES, AnyJob, Job, Places, StreamStreamJob, job_of
 from semistream.errors import ConfigError, SemistreamError
 from semistream.published import read_manifest
-from semistream.quality import stored_rows, two_streams
+from semistream.quality import history, stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
-from semistream.quality.checks import Check, all_checks, missing, same_rows, with_remedy
+from semistream.quality.checks import (
+    Check,
+    all_checks,
+    ledger_checks,
+    missing,
+    same_rows,
+    with_remedy,
+)
 from semistream.quality.checksums import Sums, stage_checksums
+from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import stage_older
 from semistream.quality.repeated_ids import Tuples, unique_ids
@@ -40,6 +48,7 @@ from semistream.quality.staging import (
 )
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
+from semistream.streaming.sinks.base import StoredRows
 from semistream.streaming.sinks.registry import open_sink, open_warehouse
 from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.proof import START, Position, read_proof
@@ -92,21 +101,22 @@ class VerificationResult:
         return self.describe()
 
     def describe(self, rows: int = 5) -> str:
-        """A few lines for a log or an error message: what failed, and its first rows."""
+        """A few lines for a log or an error message: what failed, and its first rows, and what
+        could not be looked at."""
         if self.report is None:
             return (f"{self.app}: nothing was committed since the last verification. Complete: "
                     f"{self.proof}")
         if self.success:
             return (f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. "
                     f"Report: {self.report}")
-        lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed.",
-                 *(f"- Not seen: {what}" for what in self.unseen)]
+        lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
             lines += ["    " + ", ".join(f"{k}={v}" for k, v in row.items())
                       for row in r.rows[:rows]]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
-        return "\n".join([*lines, f"Report: {self.report}"])
+        return "\n".join([*lines, *(f"- Not looked at: {what}" for what in self.unseen),
+                          f"Report: {self.report}"])
 
 
 class VerificationFailed(SemistreamError):
@@ -137,12 +147,13 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
     seed = secrets.randbelow(2**31) if seed is None else seed
     reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
     with warehouse.open_warehouse(url) as engine:
+        ahead = lost_batches(engine, app, places.checkpoints / app)
         with engine.connect() as connection:
             commits = committed(connection, app)
             job = _with_limits(job or _job(commits[-1], app, places), limits)
             proof = read_proof(connection, app)
             first = (proof.until if since_last and proof is not None
-                     and proof.until != START else None)
+                     and proof.until != START and not ahead.findings else None)
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
             return VerificationResult(True, app, commits[-1].fact_table,
                                       index=reports / "index.html", proof=str(proof))
@@ -152,7 +163,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
             with Staging(engine) as staging:
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
                                         snapshots / master, changes,
-                                        reports_kept or places.reports_kept)
+                                        reports_kept or places.reports_kept, ahead)
             if result.success or result.report is None or _changes(engine, master) == changes:
                 break
             # the master data were changed meanwhile, and what was found may be no more than that
@@ -202,29 +213,38 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
 
 def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], first: Position | None,
             sampling: tuple[int, int],
-            reports: Path, snapshots: Path, changes: int | None,
-            kept: int) -> tuple[VerificationResult, Scope]:
+            reports: Path, snapshots: Path, changes: int | None, kept: int,
+            ahead: Ahead) -> tuple[VerificationResult, Scope]:
     engine, app, sink = staging.engine, commits[-1].app, commits[-1].sink
     name = commits[-1].fact_table
     sums: Sums | None = None
     damaged: sa.Table | None = None
-    stored = open_sink(sink, open_warehouse(url, job), Path()).stored(app)
-    if stored is None:
-        fact = existing_table(engine, name)
-    else:
-        ids = job.fact_ids(stored.schema.names)
-        with engine.connect() as connection:
-            compared = compared_columns(connection, job) if isinstance(job, Job) else None
-        fact, sums, damaged = stored_rows.stage(staging, stored, ids, compared)
+    stored: StoredRows | None = None
+    gone = ""
+    try:
+        stored = open_sink(sink, open_warehouse(url, job), Path()).stored(app)
+        if stored is None:
+            fact = existing_table(engine, name)
+        else:
+            ids = job.fact_ids(stored.schema.names)
+            with engine.connect() as connection:
+                compared = compared_columns(connection, job) if isinstance(job, Job) else None
+            fact, sums, damaged = stored_rows.stage(staging, stored, ids, compared)
+    except SemistreamError as e:
+        gone, fact = str(e), load_batches
     with engine.connect() as connection:
         scope = two_streams.scope_of(connection, app, job, commits, first, fact) \
-            if isinstance(job, StreamStreamJob) else make_scope(
+            if gone or isinstance(job, StreamStreamJob) else make_scope(
                 connection, app, job, commits, first, fact, _version(snapshots, changes))
+    checks = list(history.checks(staging, scope, ahead, stored, gone))
+    if gone:
+        checks += ledger_checks(scope)
+        return _run(staging, url, scope, checks, reports, kept)
     rejected = stage_rejected(staging, scope)
     checksums = stage_checksums(staging, scope, sums)
     if isinstance(job, StreamStreamJob):
-        checks = list(two_streams.all_checks(staging, scope, job, commits, rejected, checksums,
-                                             damaged, sampling[0]))
+        checks += two_streams.all_checks(staging, scope, job, commits, rejected, checksums,
+                                         damaged, sampling[0])
     else:
         scope = replace(scope, by_id=stage_by_id(staging, scope))
         columns = {name: scope.fact.c[name].type for name in scope.ids}
@@ -239,8 +259,15 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         wrong = find_wrong_rows(staging, scope, job.stream, recent, checksums, sources,
                                 unparsable_ids, snapshots)
         same = same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
-        checks = [*all_checks(scope, rejected, same, damaged, files, join_sizes, sources,
-                              unparsable_ids, older, sample), *repeated]
+        checks += [*all_checks(scope, rejected, same, damaged, files, join_sizes, sources,
+                               unparsable_ids, older, sample), *repeated]
+    return _run(staging, url, scope, checks, reports, kept)
+
+
+def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], reports: Path,
+         kept: int) -> tuple[VerificationResult, Scope]:
+    """Make the checks, and write the report."""
+    engine = staging.engine
     checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
@@ -252,10 +279,11 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine.dialect.name)}.")
     if without:
-        staging.notes.append(f"{without:,} of the ledger's rows are of a version that kept no "
+        staging.reserve(f"{without:,} of the ledger's rows are of a version that kept no "
                              f"checksums: what they loaded is "
                              "counted and joined again, but not compared value by value.")
-    summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": sink,
+    app, name = scope.app, scope.fact_name
+    summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": scope.sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS,
                "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],

@@ -24,14 +24,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob
 from semistream.durable import read_checked, write_checked, write_json
-from semistream.errors import TooManyRows
+from semistream.errors import SemistreamError, StateError, TooManyRows
 from semistream.master.snapshot import decode_schema, encode_schema
+from semistream.published import ANEW
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
@@ -46,7 +48,8 @@ from semistream.streaming.micro_batch import (
 )
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
-from semistream.streaming.progress import RESTORE, Progress
+from semistream.streaming.position import RESTORE
+from semistream.streaming.progress import Progress
 from semistream.streaming.session import DrainFirst
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
@@ -185,15 +188,57 @@ class Load:
         """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch
         when Spark gives it again."""
         progress = self.commits.take_up()
-        self._open(progress.plan if progress
-                   else self.planner.without_sample(self.schemas, self.partitions))
+        self._check_lists()
+        plan = None if progress is None else progress.plan
+        try:
+            columns = None if plan is None else self.planner.open(plan, self.schemas)
+        except SemistreamError as e:
+            assert plan is not None
+            if self.commits.needs_plan:
+                raise self._cannot_go_on(plan, e) from e
+            log.info("nothing waits, so that the load goes on without its former plan: %s", e)
+            columns = None
+            self.commits.start_anew()
+        if columns is None:
+            columns = self.planner.open(
+                self.planner.without_sample(self.schemas, self.partitions), self.schemas)
+        self._prepare(*columns)
         self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)
         if progress is not None and progress.drain and self.commits.pending is not None:
             self._finish(None)
 
+    def _check_lists(self) -> None:
+        """Spark's lists of files must go to the newest commit. Raises StateError."""
+        if self.commits.last is None:
+            return
+        try:
+            for stream in self.streams:
+                stream.log.files(self.commits.last[0])
+        except FileNotFoundError as e:
+            raise StateError(f"{e.filename} is gone, in which Spark notes the files that it has "
+                             f"given. Restore {self.checkpoint / 'query'} as it was after batch "
+                             f"{self.commits.last[0]}, or load the source anew: semistream reset "
+                             f"{self.app}.") from None
+
     def _open(self, plan: AnyPlan) -> None:
         """Check the plan against streams, master and sink, and take it up. Raises ConfigError."""
-        stream, added = self.planner.open(plan, self.schemas)
+        self._prepare(*self.planner.open(plan, self.schemas))
+
+    def _cannot_go_on(self, plan: AnyPlan, error: SemistreamError) -> SemistreamError:
+        """What to say where what waits, or was begun, cannot be finished with the plan that it
+        needs."""
+        if not isinstance(plan, Plan) or not isinstance(error, StateError):
+            return error
+        begun = self.commits.pending
+        what = (f"batch {begun[0]} of {self.app} was begun" if begun is not None and not begun[1]
+                else f"{self.commits.waiting:,} tuples of {self.app} wait to be joined")
+        return StateError(f"{str(error).removesuffix(ANEW).strip()} But {what} with that very "
+                          f"version of the master data, and a newer one does not help: restore "
+                          f"{plan.snapshot} from a backup, or load the source anew: semistream "
+                          f"reset {self.app}.")
+
+    def _prepare(self, stream: pa.Schema, added: pa.Schema) -> None:
+        """Make the place for rows of these columns ready, or check it. Raises ConfigError."""
         sink, ids = self.commits.sink, self.job.fact_ids([*stream.names, *added.names])
         self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids),
                                      self.settings.retry)
@@ -419,7 +464,8 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str,
         return StreamStreamPlanner(settings, job)
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
     return Planner(settings, settings.with_source(job), app, places.snapshots / job.master.name,
-                   known_costs(places.home))
+                   known_costs(places.home),
+                   open_warehouse(places.warehouse_url, job, settings.retry).engine)
 
 
 def _start_workers(context: SparkContext, count: int) -> None:

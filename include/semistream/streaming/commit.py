@@ -20,14 +20,24 @@ import logging
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from semistream.config import SIDES, AnyJob
+from semistream.config import SIDES, AnyJob, Job
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
-from semistream.streaming.progress import RESTORE, Progress
+from semistream.source_files import same_names
+from semistream.streaming.position import (
+    INTENT,
+    RESTORE,
+    Position,
+    done_by_spark,
+    follows,
+    position,
+)
+from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.sql import SqlSink
@@ -36,8 +46,6 @@ from semistream.warehouse import create_all, migrate
 from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
-INTENT = "intent.json"
-Position = tuple[int, int]  # (batch, drain)
 
 
 class Commits:
@@ -66,6 +74,10 @@ class Commits:
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()  # no commit is left half-way, whatever fails meanwhile
+
+    @property
+    def _at(self) -> Position:
+        return self.progress.batch, self.progress.drain
 
     @property
     def states(self) -> dict[int, str]:
@@ -102,14 +114,14 @@ class Commits:
             self._newest = self._executor.submit(self._keep_promise, self.sink, row, entries)
         else:
             self.sink.commit(row, entries)
-        self._committed(entries)
+        self._committed(entries, self._at)
 
     def finish_without_tuples(self, listed: float | None) -> list[dict[str, Any]]:
         """Commit a batch that brings nothing: states and ledger rows go on as they are, and no task
         is needed."""
         entries = [without_tuples(e, self.progress.batch) for e in self.entries]
         self.ledger.commit(self._row(entries, listed), entries)
-        self._committed(entries)
+        self._committed(entries, self._at)
         return entries
 
     def promise(self, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
@@ -178,10 +190,10 @@ class Commits:
                 "source_offsets": json.dumps(at.source), "files": at.sources,
                 "source_listed": listed, "rows_read": sum(e["rows_read"] for e in entries)}
 
-    def _committed(self, entries: list[dict[str, Any]]) -> None:
+    def _committed(self, entries: list[dict[str, Any]], at: Position) -> None:
         """Go on from what is committed, or is sure to be."""
         self.entries = entries
-        self.last, self.pending = (self.progress.batch, self.progress.drain), None
+        self.last, self.pending = at, None
         self.committed_at = time.monotonic()
         states = self.checkpoint / "state"
         used = {name for state in self.states.values() for name in JoinState.files(states / state)}
@@ -202,31 +214,72 @@ class Commits:
         _sweep(self.checkpoint)
         retrying(lambda: create_all(self.warehouse.engine), self.warehouse.retry)
         retrying(lambda: migrate(self.warehouse.engine), self.warehouse.retry)
-        progress = Progress.read(self.checkpoint)
         self._warn_of_others()
         self.last = self.ledger.last()
-        self._check_same_history(progress)
+        at = position(self.checkpoint)
+        self._check_same_job()
+        self._check_same_history(at)
+        self._check_rows(self.sink)
         self._keep_former_promise()
         self.last = self.ledger.last()
-        if progress is None:
-            return None
-        self.progress = progress
+        self._check_spark()
+        self.ledger.note_checkpoint(str(self.checkpoint.absolute()))
         if self.last is not None:
             self.entries = self.ledger.partitions(*self.last)
+        if at is None:
+            return None
+        return self._go_on(at)
+
+    def _go_on(self, at: Position) -> Progress | None:
+        """Take up what was worked on. None where a former version noted it, and nothing waits: then
+        nothing of it is needed."""
+        try:
+            progress = Progress.read(self.checkpoint)
+        except StateError as e:
+            if self.last != at or not self._drained:
+                raise
+            log.info("nothing waits, so that the load goes on without this: %s", e)
+            self._committed([], at)
+            return None
+        if progress is None:
+            return None
+        if self.last is not None:
             self._check_entries(progress)
-        if self.last == (progress.batch, progress.drain):
-            self._committed(self.entries)
+        try:
+            for state in progress.states.values() if self.last != at else self.states.values():
+                JoinState.files(self.checkpoint / "state" / state)
+        except StateError as e:
+            if not self._drained:
+                raise
+            log.info("nothing waits, so that the load goes on without this: %s", e)
+            self.entries, progress = [], replace(progress, states={})
+        self.progress = progress
+        if self.last == at:
+            self._committed(self.entries, at)
         else:
-            self.pending = (progress.batch, progress.drain)
+            self.pending = at
         return progress
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether something is to be finished with the plan that it was begun with."""
+        return self.pending is not None or not self._drained
+
+    @property
+    def _drained(self) -> bool:
+        """Whether all that was loaded is finished, so that no join state is needed. What two
+        streams promise of later tuples is in their state until they have ended."""
+        return self.last is not None and not self.waiting and (isinstance(self.job, Job)
+                                                               or bool(self.last[1]))
 
     def _keep_former_promise(self) -> None:
         """Make a commit that a crash left half-way, whatever sink is asked for now."""
         intent = read_checked(self.checkpoint / INTENT, RESTORE)
         if intent is not None:
             row = intent["commit"]
-            self._keep_promise(open_sink(row["sink"], self.warehouse, self.checkpoint), row,
-                               intent["entries"])
+            sink = open_sink(row["sink"], self.warehouse, self.checkpoint)
+            self._check_rows(sink)
+            self._keep_promise(sink, row, intent["entries"])
 
     def _keep_promise(self, sink: Sink, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         sink.commit(row, entries)
@@ -256,22 +309,64 @@ class Commits:
                              f"those that load_batches has of batch {self.last[0]} of {self.app}. "
                              f"{RESTORE}")
 
-    def _check_same_history(self, progress: Progress | None) -> None:
-        """An app's ledger and its checkpoint must tell of the same batches; else tuples would be
-        skipped. Raises ConfigError."""
-        last, newest = self.last, self.sink.newest(self.app)
-        if progress is None and last is None and newest is None:
+    def _check_same_job(self) -> None:
+        """What the app has loaded so far must have gone to the same table, and come from the same
+        files. Raises ConfigError."""
+        if (former := self.ledger.newest_job()) is None:
             return
-        if progress is not None:
-            at = (progress.batch, progress.drain)
-            before = last if last is not None else (-1, 1)
-            ahead = newest is not None and newest > at
-            if (before == at or (before < at and at[0] - before[0] <= 1)) and not ahead:
-                return
+        table, job = former
+        if table != self.job.fact_table:
+            raise ConfigError("fact_table", f"must stay {table}, which {self.app} has loaded so "
+                                            f"far", self.job.fact_table, self._remedy())
+        values = json.loads(job) if job else {}
+        before = [values.get(name, {}).get("path") for name in ("stream", *SIDES)
+                  if name in values]
+        for path, stream in zip(before, self.job.streams, strict=False):
+            if path and stream.path and not same_names(stream.path, path):
+                raise ConfigError(
+                    "stream.path", f"must stay {path}, which {self.app} has read so far, or be a "
+                                   "path or pattern that has it in it", stream.path,
+                    "Files are known by their paths, so that those of before would be loaded "
+                    "again: if they were moved, put a link to them there. " + self._remedy())
+
+    def _remedy(self) -> str:
+        return (f"Give the former one, load under another --app name, or load the source anew: "
+                f"semistream reset {self.app}.")
+
+    def _check_rows(self, sink: Sink) -> None:
+        """What the ledger says is loaded must not plainly be gone. Raises StateError."""
+        missing = retrying(lambda: sink.missing(self.app), self.warehouse.retry)
+        if missing is not None:
+            raise StateError(f"{missing}, but the ledger says that {self.app} has loaded rows of "
+                             f"it there. Restore the table from a backup of the same time as the "
+                             f"ledger, or load the source anew: semistream reset {self.app}.")
+
+    def _check_spark(self) -> None:
+        """Spark must not take a batch for done that the ledger does not have: it never gives it
+        again. Raises StateError."""
+        done = done_by_spark(self.checkpoint)
+        last = self.last[0] if self.last else -1
+        if done > last:
+            ends = f"ends with {last}" if self.last else "has no batch"
+            raise StateError(f"Spark takes batch {done} in {self.checkpoint / 'query'} for done, "
+                             f"but the ledger of {self.app} {ends}. An older warehouse was put "
+                             f"back, {INTENT} is gone, or a reset was cut short. Restore the "
+                             f"warehouse or the checkpoint, or begin again: semistream reset "
+                             f"{self.app}.")
+
+    def _check_same_history(self, at: Position | None) -> None:
+        """An app's ledger and its checkpoint must tell of the same batches; else tuples would be
+        skipped. at: what ``progress.json`` says. Raises ConfigError."""
+        last, newest = self.last, self.sink.newest(self.app)
+        if at is None and last is None and newest is None:
+            return
+        if at is not None and follows(at, last) and not (newest is not None and newest > at):
+            return
         raise ConfigError("checkpoint", f"must be the one that {self.app} has gone on with so far, "
                                         f"to {f'batch {last[0]}' if last else 'no batch'} in this "
                                         f"warehouse", str(self.checkpoint),
-                          f"Give the former --checkpoint and WAREHOUSE_URL, or load the source "
+                          f"Give the former --checkpoint and WAREHOUSE_URL. If one of them was put "
+                          f"back from an older backup, restore the newer one, or load the source "
                           f"anew: semistream reset {self.app}.")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy import Engine
 
 from semistream.config import Job
 from semistream.cost_models.costs import Costs
@@ -20,8 +21,10 @@ from semistream.published import current_version, pin
 from semistream.sizing.plan import Plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.settings import LoadSettings
+from semistream.warehouse.identity import check_snapshot
 
 log = logging.getLogger(__name__)
+PUBLISH = "Run `semistream provision JOB`, or the DAG provision_master_data, first."
 
 
 class Planner:
@@ -31,10 +34,12 @@ class Planner:
     in the one that left tuples waiting.
     """
 
-    def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs):
+    def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs,
+                 warehouse: Engine):
         """snapshots: the directory of the master's versions."""
         self.settings, self.job, self.app, self.snapshots = settings, job, app, snapshots
-        self.costs = costs
+        self.costs, self.warehouse = costs, warehouse
+        self._of_warehouse = ""  # the version that was found to be
         self.chosen = False
         self.plan: Plan
 
@@ -43,9 +48,9 @@ class Planner:
         Raises ConfigError."""
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
-        if current_version(self.snapshots) is None:
-            raise ConfigError("snapshot", "must have been published", str(self.snapshots),
-                              "Run `semistream snapshot`, or the DAG provision_master_data, first.")
+        if (version := current_version(self.snapshots)) is None:
+            raise ConfigError("snapshot", "must have been published", str(self.snapshots), PUBLISH)
+        self._check_version(self.snapshots / version)
         if streams is not None:
             self.without_sample(streams, max(self.settings.partitions, 1))
 
@@ -76,8 +81,8 @@ class Planner:
         """The plan that the settings and the current master version ask for. Raises ConfigError."""
         version = current_version(self.snapshots)
         if version is None:
-            raise ConfigError("snapshot", "must have been published", str(self.snapshots),
-                              "Run `semistream snapshot`, or the DAG provision_master_data, first.")
+            raise ConfigError("snapshot", "must have been published", str(self.snapshots), PUBLISH)
+        self._check_version(self.snapshots / version)
         if partitions > (buckets := self.bucket_count):
             raise ConfigError("partitions",
                               f"must be at most {buckets}, the buckets of the master snapshot",
@@ -87,6 +92,15 @@ class Planner:
         return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type,
                     dict(s.parameters), tuple(self.job.on.items()), self.job.columns or None,
                     partitions, str(self.snapshots / version), reason=s.reason, auto=s.auto)
+
+    def _check_version(self, directory: Path) -> None:
+        """Raises ConfigError for a version of the master data that was published from another
+        warehouse than the one that is loaded."""
+        if directory.name == self._of_warehouse:
+            return
+        check_snapshot(self.warehouse, Manifest.read(directory).source, str(directory),
+                       self.job.master.name, self.settings.retry)
+        self._of_warehouse = directory.name
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan:
         """The same, with what is open decided without a look at the stream. Raises ConfigError."""

@@ -11,8 +11,7 @@ from semistream.errors import StateError
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.source_files import SourceFile
-
-RESTORE = "Restore it, or load the source anew after: semistream reset APP."
+from semistream.streaming.position import PROGRESS, RESTORE
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Progress:
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
         """Raises StateError when the note is damaged."""
-        path = checkpoint / "progress.json"
+        path = checkpoint / PROGRESS
         values = read_checked(path, RESTORE)
         if values is None:
             return None
@@ -53,7 +52,7 @@ class Progress:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
 
     def write(self, checkpoint: Path) -> None:
-        write_checked(checkpoint / "progress.json", asdict(self))
+        write_checked(checkpoint / PROGRESS, asdict(self))
 
 
 def _plan(values: dict[str, Any]) -> Plan | StreamStreamPlan:

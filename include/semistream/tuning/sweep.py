@@ -26,7 +26,7 @@ from semistream.config import Job, Places
 from semistream.cost_models import Costs
 from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.published import set_current
+from semistream.published import read_manifest, set_current
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE
 from semistream.sizing.search import fastest, spelled, tune_all
@@ -47,6 +47,7 @@ from semistream.tuning.measure import (
 from semistream.tuning.report import write_report
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import connect, create_all
+from semistream.warehouse.identity import adopt
 from semistream.warehouse.ledger import utc_now
 from semistream.warehouse.schema import load_batches, tuning_runs
 from semistream.workloads import load_job
@@ -130,6 +131,11 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     master.mkdir(parents=True)
     (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
     set_current(master, snapshot.name)
+    engine = connect(_ledger(home))
+    create_all(engine)
+    # the sweep's own warehouse, in the place of the one whose surrogate keys the snapshot has
+    adopt(engine, (read_manifest(master) or {}).get("source", {}))
+    engine.dispose()
     settings = LoadSettings.load({"job": str(directory / "job.yaml"), "app": _app(point, sweep),
                                   "algorithm": point.algorithm, "memory": point.memory,
                                   "parameters": point.parameters, "partitions": point.partitions,

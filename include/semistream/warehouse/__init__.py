@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from semistream.warehouse.connect import connect
 from semistream.warehouse.migration import migrate
 from semistream.warehouse.schema import metadata
+from semistream.warehouse.tables import create_missing
 
 __all__ = ["connect", "create_all", "migrate", "open_warehouse"]
 
@@ -31,7 +32,7 @@ def create_all(engine: Engine) -> None:
 
     Keys of rows are another matter, see ``migration``.
     """
-    metadata.create_all(engine)
+    create_missing(engine, list(metadata.tables.values()))
     for table, column in _lacking(engine):
         try:
             _add(engine, table, column)

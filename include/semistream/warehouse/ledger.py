@@ -159,6 +159,44 @@ class Ledger:
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
+    def newest_work(self, sink: str) -> tuple[int, int] | None:
+        """(batch, drain) of the newest commit through a sink that was made by tasks: a batch
+        without tuples needs none."""
+        c = load_commits.c
+        query = select(c.batch, c.drain).where(
+            c.app == self.app, c.sink == sink, or_(c.drain == 1, c.rows_read > 0)).order_by(
+                c.batch.desc(), c.drain.desc()).limit(1)
+        row = self.run(lambda connection: connection.execute(query).first())
+        return (row.batch, row.drain) if row else None
+
+    def newest_output(self, sink: str) -> tuple[int, int] | None:
+        """(load_id, batch) of the newest load that has written rows of the fact table through a
+        sink."""
+        b, c = load_batches.c, load_commits.c
+        same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
+        query = select(b.load_id, b.batch).join(load_commits, same).where(
+            b.app == self.app, b.output_rows > 0, c.sink == sink).order_by(
+                b.load_id.desc()).limit(1)
+        row = self.run(lambda connection: connection.execute(query).first())
+        return (row.load_id, row.batch) if row else None
+
+    def newest_job(self) -> tuple[str, str | None] | None:
+        """(the fact table, the job as JSON) of the newest commit. A former version noted no job."""
+        c = load_commits.c
+        query = select(c.fact_table, c.job).where(c.app == self.app).order_by(
+            c.batch.desc(), c.drain.desc()).limit(1)
+        row = self.run(lambda connection: connection.execute(query).first())
+        return (row.fact_table, row.job) if row else None
+
+    def note_checkpoint(self, checkpoint: str) -> None:
+        """Note where the app's checkpoint is, for the proof."""
+        a = load_apps.c
+        number = self.number()
+        noted = update(load_apps).where(
+            a.number == number, or_(a.checkpoint.is_(None), a.checkpoint != checkpoint)).values(
+                checkpoint=checkpoint)
+        self.run(lambda connection: connection.execute(noted))
+
     def others(self, fact_table: str) -> list[str]:
         """Other apps that have loaded into a fact table of the warehouse."""
         c = load_commits.c

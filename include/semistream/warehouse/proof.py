@@ -67,8 +67,9 @@ class Proof:
             return f"NO: batches {run.batches} failed {', '.join(run.failed)} on {at(run.at)}"
         if self.run is None:
             return "NO: never verified"
-        proven = "; ".join((f"batches 0 to {self.until[0]}, {self.run.checks} checks on "
-                            f"{at(self.run.at)}", *self.unseen))
+        proven = f"batches 0 to {self.until[0]}, {self.run.checks} checks on {at(self.run.at)}"
+        if self.unseen:
+            proven = "; ".join((f"{proven}, but not all could be looked at", *self.unseen))
         return f"yes: {proven}" if self.complete else f"NO: not verified after {proven}"
 
 
@@ -96,8 +97,9 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
         if run.success:
             failures = [f for f in failures if not run.covers(f)]
             if run.first <= until:
+                again = run.first == START and run.last >= until  # all of it was looked at
+                unseen = dict.fromkeys((*(() if again else unseen), *run.unseen))
                 until, proving = max(until, run.last), run
-                unseen = dict.fromkeys((*(unseen if run.first > START else ()), *run.unseen))
         else:
             failures.append(run)
             until = min(until, run.first)

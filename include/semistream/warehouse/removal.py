@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import Connection, Table, func, inspect, select
 from sqlalchemy.sql import ColumnElement
 
@@ -21,34 +23,38 @@ from semistream.warehouse.tables import existing_table, fact_tables
 LEDGER = (unmatched, propagated, load_batches, load_commits, load_files, quality_runs)
 
 
-def rows_of(connection: Connection, app: str) -> dict[str, int]:
+def rows_of(connection: Connection, app: str,
+            is_gone: Callable[[str], bool]) -> dict[str, int]:
     """How many rows of each table are an app's; tables without any are left out.
 
-    Raises ConfigError where the app has loaded into Delta tables, which this does not change.
+    is_gone: whether the table of another sink is no longer there. Raises ConfigError where the app
+    has loaded into Delta tables that are there, which this does not change.
     """
     counts = {table.name: connection.scalar(select(func.count()).select_from(table).where(mine))
-              or 0 for table, mine in _rows(connection, app)}
+              or 0 for table, mine in _rows(connection, app, is_gone)}
     return {name: count for name, count in counts.items() if count}
 
 
-def remove_rows(connection: Connection, app: str) -> None:
+def remove_rows(connection: Connection, app: str, is_gone: Callable[[str], bool]) -> None:
     """Delete them, as a part of the connection's transaction. Raises ConfigError as ``rows_of``.
 
     The app keeps its number in ``load_apps``, so that no other app's rows can be taken for its own.
     """
-    for table, mine in _rows(connection, app):
+    for table, mine in _rows(connection, app, is_gone):
         connection.execute(table.delete().where(mine))
 
 
-def _rows(connection: Connection, app: str) -> list[tuple[Table, ColumnElement[bool]]]:
+def _rows(connection: Connection, app: str,
+          is_gone: Callable[[str], bool]) -> list[tuple[Table, ColumnElement[bool]]]:
     """The tables that may have rows of the app, and which of them are."""
     c = load_commits.c
-    delta = connection.scalar(select(c.sink).where(c.app == app, c.sink != "sql").limit(1))
-    if delta is not None:
-        raise ConfigError("app", "must load into the warehouse's tables",
-                          f"{app}, which has loaded into {delta}",
-                          "Delete that Delta table, or load into another one, under another --app "
-                          "name.")
+    others = select(c.sink).where(c.app == app, c.sink != "sql").distinct()
+    for delta in connection.scalars(others).all():
+        if not is_gone(delta):
+            raise ConfigError("app", "must load into the warehouse's tables",
+                              f"{app}, which has loaded into {delta}",
+                              "Delete that Delta table and do this again, or load into another "
+                              "one, under another --app name.")
     # Also tables that it has no commit of: a crash may have left a part of the first batch there.
     tables = [*(existing_table(connection, name) for name in fact_tables(inspect(connection))),
               *LEDGER]

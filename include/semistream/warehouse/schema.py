@@ -51,6 +51,7 @@ load_apps = Table(
     # in the app's load_ids; none is given twice
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
+    Column("checkpoint", Text),  # its directory; null: of a former version
     sqlite_autoincrement=True,
 )
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
     inspect,
     quoted_name,
 )
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from semistream.config import surrogate_key
 from semistream.errors import ConfigError
@@ -96,7 +96,7 @@ def ensure(engine: Engine, table: Table) -> Table:
     """
     check_table(inspect(engine).dialect, table)
     with said(table.name):
-        table.metadata.create_all(engine, [table])
+        create_missing(engine, [table])
     indexes = {index["name"] for index in inspect(engine).get_indexes(table.name)}
     existing = {c.name: c.type for c in existing_table(engine, table.name).columns}
     for column in table.columns:
@@ -112,8 +112,32 @@ def ensure(engine: Engine, table: Table) -> Table:
                               found, "Change the column's type, or name another table.")
     for index in table.indexes:
         if index.name not in indexes:
-            index.create(engine)
+            try:
+                index.create(engine)
+            except DBAPIError:  # another process was first, or it cannot be made
+                if index.name not in {i["name"] for i in inspect(engine).get_indexes(table.name)}:
+                    raise
     return table
+
+
+def create_missing(engine: Engine, tables: Sequence[Table]) -> None:
+    """Make the tables, all of one metadata, that are not there; other processes may do so at the
+    same time."""
+    missing = _missing(engine, tables)
+    while missing:
+        try:
+            missing[0].metadata.create_all(engine, missing)
+            return
+        except DBAPIError:  # another process was first with one of them, or it cannot be made
+            still = _missing(engine, tables)
+            if len(still) == len(missing):
+                raise
+            missing = still
+
+
+def _missing(engine: Engine, tables: Sequence[Table]) -> list[Table]:
+    there = set(inspect(engine).get_table_names())
+    return [table for table in tables if table.name not in there]
 
 
 def fact_tables(inspector: Inspector) -> list[str]:

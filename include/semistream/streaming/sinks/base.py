@@ -23,15 +23,20 @@ PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 INSERT_ROWS = 100_000  # handed to the bulk writer at a time
 
 
+Rows = tuple[str, Callable[[], Iterator[pa.RecordBatch]]]  # a file's name, and what gives its rows
+
+
 class StoredRows(NamedTuple):
     """What a sink outside the warehouse has, for the proof.
 
-    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each. Reading the
-    rows raises OSError or pa.ArrowException where a file is gone or damaged.
+    schema: of the rows, which have a load_id; files: (name, the app's rows in it) each; others: the
+    load_ids of the rows in it that are not the app's. Reading the rows raises OSError or
+    pa.ArrowException where a file is gone or damaged.
     """
 
     schema: pa.Schema
-    files: Iterator[tuple[str, Callable[[], Iterator[pa.RecordBatch]]]]
+    files: Iterator[Rows]
+    others: Iterator[Rows] = iter(())
 
 
 class Sink(Protocol):
@@ -79,6 +84,10 @@ class Sink(Protocol):
 
     def clean_up(self) -> None:
         """Remove what only ``commit`` needed. The note of the commit is gone."""
+
+    def missing(self, app: str) -> str | None:
+        """What is plainly not there of the rows that the ledger says the app has loaded here, as
+        the beginning of a sentence. None: nothing that can be told without reading all of them."""
 
     def newest(self, app: str) -> tuple[int, int] | None:
         """The newest (batch, drain) that the sink itself says it has of an app; None where only the

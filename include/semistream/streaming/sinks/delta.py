@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -19,11 +19,12 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from semistream.durable import DirectFile, naming, sync
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, StateError
 from semistream.gathering import Gathered
 from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
+    Rows,
     StoredRows,
     ledger_row,
     rejected_rows,
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the one that loads it
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
+RESTORE = ("Restore it from a backup of the same time as the ledger; or delete the table, and load "
+           "the source anew: semistream reset APP.")
+CLAIMS = 10  # attempts at a table that others write to at the same time
 READ_ROWS, READ_VALUES = 100_000, 2_000_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
@@ -58,8 +62,12 @@ def _delta_table(uri: str) -> DeltaTable:
     """It is opened once: that reads the metadata of all its files, which become more with every
     batch."""
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
-    return DeltaTable(uri)
+    try:
+        return DeltaTable(uri)
+    except DeltaError as e:
+        raise StateError(f"The Delta table {uri} cannot be opened: {e}. {RESTORE}") from None
 
 
 @dataclass(frozen=True)
@@ -132,9 +140,7 @@ class DeltaSink:
         _delta_table.cache_clear()  # it may be another table, made anew at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
-                if "://" not in self.uri:
-                    Path(self.uri).mkdir(parents=True, exist_ok=True)
-                DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+                self._create(schema)
             table = DeltaTable(self.uri)
             found = [f.name for f in table.schema().fields]
         except DeltaError as e:
@@ -148,6 +154,18 @@ class DeltaSink:
         self._claim(table)
         return replace(self, former=former)
 
+    def _create(self, schema: pa.Schema) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if "://" not in self.uri:
+            Path(self.uri).mkdir(parents=True, exist_ok=True)
+        try:
+            DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+        except DeltaError:
+            if not DeltaTable.is_deltatable(self.uri):  # else another app was first
+                raise
+
     def _claim(self, table: DeltaTable) -> None:
         """Refuse a table that another warehouse loads: both would give their loads the same
         load_ids, and take the other's transactions of an app of the same name for their own."""
@@ -155,8 +173,10 @@ class DeltaSink:
 
         mine = warehouse_identity(self.warehouse.engine, self.warehouse.retry)
         owner = table.metadata().configuration.get(WAREHOUSE)
-        if owner is None:
-            with suppress(CommitFailedError):  # another was first, or the same
+        for _ in range(CLAIMS):
+            if owner is not None:
+                break
+            with suppress(CommitFailedError):  # another was first, perhaps with something else
                 table.alter.set_table_properties({WAREHOUSE: mine}, raise_if_not_exists=False)
             table.update_incremental()
             owner = table.metadata().configuration.get(WAREHOUSE)
@@ -203,22 +223,41 @@ class DeltaSink:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
-    def newest(self, app: str) -> tuple[int, int] | None:
-        from deltalake import DeltaTable
+    def missing(self, app: str) -> str | None:
+        ledger = self.warehouse.ledger(app)
+        if (newest := ledger.newest_work(self.uri)) is None:
+            return None
+        if (table := self._table()) is None:
+            return f"The Delta table {self.uri} is gone"
+        version, (batch, drain) = table.transaction_version(app), newest
+        if version is None or divmod(version, 2) < newest:
+            return (f"The log of the Delta table {self.uri} has no "
+                    f"{'drain behind ' if drain else ''}batch {batch}")
+        if ledger.newest_output(self.uri) is not None and not table.file_uris():
+            return f"The Delta table {self.uri} has no rows"
+        return None
 
-        version = (DeltaTable(self.uri).transaction_version(app)
-                   if DeltaTable.is_deltatable(self.uri) else None)
+    def newest(self, app: str) -> tuple[int, int] | None:
+        table = self._table()
+        version = None if table is None else table.transaction_version(app)
         return None if version is None else divmod(version, 2)
 
-    def stored(self, app: str) -> StoredRows:
+    def _table(self) -> DeltaTable | None:
+        """The table as it is now; None where there is none. Raises StateError for one whose log
+        cannot be read."""
         from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from deltalake.exceptions import DeltaError
 
         try:
-            table = DeltaTable(self.uri)
-        except TableNotFoundError:
+            return DeltaTable(self.uri) if DeltaTable.is_deltatable(self.uri) else None
+        except DeltaError as e:
+            raise StateError(f"The log of the Delta table {self.uri} cannot be read: {e}. "
+                             f"{RESTORE}") from None
+
+    def stored(self, app: str) -> StoredRows:
+        if (table := self._table()) is None:
             raise ConfigError("sink", "must be a Delta table that exists", self.uri,
-                              "It was written by this app and is gone.") from None
+                              "It was written by this app and is gone.")
         data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
         schema = pa.schema(data.schema)
         former = "load_id" not in schema.names
@@ -239,10 +278,18 @@ class DeltaSink:
             batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
             yield from (_with_load_id(batch, number) for batch in batches) if former else batches
 
-        if former:
+        def others(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
+            key = pc.field("load_id")
+            return fragment.to_batches(schema=data.schema, columns=["load_id"],
+                                       filter=~mine | key.is_null(), batch_size=READ_ROWS)
+
+        def files(of: Callable[[ds.Fragment], Iterator[pa.RecordBatch]]) -> Iterator[Rows]:
+            return ((f"{self.uri}/{f.path}", partial(of, f)) for f in data.get_fragments())
+
+        if former:  # its rows name their app
             schema = _with_load_id(pa.RecordBatch.from_pylist([], schema), number).schema
-        return StoredRows(
-            schema, ((f"{self.uri}/{f.path}", partial(read, f)) for f in data.get_fragments()))
+            return StoredRows(schema, files(read))
+        return StoredRows(schema, files(read), files(others))
 
     def _flush(self, version: int) -> None:
         """Wait until the table's log from a version on is on disk: the ledger will say that it

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, inspect, select
 
 from semistream.errors import ConfigError
 from semistream.streaming.sinks.base import (
@@ -105,6 +105,20 @@ class SqlSink:
         self.ledger(commit["app"]).commit(commit)
 
     def clean_up(self) -> None:
+        return None
+
+    def missing(self, app: str) -> str | None:
+        newest = self.ledger(app).newest_output("sql")
+        if newest is None:
+            return None
+        load, batch = newest
+        if not inspect(self.engine).has_table(self.fact):
+            return f"The table {self.fact} is gone"
+        key = existing_table(self.engine, self.fact).c.load_id
+        any_row = select(key).where(key == load).limit(1)
+        with self.engine.connect() as connection:
+            if connection.execute(any_row).first() is None:
+                return f"The table {self.fact} has no row of batch {batch}"
         return None
 
     def newest(self, app: str) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from semistream.errors import ConfigError
 from semistream.files.opening import SOURCES, check_partitions, read_files
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
-from semistream.source_files import ENDINGS, GLOB_FILTER, is_remote, list_files
+from semistream.source_files import ENDINGS, GLOB_FILTER, Unseen, is_remote, list_files
 from semistream.warehouse.ids import stream_ids
 
 log = logging.getLogger(__name__)
@@ -134,9 +134,9 @@ def listed(spec: StreamSpec) -> list[Path]:
     if not spec.path:
         raise ConfigError("stream.path", "must be given for files", None,
                           "Give the directory of the stream's files.")
-    files = sorted(Path(entry.path) for entry in list_files(spec.path, spec.options, spec.format))
-    others = [e.name for e in list_files(spec.path, {GLOB_FILTER: "*"}) if Path(e.path) not in
-              set(files)]
+    files = _paths(spec)
+    others = [Path(entry.path).name for entry in list_files(spec.path, {GLOB_FILTER: "*"})
+              if Path(entry.path) not in set(files) and not isinstance(entry, Unseen)]
     if others:
         log.warning("%d files of %s are not read, as their names do not end as those of %s files "
                     "do, or as pathGlobFilter says: %s", len(others), spec.path, spec.format,
@@ -154,6 +154,17 @@ def listed(spec: StreamSpec) -> list[Path]:
     return files
 
 
+def _paths(spec: StreamSpec) -> list[Path]:
+    """Return the files of a stream; what cannot be looked at is said, and the proof names it."""
+    found = []
+    for entry in list_files(spec.path or "", spec.options, spec.format):
+        if isinstance(entry, Unseen):
+            log.warning("%s could not be looked at: %s", entry.path, entry.why)
+        else:
+            found.append(Path(entry.path))
+    return sorted(found)
+
+
 def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
                 schema: pa.Schema | None = None) -> Reader:
     """Return the reader of a stream's files: with the schema that the job tells, or that a sample
@@ -163,8 +174,7 @@ def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
     """
     reading, declared = reading_of(spec), spec.declared
     if files is None and is_local(spec) and spec.path and Path(spec.path).is_dir():
-        check_partitions("stream.path", Path(spec.path),
-                         [Path(e.path) for e in list_files(spec.path, spec.options, spec.format)])
+        check_partitions("stream.path", Path(spec.path), _paths(spec))
     if declared is not None:
         return Reader(spec.format, reading, declared, tuple(declared.names), spec.id)
     if schema is not None:

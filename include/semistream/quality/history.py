@@ -1,0 +1,209 @@
+"""The ledger beside what else tells of an app's loads: its checkpoint, and the rows that are there.
+
+A ledger that was put back from an older backup is right in itself, and so are the tables that came
+back with it. Only the checkpoint knows of more batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, and_, func, or_, select
+
+from semistream.errors import StateError
+from semistream.quality.checks import Check
+from semistream.quality.scope import Scope
+from semistream.quality.staging import Staging
+from semistream.streaming.position import Position, done_by_spark, follows, position, promised
+from semistream.streaming.sinks.base import StoredRows
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.load_ids import app_loads, last_load
+from semistream.warehouse.schema import (
+    NAME,
+    load_apps,
+    load_batches,
+    load_commits,
+    propagated,
+    unmatched,
+)
+from semistream.warehouse.types import LongString
+
+FIRST, LAST = -(2**63), 2**63 - 1  # keys that a load_id can have
+GAPS_AT_ONCE = 50
+LOADS_NAMED = 50
+
+
+class Ahead(NamedTuple):
+    """What a checkpoint knows of batches that the ledger does not have: (file, finding) each. None
+    where it could not be looked at; unknown: why."""
+
+    findings: list[tuple[str, str]] | None
+    unknown: str = ""
+
+
+def checks(staging: Staging, scope: Scope, ahead: Ahead, stored: StoredRows | None,
+           gone: str) -> Iterator[Check]:
+    """stored: the rows of a sink outside the warehouse; gone: why the fact table cannot be read,
+    empty where it can."""
+    if ahead.unknown:
+        staging.reserve(ahead.unknown)
+    if ahead.findings is not None:
+        table = staging.table("history", Column("file", LongString()),
+                              Column("finding", LongString()))
+        staging.insert(table, ahead.findings)
+        yield Check(
+            "ledger_is_newest", "The ledger has every batch that the load has finished",
+            "The load's checkpoint says which batch it works on, and which ones Spark takes for "
+            "done. Where these are ahead, an older backup of the warehouse was put back. Restore "
+            "the warehouse as the checkpoint knows it, or load the source anew (semistream reset).",
+            select(table))
+    if gone:
+        table = staging.table("gone", Column("fact_table", NAME), Column("finding", LongString()))
+        staging.insert(table, [(scope.fact_name, gone)])
+        yield Check(
+            "fact_table", f"{scope.fact_name} is there",
+            "Nothing of what was loaded can be proven without it. Restore it from a backup of the "
+            "same time as the ledger, or load the source anew (semistream reset).", select(table))
+        return
+    table = staging.table("unknown", Column("table", NAME), Column("load_id", BigInteger),
+                          Column("rows", BigInteger))
+    staging.insert(table, _unknown_loads(staging.engine, scope, stored))
+    yield Check(
+        "known_loads", "Every row belongs to a load that the ledger has",
+        "Each row names the load that wrote it. The ledger has no load of the key listed here: the "
+        "rows were put there by another, or their ledger row is lost.", select(table))
+
+
+# ---- the checkpoint
+
+
+def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
+    """Compare the app's checkpoint with its ledger. default: where it is if the ledger does not
+    know.
+
+    The checkpoint is read first, and the ledger last, as a load may go on meanwhile.
+    """
+    with engine.connect() as connection:
+        noted = connection.scalar(select(load_apps.c.checkpoint).where(load_apps.c.app == app))
+    checkpoint = Path(noted) if noted else default
+    if not checkpoint.is_dir():
+        return Ahead(None, f"Nothing tells whether the ledger lacks the newest batches: the "
+                           f"checkpoint {checkpoint} is not here." if noted else "")
+    try:
+        done, at, soon = done_by_spark(checkpoint), position(checkpoint), promised(checkpoint)
+    except StateError as e:
+        return Ahead([(str(checkpoint), str(e))])
+    ledger = Ledger(engine, app)
+    last = ledger.last()
+    ends = f"and the ledger ends with {_named(last)}" if last else "and the ledger has no batch"
+    if soon is not None:
+        last = max(last or soon, soon)
+    findings = []
+    if done > (last[0] if last else -1):
+        findings.append((str(checkpoint / "query"), f"Spark takes batch {done} for done, {ends}"))
+    if at is not None and not follows(at, last) and at > (last or (-1, 1)):
+        findings.append((str(checkpoint / "progress.json"),
+                         f"the load works on {_named(at)}, {ends}"))
+    return Ahead(findings + _lost_states(ledger, checkpoint, last))
+
+
+def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> list[tuple[str, str]]:
+    """Files of tuples that wait after the newest commit, which a later commit has removed."""
+    if last is None:
+        return []
+    states = [checkpoint / "state" / e["state_file"] for e in ledger.partitions(*last)
+              if e["waiting"] and e["state_file"]]
+    lost = [(str(state), f"the tuples that wait after {_named(last)} are gone") for state in states
+            if not state.exists()]
+    return lost if lost and ledger.last() == last else []
+
+
+def _named(at: Position) -> str:
+    return f"{'the drain behind ' if at[1] else ''}batch {at[0]}"
+
+
+# ---- the rows
+
+
+def _unknown_loads(engine: sa.Engine, scope: Scope,
+                   stored: StoredRows | None) -> Iterator[tuple[str, int | None, int]]:
+    """(table, load_id, rows) of rows of this app, or of nobody, without a load in the ledger. Rows
+    of other apps are theirs to prove."""
+    c, b = load_commits.c, load_batches.c
+    same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
+    with engine.connect() as connection:
+        loads = connection.execute(
+            select(b.load_id, c.fact_table).select_from(load_batches.outerjoin(load_commits, same))
+            .order_by(b.load_id)).all()
+        others = connection.execute(
+            select(load_apps.c.number, c.fact_table).join(load_commits, c.app == load_apps.c.app)
+            .where(load_apps.c.app != scope.app).distinct()).all()
+    of_others = [app_loads(app.number) for app in others]
+    of_others_here = [app_loads(app.number) for app in others if app.fact_table == scope.fact_name]
+    everywhere = [load.load_id for load in loads]
+    here = [load.load_id for load in loads if load.fact_table in (None, scope.fact_name)]
+    if scope.first is None:
+        first, last = FIRST, LAST
+    else:
+        first, last = last_load(scope.number, scope.first) + 1, app_loads(scope.number)[1]
+    for table, known, theirs in ((scope.fact, here, of_others_here),
+                                 (unmatched, everywhere, of_others),
+                                 (propagated, everywhere, of_others)):
+        name = scope.fact_name if table is scope.fact else table.name
+        gaps = list(_gaps([(load, load) for load in known] + theirs, first, last))
+        for load, rows in _rows_in(engine, table, gaps):
+            yield name, load, rows
+    if stored is not None and scope.first is None:
+        mine, known_loads = app_loads(scope.number), set(everywhere)
+        for other, rows in _of_nobody(stored):
+            if other is None or not (other in known_loads
+                                     or any(a <= other <= z for a, z in [mine, *of_others_here])):
+                yield scope.fact_name, other, rows
+
+
+def _gaps(covered: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """What lies between ranges, within first to last."""
+    for start, end in sorted(covered):
+        if start > first:
+            yield first, min(start - 1, last)
+        first = max(first, end + 1)
+        if first > last:
+            return
+    yield first, last
+
+
+def _rows_in(engine: sa.Engine, table: sa.Table,
+             gaps: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """(load_id, rows) of the rows in gaps between the loads that were known: each gap is a look
+    into the primary key. Loads that came meanwhile are known by now."""
+    key, known = table.c.load_id, load_batches.c.load_id
+    found = 0
+    with engine.connect() as connection:
+        for i in range(0, len(gaps), GAPS_AT_ONCE):
+            within = or_(*(key.between(*gap) for gap in gaps[i:i + GAPS_AT_ONCE]))
+            if connection.execute(select(key).where(within).limit(1)).first() is None:
+                continue
+            rows = select(key, func.count()).where(
+                within, key.not_in(select(known))).group_by(key).order_by(key).limit(LOADS_NAMED)
+            for load, count in connection.execute(rows).tuples().all():
+                yield load, count
+                found += 1
+            if found >= LOADS_NAMED:
+                return
+
+
+def _of_nobody(stored: StoredRows) -> Iterator[tuple[int | None, int]]:
+    """(load_id, rows) of the rows that are not the app's."""
+    counts: Counter[int | None] = Counter()
+    for _, read in stored.others:
+        with suppress(OSError, pa.ArrowException):  # the check of the files names it
+            for batch in read():
+                for pair in batch.column("load_id").value_counts().to_pylist():
+                    counts[pair["values"]] += pair["counts"]
+    yield from counts.items()
