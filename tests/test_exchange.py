@@ -13,10 +13,12 @@ from sqlalchemy import text
 
 from loads import ON, same
 from semistream.config import StreamSpec
+from semistream.durable import read_checked, write_checked
 from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
 from semistream.sizing.plan import Plan
 from semistream.streaming import micro_batch
+from semistream.streaming.commit import Commits
 from semistream.streaming.exchange import Input, Side, TaskFailed, inputs, shares
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.reader import find_reader
@@ -89,6 +91,27 @@ def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, m
     monkeypatch.setattr(SqlSink, "commit", commit)
     monkeypatch.setattr(micro_batch, "_own", lambda *_: [False])
     sqlite_load.run(spark, **settings)
+    sqlite_load.check("left")
+
+
+def test_a_batch_that_another_release_began_is_begun_again(spark, sqlite_load, monkeypatch):
+    """Its tuples without a key may be in other partitions: what some have loaded of it is taken
+    back."""
+    sqlite_load.add_file(3000)
+    commit = SqlSink.commit
+    monkeypatch.setattr(SqlSink, "commit", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sqlite_load.run(spark, join_type="left")
+    monkeypatch.setattr(SqlSink, "commit", commit)
+    file = sqlite_load.settings().directory(sqlite_load.places) / "progress.json"
+    noted = read_checked(file, "")
+    del noted["same_reader"]
+    write_checked(file, noted | {"own": False})
+    taken_back = []
+    take_back = Commits.take_back
+    monkeypatch.setattr(Commits, "take_back", lambda self: taken_back.append(1) or take_back(self))
+    sqlite_load.run(spark, join_type="left")
+    assert taken_back
     sqlite_load.check("left")
 
 

@@ -80,7 +80,7 @@ def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
     """Times are the tuples' numbers: what is more than 50 older than the other stream has met all
     its partners. A tuple that comes too late is set apart."""
     pair, distance = sqlite(tmp_path), 50
-    pair.change(left={"watermark": {"column": "id", "delay": 0}},
+    pair.change(left={"watermark": {"column": "id", "delay": 0}, "unique_ids": False},
                 right={"watermark": {"column": "line", "delay": 0}})
     within = {"left": "id", "right": "line", "distance": distance}
     pair.job = StreamStreamJob.load(pair.job.model_dump() | {"within": within})

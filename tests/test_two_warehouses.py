@@ -129,6 +129,7 @@ def test_a_snapshot_without_a_warehouse(tmp_path):
     for name in ("one", "two"):
         load = SmallLoad(tmp_path / name, f"sqlite:///{tmp_path / name}.db")
         load.publish()
+        load.add_file(1)
         settings = load.settings()
         job = Job.load(load.job.model_dump(mode="json"))
         with StatusFile(tmp_path, "sales") as status:

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
 from semistream.source_files import open_parquet, parquet_batches
 
+UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
 # what Spark says of dates in a calendar of its own, and the first ones that are the same in both
 LEGACY = b"org.apache.spark.legacy"
 FIRST_DAY, FIRST_TIME = date(1582, 10, 15), datetime(1900, 1, 1, tzinfo=UTC)
@@ -52,7 +54,8 @@ class ParquetSource(FileSource):
             names = names or schema.names
             check_columns(self.side, path, schema.names, names)
             for field in schema:
-                kinds[field.name] = _wider(kinds.get(field.name, pa.null()), field.type)
+                kind = _of_unsigned(path, field) if pa.types.is_uint64(field.type) else field.type
+                kinds[field.name] = _wider(kinds.get(field.name, pa.null()), kind)
         return pa.schema([(n, kinds[n]) for n in names])
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
@@ -97,6 +100,18 @@ def _of_old(rows: pa.RecordBatch) -> Mapping[int, str]:
         before = pc.fill_null(pc.less(column, limit), False)
         old |= dict.fromkeys(np.flatnonzero(before).tolist(), name)
     return old
+
+
+def _of_unsigned(path: Path, field: pa.Field) -> pa.DataType:
+    """Return int64 for a column of unsigned integers, or a decimal where the file says that some
+    are larger: integers of both kinds can then be joined."""
+    of = pq.read_metadata(path)
+    for group in map(of.row_group, range(of.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if (chunk.path_in_schema == field.name and chunk.statistics is not None
+                    and chunk.statistics.has_min_max and chunk.statistics.max >= 2**63):
+                return UNSIGNED
+    return pa.int64()
 
 
 def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
