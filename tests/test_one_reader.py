@@ -222,6 +222,16 @@ def test_types_hold_from_the_first_batch_on_not_from_a_start_that_failed(
     assert sqlite_load.run(spark, job)["matched"] == 1
 
 
+def test_a_drained_load_goes_on_with_other_types(spark, sqlite_load, tmp_path):
+    sqlite_load.publish()
+    stream = written(tmp_path / "s", {"a.csv": "id,k\n1,c1\n"})
+    sqlite_load.run(spark, load_job(sqlite_load, stream, columns="id INT, k STRING"))
+    (stream / "b.csv").write_text(f"id,k\n{2**40},c2\n")
+    job = load_job(sqlite_load, stream, columns="id BIGINT, k STRING")
+    assert sqlite_load.run(spark, job)["matched"] == 1
+    assert sqlite_load.query("SELECT id FROM fact_sales ORDER BY id") == [(1,), (2**40,)]
+
+
 def test_what_is_written_with_a_comma_is_no_decimal(spark, sqlite_load, tmp_path):
     sqlite_load.publish()
     stream = written(tmp_path / "s", {"a.csv": 'id,k,x\n1,c1,"613,01"\n2,c2,"1,234.56"\n3,c3,7.5\n'

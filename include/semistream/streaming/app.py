@@ -48,7 +48,7 @@ from semistream.streaming.micro_batch import (
 )
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
-from semistream.streaming.position import RESTORE
+from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
 from semistream.streaming.session import DrainFirst
 from semistream.streaming.settings import (
@@ -71,6 +71,7 @@ from semistream.streaming.task import AnyPlan, Work, get_ready
 from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
+SCHEMAS = "streams.json"  # of a checkpoint: the columns of each stream, as Arrow schemas
 HISTORY = 200  # loads whose keys tell which are frequent
 SAMPLE = 100_000  # stream tuples that auto looks at
 WORKERS_READY = 30  # s
@@ -199,6 +200,7 @@ class Load:
             log.info("nothing waits, so that the load goes on without its former plan: %s", e)
             columns = None
             self.commits.start_anew()
+        self._note_schemas(progress is None)
         if columns is None:
             columns = self.planner.open(
                 self.planner.without_sample(self.schemas, self.partitions), self.schemas)
@@ -206,6 +208,17 @@ class Load:
         self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)
         if progress is not None and progress.drain and self.commits.pending is not None:
             self._finish(None)
+
+    def _note_schemas(self, first: bool) -> None:
+        """Note the streams' columns. Where they have changed, what waits needs the former ones, but
+        a drained load goes on with these. first: nothing was begun before."""
+        now = [encode_schema(schema) for schema in self.schemas]
+        known = read_checked(self.checkpoint / SCHEMAS, RESTORE)
+        if not first and (known is None or known["streams"] != now):
+            if not self.commits.drained:
+                return  # its state says what does not fit
+            self.commits.start_anew()
+        write_checked(self.checkpoint / SCHEMAS, {"streams": now})
 
     def _check_lists(self) -> None:
         """Spark's lists of files must go to the newest commit. Raises StateError."""
@@ -447,14 +460,10 @@ def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
     later files might tell of others."""
     if not is_read(source.spec) or not is_local(source.spec) or source.spec.columns:
         return source.reader()
-    place = checkpoint / f"stream-{side}.json"
-    begun = (checkpoint / "progress.json").exists()
-    if begun and (known := read_checked(place, RESTORE)) is not None:
-        return find_reader(source.spec, schema=decode_schema(known["schema"]))
-    reader = source.reader()
-    if reader is not None and checkpoint.exists():
-        write_checked(place, {"schema": encode_schema(reader.schema)})
-    return reader
+    begun = (checkpoint / PROGRESS).exists()
+    if begun and (known := read_checked(checkpoint / SCHEMAS, RESTORE)) is not None:
+        return find_reader(source.spec, schema=decode_schema(known["streams"][side]))
+    return source.reader()
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str,

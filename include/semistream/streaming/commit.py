@@ -139,8 +139,11 @@ class Commits:
             self._newest.result()
 
     def start_anew(self) -> None:
-        """Forget the states of a plan under which nothing waits any more."""
+        """Forget the states of a plan under which nothing waits any more, also for what was begun
+        from them."""
         self.entries = []
+        if self.pending is not None:
+            self.progress = replace(self.progress, states={})
 
     def take_back(self) -> None:
         """Forget what some partitions have written of what was begun."""
@@ -236,7 +239,7 @@ class Commits:
         try:
             progress = Progress.read(self.checkpoint)
         except StateError as e:
-            if self.last != at or not self._drained:
+            if self.last != at or not self.drained:
                 raise
             log.info("nothing waits, so that the load goes on without this: %s", e)
             self._committed([], at)
@@ -249,7 +252,7 @@ class Commits:
             for state in progress.states.values() if self.last != at else self.states.values():
                 JoinState.files(self.checkpoint / "state" / state)
         except StateError as e:
-            if not self._drained:
+            if not self.drained:
                 raise
             log.info("nothing waits, so that the load goes on without this: %s", e)
             self.entries, progress = [], replace(progress, states={})
@@ -263,10 +266,10 @@ class Commits:
     @property
     def needs_plan(self) -> bool:
         """Whether something is to be finished with the plan that it was begun with."""
-        return self.pending is not None or not self._drained
+        return self.pending is not None or not self.drained
 
     @property
-    def _drained(self) -> bool:
+    def drained(self) -> bool:
         """Whether all that was loaded is finished, so that no join state is needed. What two
         streams promise of later tuples is in their state until they have ended."""
         return self.last is not None and not self.waiting and (isinstance(self.job, Job)

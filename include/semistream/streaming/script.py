@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from semistream.config import AnyJob, Places
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.session import start_session
 from semistream.streaming.settings import AppSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
@@ -38,6 +38,6 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
                 with session() as spark:
                     print(describe(app.run(spark)))
         return 0
-    except ConfigError as e:
+    except SemistreamError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(e, ConfigError) else 1
