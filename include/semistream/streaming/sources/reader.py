@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
 from semistream.source_files import ENDINGS, GLOB_FILTER, Unseen, is_remote, list_files
 from semistream.warehouse.ids import stream_ids
+from semistream.warehouse.types import stored_type
 
 log = logging.getLogger(__name__)
 READ = tuple(SOURCES)  # formats of files that the reader knows
@@ -196,32 +198,16 @@ def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
 def loaded_type(kind: pa.DataType) -> pa.DataType:
     """Return the type in which a load takes values of a type that a file has; nothing is altered,
     as values that do not fit are refused."""
-    if pa.types.is_dictionary(kind):
-        return loaded_type(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(loaded_type(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([(f.name, loaded_type(f.type)) for f in kind])
     if pa.types.is_map(kind):
         return pa.map_(loaded_type(kind.key_type), loaded_type(kind.item_type))
-    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if (pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-            or pa.types.is_binary_view(kind)):
-        return pa.binary()
-    if pa.types.is_unsigned_integer(kind):
-        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}
-        return wider.get(kind.bit_width, pa.decimal128(20, 0))
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_date(kind):
-        return pa.date32()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if pa.types.is_time(kind):
-        return pa.time64("us")
-    if pa.types.is_decimal(kind) and kind.precision <= 38:
-        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_signed_integer(kind):
+        return kind
+    with suppress(ConfigError):  # what only some sinks can hold they refuse themselves
+        return stored_type("", kind)
     return kind
 
 
