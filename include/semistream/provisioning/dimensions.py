@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
+from semistream.column_format import ColumnFormat, key_forms
 from semistream.config import Job, surrogate_key
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
@@ -77,6 +78,14 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
     name, keys = job.master.name, key_columns(job)
     known = _known(engine, name)
     declared = parse_ddl(job.master.columns) if job.master.columns else None
+    forms = key_forms(dict.fromkeys((*keys, *job.on.values())), job.master.formats)
+    if known is not None and forms != (former := forms_of(known)):
+        raise ConfigError("master.formats",
+                          f"must give keys the form that they have in {dimension_name(name)}, "
+                          f"{json.dumps(former)}", json.dumps(forms),
+                          "Facts mean its rows by surrogate keys, which rows of other keys would "
+                          "not have. Declare them as before, or give the master another name in "
+                          "the job.")
     rows = _open(job, engine, url, known.remove(0) if known else declared)
     schema = rows.schema
     dimension = ensure(engine, dimension_table(name, schema, keys, tuple(job.on.values())))
@@ -97,11 +106,17 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
         progress(f"upserting {dimension.name}", 0, staged)
         updated, inserted = _upsert(connection, staging, dimension, keys)
         progress(f"upserting {dimension.name}", staged, staged)
-        _record(connection, name, dimension, schema, keys,
+        _record(connection, name, dimension, schema.with_metadata({FORMS: json.dumps(forms)}), keys,
                 known is None or bool(updated or inserted))
         _drop_staging(connection, staging)
     return ProvisionResult(read, inserted, updated, staged - inserted - updated,
                            sum(reasons.values()), reasons)
+
+
+def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Return what texts of a dimension's key columns have become; see ``column_format``."""
+    forms: dict[str, dict[str, Any]] = json.loads((schema.metadata or {}).get(FORMS, b"{}"))
+    return forms
 
 
 def key_columns(job: Job) -> tuple[str, ...]:
@@ -130,6 +145,7 @@ class Rejected(NamedTuple):
     tuple: str
 
 
+FORMS = b"semistream.formats"  # in the metadata of a dimension's schema
 EXAMPLES = 5  # of rejected rows that an error shows
 
 
@@ -152,19 +168,28 @@ def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) ->
     source = connect(url) if url else engine
     table = existing_table(source, job.master.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != surrogate_key(job.master.name)])
-    schema = _checked(job, found, known)
-    return MasterRows(schema, _from_table(source, table, found, schema))
+    if not job.master.formats:
+        schema = _checked(job, found, known)
+        return MasterRows(schema, _from_table(source, table, found, schema, {}))
+    # with numba, which readers of dimensions need not load
+    from semistream.files.formats import check_formats, implied_schema
+
+    schema = _checked(job, implied_schema(found, job.master.formats), known)
+    check_formats(schema, job.master.formats, "master", found)
+    return MasterRows(schema, _from_table(source, table, found, schema, job.master.formats))
 
 
 def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     # with numba, which readers of dimensions need not load
+    from semistream.files.formats import check_formats
     from semistream.files.json_source import JsonSource
     from semistream.files.opening import open_source
 
-    source = open_source("master", path)
+    source = open_source("master", path, formats=job.master.formats)
     source.settle({})
     schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
     source.read_as(schema, schema.names if job.master.columns else ())
+    check_formats(schema, job.master.formats, "master")
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
         for chunk in source.chunks():
             yield chunk.rows.select(schema.names), [
@@ -173,13 +198,14 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     return MasterRows(schema, batches())
 
 
-def _from_table(engine: Engine, table: Table, found: pa.Schema,
-                schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
+def _from_table(engine: Engine, table: Table, found: pa.Schema, schema: pa.Schema,
+                formats: Mapping[str, ColumnFormat]
+                ) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
     from semistream.files.convert import cast_rows
 
     with engine.connect() as connection:
         for batch in fetch(connection, select(*[table.c[n] for n in found.names]), found):
-            rows, wrong = cast_rows(batch.select(schema.names), schema)
+            rows, wrong = cast_rows(batch.select(schema.names), schema, formats=formats)
             yield rows, [Rejected("unparsable", why, _json(batch, i)) for i, why in wrong.items()]
 
 
@@ -298,7 +324,8 @@ def _record(connection: Connection, name: str, dimension: Table, schema: pa.Sche
     warehouses have the same."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
     values: dict[str, Any] = {"table_name": dimension.name,
-                              "arrow_schema": encode_schema(pa.schema([sk, *schema])),
+                              "arrow_schema": encode_schema(
+                                  pa.schema([sk, *schema], schema.metadata)),
                               "business_key": json.dumps(keys),
                               "rows": select(func.count()).select_from(dimension).scalar_subquery(),
                               "provisioned_at": datetime.now(UTC).replace(tzinfo=None)}
@@ -329,6 +356,10 @@ class Dimension:
     schema: pa.Schema
     rows: int
     changes: int
+
+    def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what a snapshot's manifest says of the form of its key columns."""
+        return {c: form for c, form in forms_of(self.schema).items() if c in columns}
 
     def source(self, engine: Engine) -> dict[str, Any]:
         """What a snapshot's manifest says of where it came from."""
@@ -395,5 +426,5 @@ def publish(job: Job, engine: Engine, snapshots: Path,
         check_unchanged(engine, name, dimension)
 
     return publish_snapshot(batches(), dimension.schema, root, name, keys,
-                            source=dimension.source(engine), memory=memory,
-                            progress=count), True
+                            source=dimension.source(engine), memory=memory, progress=count,
+                            formats=dimension.key_forms(keys)), True

@@ -36,6 +36,7 @@ from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
+from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.micro_batch import (
     POLL,
     MicroBatch,
@@ -185,6 +186,8 @@ class Load:
         """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch
         when Spark gives it again."""
         progress = self.commits.take_up()
+        if former := self.commits.ledger.job():
+            check_kept(self.job, former)
         self._open(progress.plan if progress
                    else self.planner.without_sample(self.schemas, self.partitions))
         self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)

@@ -159,6 +159,14 @@ class Ledger:
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
+    def job(self) -> dict[str, Any]:
+        """Return the job of the newest commit; nothing before one."""
+        t = load_commits
+        query = select(t.c.job).where(t.c.app == self.app).order_by(
+            t.c.batch.desc(), t.c.drain.desc()).limit(1)
+        found: dict[str, Any] = json.loads(self.run(lambda c: c.scalar(query)) or "{}")
+        return found
+
     def others(self, fact_table: str) -> list[str]:
         """Other apps that have loaded into a fact table of the warehouse."""
         c = load_commits.c
