@@ -2,6 +2,8 @@
 and dimension alike, and nothing else is changed."""
 
 import json
+import re
+import shlex
 import unicodedata
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -15,13 +17,14 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from semistream import quality
-from semistream.column_format import declared, formats, paired
-from semistream.config import Job, StreamSpec, StreamStreamJob
+from semistream.column_format import DIRECTIVES, ColumnFormat, declared, formats, paired
+from semistream.config import Job, StreamSpec, StreamStreamJob, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, found_type, prepared_cells
 from semistream.files.opening import open_source
 from semistream.master.publish import current_manifest
 from semistream.provisioning.dimensions import provision, publish
+from semistream.streaming.batch import join_dataframe
 from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sources.reader import find_reader
@@ -181,6 +184,22 @@ def test_short_forms_on_the_command_line():
     for wrong in (["a"], ["a=trim", "a=fold"], 3):
         with pytest.raises(ConfigError, match="formats"):
             formats(wrong)
+
+
+def test_the_formats_that_the_docs_show(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "input.md").read_text()
+    [example] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (path := tmp_path / "docs.yaml").write_text(example)
+    given = read_yaml(path)["stream"]["formats"]
+    found = formats(given)
+    assert set(DIRECTIVES) == set(re.findall("`%(.)`", page))
+    assert all(f"| `{name}` |" in page for name in ColumnFormat.model_fields)
+    command = shlex.split(re.search("command line: `(.*?)`", page, re.DOTALL)[1])
+    told = formats([part for part in command if part != "--formats"])
+    assert all(found[column] == form for column, form in told.items()) and len(told) == 4
+    for column, cell, value in (("sold_at", "31/12/2020", date(2020, 12, 31)),
+                                ("rate", "12,5 %", D("0.125")), ("sku", "STRASSE ", "strasse")):
+        assert read(given[column], [cell])[1] == [value]
 
 
 # ---- files
@@ -444,6 +463,9 @@ def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
                            reports_dir=places.home / "reports", snapshots=places.snapshots)
     assert proof.success, [(r.name, r.rows) for r in proof.results if not r.success]
     assert not [n for n in proof.notes if "not counted again" in n]
+    rows = spark.createDataFrame([(1, " STRASSE "), (2, None), (3, "x")], "id INT, sku STRING")
+    joined = join_dataframe(rows, places.snapshots / "part", [("sku", "code")], columns=["price"])
+    assert [tuple(r) for r in joined.collect()] == [(1, "strasse", D("1234.56"))]
     # keys and ids go by their formats, from the load's beginning and in the snapshot
     with pytest.raises(SemistreamError, match=r"stream.formats.id.*must stay.*\"zeros\": 4"):
         sqlite_load.run(spark, job(tmp_path, {"formats": formats | {"id": "trim"}}))
