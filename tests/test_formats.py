@@ -29,6 +29,7 @@ from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sources.reader import find_reader
 from semistream.streaming.sources.registry import find_source
+from semistream.tuning.sweep import _bounded_job
 from semistream.warehouse import connect
 
 D = Decimal
@@ -287,6 +288,24 @@ def test_a_format_of_values_that_have_a_type_is_refused(tmp_path):
     open_source("stream", tmp_path / "a.parquet", formats=formats({"n": "trim"}))
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary(), pa.null(),
+                                  pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_texts_of_parquet_in_any_type(tmp_path, kind):
+    null = pa.types.is_null(kind)
+    cells = {"k": ["A ", None], "d": ["31/12/2020", None], "n": ["1,5", None]}
+    pq.write_table(pa.table({c: pa.array([None, None] if null else v).cast(kind)
+                             for c, v in cells.items()}), tmp_path / "a.parquet")
+    source = open_source("stream", tmp_path / "a.parquet",
+                         formats=formats({"k": "trim fold", "d": "%d/%m/%Y", "n": "1.234,56"}))
+    assert source.schema.field("d").type == pa.date32()
+    assert pa.types.is_decimal(source.schema.field("n").type)
+    source.settle({})
+    text = "a" if kind != pa.binary() else b"a"
+    first = {"k": text, "d": date(2020, 12, 31), "n": D("1.5")}
+    assert [r for c in source.chunks() for r in c.rows.to_pylist()] == [
+        dict.fromkeys(first) if null else first, dict.fromkeys(first)]
+
+
 def test_text_that_is_no_utf8_is_unparsable(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"k,n\n\xe9,1\n A ,2\n")
     chunk = next(open_source("stream", tmp_path / "a.csv",
@@ -339,6 +358,13 @@ def test_another_source_of_a_job_keeps_its_keys_form():
                     "master": {"name": "m"}, "on": "sku", "fact_table": "f"})
     other = LoadSettings.load({"job": "j", "source_format": "parquet"}).with_source(job)
     assert other.stream.formats == {"sku": job.stream.formats["sku"]}
+
+
+def test_a_sweep_s_bounded_stream_has_the_form_of_the_snapshot_s_keys(tmp_path):
+    job = Job.load({"name": "j", "stream": {}, "master": {"name": "m"}, "on": {"sku": "code"},
+                    "fact_table": "f"})
+    bounded = _bounded_job(job, tmp_path, {"code": {"trim": True}})
+    assert bounded.stream.formats == formats({"sku": "trim"})
 
 
 @pytest.mark.parametrize("spec", [{"format": "orc"}, {"format": "zipf"}, {"format": "kafka"}])

@@ -58,7 +58,7 @@ class ParquetSource(FileSource):
         for name, form in self.reading.formats.items():
             if name in kinds:
                 check_texts(name, kinds[name], form)
-                if form.notation and is_text(kinds[name]):
+                if form.notation and (is_text(kinds[name]) or pa.types.is_null(kinds[name])):
                     kinds[name] = found_type(self._sampled(name), form)
         return pa.schema([(n, kinds[n]) for n in names])
 
