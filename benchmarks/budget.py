@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from semistream.streaming.workers.parquet import ROWS, decode, first_tuples, read_partition
 
 from benchmarks.data import COLUMNS, MASTER_BYTES, ON, STREAM, Answer, Stream
 from benchmarks.harness import Bench, Remote, Result, Sample, peak_rss
@@ -43,6 +42,7 @@ from semistream.published import current_version
 from semistream.sizing import open_join
 from semistream.sizing.plan import Plan
 from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
+from semistream.streaming.workers.parquet import ROWS, decode, first_tuples, read_partition
 from semistream.warehouse.checksum import checksum
 
 NANOSECONDS = "ns of a core"

@@ -280,9 +280,10 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (
         cells, unfit = prepared_cells(field.name, column, form)
         cast, bad = cast_cells(cells, field.type, field.name in exact)
         columns.append(cast)
-        others = (unlike or {}).get(field.name)
         written = f" as {form.shown()}" if form and form.notation else ""
-        for i in np.union1d(bad, unfit if others is None else np.union1d(unfit, others)).tolist():
+        others = (unlike or {}).get(field.name)
+        found = [p for p in (bad, unfit, others) if p is not None and len(p)]
+        for i in np.unique(np.concatenate(found)).tolist() if found else ():
             wrong.setdefault(i, f"{field.name}: {_plain(column[i])!r} is not {field.type}{written}"
                              if not _is_text(field.type) else NO_UTF8)
     fitting = pa.RecordBatch.from_arrays(columns, schema=schema)
