@@ -23,6 +23,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from semistream.column_format import Formats
 from semistream.config import Names, Places, Publishing, Settings, Types, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
@@ -60,6 +61,8 @@ class MasterFile(Publishing):
     delimiter: str = Field("", max_length=1,
                            description="Character between the cells of CSV files; default: a "
                                        "comma, or a tab in .tsv")
+    formats: Formats = Field({}, description="How columns are written that are not written as "
+                                             "usual, COLUMN=FORMAT; see docs/input.md")
 
 
 class Parser(argparse.ArgumentParser):
@@ -369,7 +372,8 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
     settings = _settings(MasterFile, arguments)
     source = open_source("master", settings.master, types=settings.types,
-                         null_values=settings.null_values, delimiter=settings.delimiter)
+                         null_values=settings.null_values, delimiter=settings.delimiter,
+                         formats=settings.formats)
     source.settle({})
     with _progress(arguments.progress) as progress:
         manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source,

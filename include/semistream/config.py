@@ -31,6 +31,7 @@ from pydantic import (
     model_validator,
 )
 
+from semistream.column_format import Formats, paired
 from semistream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -352,6 +353,9 @@ class StreamSpec(Settings):
                                                   "format has one")
     id: Names = Field((), description="Columns that identify a stream tuple, for the completeness "
                                       "proof")
+    formats: Formats = Field({}, description="How columns are written that are not written as "
+                                             "usual, by column: a time format such as %d/%m/%Y, "
+                                             "an example number such as 1.234,56, or a mapping")
     max_unparsable: float = Field(0.01, ge=0, le=1,
                                   description="Share of the tuples that may be unparsable; the "
                                               "proof of completeness fails when more are")
@@ -445,6 +449,7 @@ class MasterSpec(Settings):
     columns: str | None = Field(None, description="Schema of the master data as Spark DDL ('sku "
                                                   "STRING, price DECIMAL(10,2)'); default: what "
                                                   "the table has or the file's first 16 MB suggest")
+    formats: Formats = Field({}, description="How columns are written, as a stream's formats")
     business_key: Names = Field((), description="Columns that identify a master tuple; default: "
                                                 "the join columns")
     max_rejected: float = Field(0.01, ge=0, le=1,
@@ -474,6 +479,14 @@ class Job(Settings):
     index_ids: bool = Field(False, description="Whether the fact table has an index on the "
                                                "stream's id columns, for those who look rows up by "
                                                "them; the load takes longer with it")
+
+    @model_validator(mode="after")
+    def _one_form_of_keys(self) -> Self:
+        """Give both sides the normal form of their keys that one of them declares."""
+        stream, master = paired(self.on.items(), self.stream.formats, self.master.formats)
+        return self.model_copy(update={
+            "stream": self.stream.model_copy(update={"formats": stream}),
+            "master": self.master.model_copy(update={"formats": master})})
 
     @property
     def streams(self) -> tuple[StreamSpec, ...]:
@@ -516,6 +529,14 @@ class StreamStreamJob(Settings):
     index_ids: bool = Field(False, description="Whether the fact table has an index on both "
                                                "streams' id columns; the load takes longer with "
                                                "it")
+
+    @model_validator(mode="after")
+    def _one_form_of_keys(self) -> Self:
+        """Give both sides the normal form of their keys that one of them declares."""
+        left, right = paired(self.on.items(), self.left.formats, self.right.formats, SIDES)
+        return self.model_copy(update={
+            "left": self.left.model_copy(update={"formats": left}),
+            "right": self.right.model_copy(update={"formats": right})})
 
     @property
     def streams(self) -> tuple[SideSpec, ...]:

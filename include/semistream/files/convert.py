@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
+from semistream.files.formats import check_texts, implied_type, is_text, prepared
 from semistream.files.shapes import (
     EXPONENT,
     FRACTION,
@@ -33,6 +35,7 @@ TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": 
          "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC")}
 DAY = r"^\d{4}-\d\d-\d\d"  # of a date, and of a time
 DIGITS = 38  # of a decimal
+UNSEEN = 10  # digits of its fraction, where a column of numbers has none in the sample
 SURE = 15  # digits that a double keeps
 SHOWN = 0.9  # share of a column's cells of one type from which on the others are said to decide
 NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
@@ -233,23 +236,53 @@ def _null_words(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return words.cast(column.type)
 
 
+def found_type(sample: pa.Array, form: ColumnFormat) -> pa.DataType:
+    """Find the type of a column of times or numbers that is written so; never double."""
+    if (kind := implied_type(form)) is not None:
+        return kind
+    values = _values(prepared_cells("", sample, form)[0])
+    if not len(values):
+        return pa.decimal128(DIGITS, UNSEEN)
+    kind = pa.null() if form.decimal or form.percent else infer_type(values, numbers=True)
+    return kind if pa.types.is_integer(kind) else _decimal(shapes_of(values))
+
+
+def prepared_cells(name: str, cells: pa.Array,
+                   form: ColumnFormat | None) -> tuple[pa.Array, np.ndarray]:
+    """Return (a column's cells as texts that ``cast_cells`` takes, int64 positions of those that
+    do not fit the format, which are null). Raises ConfigError for a format of other values."""
+    if form is None:
+        return cells, NOTHING
+    check_texts(name, cells.type, form)
+    if not is_text(cells.type):
+        return cells, NOTHING
+    texts, bad = cast_cells(cells, pa.string())
+    texts, unfit = prepared(texts, form, NULL_LIKE)
+    return texts, np.union1d(bad, unfit)
+
+
 def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (),
-              unlike: Mapping[str, np.ndarray | None] | None = None
+              unlike: Mapping[str, np.ndarray | None] | None = None,
+              formats: Mapping[str, ColumnFormat] | None = None
               ) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return (the rows that fit the schema, whose columns are in the same order; why each of the
     others does not, by position).
 
     exact: columns whose types were found, see ``cast_cells``; unlike: by column the positions of
-    cells that do not fit, whatever they are.
+    cells that do not fit, whatever they are; formats: of columns that are not written as usual.
     """
     columns: list[pa.Array] = []
     wrong: dict[int, str] = {}
     for field, column in zip(schema, rows.columns, strict=True):
-        cast, bad = cast_cells(column, field.type, field.name in exact)
+        form = (formats or {}).get(field.name)
+        cells, unfit = prepared_cells(field.name, column, form)
+        cast, bad = cast_cells(cells, field.type, field.name in exact)
         columns.append(cast)
+        written = f" as {form.shown()}" if form and form.notation else ""
         others = (unlike or {}).get(field.name)
-        for i in (bad if others is None else np.union1d(bad, others)).tolist():
-            wrong.setdefault(i, f"{field.name}: {_plain(column[i])!r} is not {field.type}"
+        found = [p for p in (bad, unfit, others) if p is not None and len(p)]
+        for i in np.unique(np.concatenate(found)).tolist() if found else ():
+            wrong.setdefault(i, f"{field.name}: {_plain(column[i])!r} is not {field.type}{written}"
                              if not _is_text(field.type) else NO_UTF8)
     fitting = pa.RecordBatch.from_arrays(columns, schema=schema)
     if wrong:

@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, deciding_cells, has_exponents, infer_type
+from semistream.files.convert import (
+    cast_cells,
+    deciding_cells,
+    found_type,
+    has_exponents,
+    infer_type,
+    prepared_cells,
+)
 from semistream.files.records import LF, Records, line_numbers, split_records
 from semistream.files.source import (
     BLOCK,
@@ -75,7 +82,13 @@ class CsvSource(FileSource):
         fields = []
         for i, name in enumerate(self.names):
             cells = self._text([b.column(i) for b in samples])
-            kind = infer_type(cells)
+            form = self.reading.formats.get(name)
+            if form is not None and form.notation:
+                fields.append(pa.field(name, found_type(cells, form)))
+                continue
+            cells = prepared_cells(name, cells, form)[0]
+            # a key that is padded with zeros has some, whatever the sample has
+            kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
             fields.append(pa.field(name, kind))
             if why := deciding_cells(cells, kind):
                 self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")

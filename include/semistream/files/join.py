@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from semistream.column_format import ColumnFormat, Formats, formats, key_forms, paired
 from semistream.config import JoinSettings, Names, Pairs, Places, Types
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.opening import open_source
@@ -26,7 +27,12 @@ from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import NULL_KEY, UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm
 from semistream.keys import resolve_keys
-from semistream.master.publish import LEAST_MEMORY, MEMORY, publish_snapshot
+from semistream.master.publish import (
+    LEAST_MEMORY,
+    MEMORY,
+    current_manifest,
+    publish_snapshot,
+)
 from semistream.master.snapshot import Manifest, SnapshotRelation, open_snapshot
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
@@ -34,6 +40,9 @@ from semistream.scratch import scratch_directory
 from semistream.sizing import choose, known_costs, open_join
 
 Format = Literal["csv", "json", "parquet"]
+FORMATS = ("How columns are written that are not written as usual, COLUMN=FORMAT: a time format "
+           "such as %d/%m/%Y, an example number such as 1.234,56, words such as trim or fold; see "
+           "docs/input.md")
 EXAMPLES = 3  # of rejected rows that the summary shows
 
 
@@ -70,6 +79,8 @@ class JoinFiles(JoinSettings):
     delimiter: str = Field("", max_length=1,
                            description="Character between the cells of CSV files; default: a "
                                        "comma, or a tab in .tsv")
+    formats: Formats = Field({}, description=FORMATS)
+    master_formats: Formats = Field({}, description="How master columns are written, likewise")
 
 
 @dataclass
@@ -111,9 +122,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     if not settings.auto:
         find_algorithm(settings.algorithm)
     _check_places(settings)
-    stream = open_source("stream", settings.stream, kind=settings.stream_format or "",
-                         types=settings.types,
-                         null_values=settings.null_values, delimiter=settings.delimiter)
+    stream = open_stream(settings, settings.stream)
     summary = Summary(settings.algorithm, memory_budget=int(settings.memory))
     with ExitStack() as stack:
         resident = ResidentPeak()
@@ -137,6 +146,25 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         _total(summary, operator, stream, time.perf_counter() - start, resident.read())
         outputs.publish(summary)
     return summary
+
+
+def open_stream(settings: Any, path: Path) -> FileSource:
+    """Open the stream's file, as settings like ``JoinFiles`` tell it."""
+    return open_source("stream", path, kind=settings.stream_format or "", types=settings.types,
+                       null_values=settings.null_values, delimiter=settings.delimiter,
+                       formats=_formats(settings)[0])
+
+
+def _formats(settings: Any) -> tuple[dict[str, ColumnFormat], dict[str, ColumnFormat]]:
+    """Return both sides' formats; those of a snapshot published before are in its manifest."""
+    master = settings.master_formats
+    if settings.master is None and (known := current_manifest(settings.snapshot)) is not None:
+        if master:
+            raise ConfigError("master_formats", "must not be given with a snapshot published "
+                                                "before", list(master), "Leave them out: its rows "
+                                                                        "have been read.")
+        master = formats(known.formats)
+    return paired(settings.on.items(), settings.formats, master)
 
 
 def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation,
@@ -168,7 +196,8 @@ def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
             yield chunk.rows
 
     manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on,
-                                source={"path": str(path)}, memory=memory)
+                                source={"path": str(path)}, memory=memory,
+                                formats=key_forms(on, source.reading.formats))
     rejected[NULL_KEY] = manifest.null_keys
     return manifest, {k: n for k, n in rejected.items() if n}
 
@@ -191,7 +220,8 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
     else:
         source = open_source("master", settings.master, kind=settings.master_format or "",
                              types=settings.master_types,
-                             null_values=settings.null_values, delimiter=settings.delimiter)
+                             null_values=settings.null_values, delimiter=settings.delimiter,
+                             formats=_formats(settings)[1])
         _settle(stream, source.schema, [s for s, _ in pairs], dict(pairs))
         _settle(source, stream.schema, [m for _, m in pairs], {m: s for s, m in pairs})
         stream.settle({})

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BeforeValidator, ByteSize, Field
 
+from semistream.column_format import Formats, paired
 from semistream.config import Bytes, Names, Pairs, Settings, Types
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.join import EXAMPLES, Format
+from semistream.files.join import EXAMPLES, FORMATS, Format
 from semistream.files.opening import open_source
 from semistream.files.sink import OutputFile, check_output
 from semistream.files.source import Chunk, FileSource, Rejected
@@ -120,6 +121,9 @@ class JoinStreams(Settings):
     left_format: Format | None = Field(None, description="Format of the left stream, where its "
                                                          "name does not tell")
     right_format: Format | None = Field(None, description="Format of the right stream, likewise")
+    left_formats: Formats = Field({}, description=FORMATS)
+    right_formats: Formats = Field({}, description="How the right stream's columns are written, "
+                                                   "likewise")
     delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
                                                          "files; default: a comma, or a tab in "
                                                          ".tsv")
@@ -216,7 +220,9 @@ class _Stream:
         s = self.settings
         return open_source(self.name, getattr(s, self.name), kind=self.of("format") or "",
                            types=self.of("types"), null_values=s.null_values,
-                           delimiter=s.delimiter)
+                           delimiter=s.delimiter, formats=dict(zip(SIDES, paired(
+                               s.on.items(), s.left_formats, s.right_formats, SIDES),
+                               strict=True))[self.name])
 
     def _derived(self) -> list[PunctuationSource]:
         """What punctuates the stream besides the file of punctuations, in their order."""

@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from semistream.files.convert import NO_UTF8, infer_time, infer_type
+from semistream.column_format import ColumnFormat
+from semistream.files.convert import (
+    NO_UTF8,
+    found_type,
+    infer_time,
+    infer_type,
+    prepared_cells,
+)
 from semistream.files.json_kernels import (
     ESCAPED,
     MISSING,
@@ -77,8 +84,12 @@ class JsonSource(FileSource):
         columns = [o.column(name) for o in samples if name in o.keys.names]
         kinds = np.concatenate([c.kind[c.present] for c in columns])
         texts = pa.concat_arrays([c.texts.filter(pa.array(c.present)) for c in columns])
+        form = self.reading.formats.get(name)
+        if form is not None and form.notation:
+            return found_type(texts.filter(pa.array(np.isin(kinds, (STRING, ESCAPED)))), form)
         if not len(kinds):
             return pa.null()
+        texts = prepared_cells(name, texts, form)[0]
         if np.isin(kinds, (STRING, ESCAPED)).all():
             return infer_time(texts)
         kind = kinds[0]
@@ -175,7 +186,8 @@ class JsonSource(FileSource):
         rejected = [Rejected(decode(objects.text(i)), why, path, int(lines[i]))
                     for i, why in sorted(bad.items())]
         kept = np.flatnonzero(keep)
-        unlike = {f.name: _unlike(kinds[f.name][keep], f.type) for f in self.schema}
+        unlike = {f.name: _unlike(kinds[f.name][keep], f.type, self.reading.formats.get(f.name))
+                  for f in self.schema}
         return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
 
     def _nested(self, field: pa.Field, texts: pa.Array) -> tuple[pa.Array, list[int]]:
@@ -185,9 +197,11 @@ class JsonSource(FileSource):
         return values, sorted({*bad, *risky})
 
 
-def _unlike(kinds: np.ndarray, kind: pa.DataType) -> np.ndarray:
+def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:
     """Return the positions, int64[k], of values that are of another kind than those that this type
-    was found from."""
+    was found from: of a format of times or numbers, than strings."""
+    if form is not None and form.notation:
+        return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, STRING, ESCAPED)))
     if pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return UNBOUNDED
     like = ((TRUTH,) if pa.types.is_boolean(kind)

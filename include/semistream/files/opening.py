@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
 from semistream.files.convert import parse_type
 from semistream.files.csv_source import CsvSource
+from semistream.files.formats import check_formats
 from semistream.files.json_source import JsonSource
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
@@ -21,12 +23,13 @@ SOURCES: dict[str, type[FileSource]] = {"csv": CsvSource, "json": JsonSource,
 
 
 def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None,
-                null_values: Sequence[str] = (), delimiter: str = "") -> FileSource:
+                null_values: Sequence[str] = (), delimiter: str = "",
+                formats: Mapping[str, ColumnFormat] | None = None) -> FileSource:
     """Open a data file or directory, and find its schema.
 
     side: what to call it in errors; kind: csv, json or parquet, by the name where it is empty;
-    types: column to type name, over what the file says. Raises ConfigError for a file that cannot
-    be read so.
+    types: column to type name, over what the file says; formats: of columns that are not written
+    as usual. Raises ConfigError for a file that cannot be read so.
     """
     paths = [path]
     if path.is_dir():
@@ -36,13 +39,16 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
     if not paths or not paths[0].is_file():
         raise ConfigError(side, "must be a file or a directory with files that exists", str(path),
                           "Check the path.")
-    formats = {kind or _format(p) for p in paths}
-    if len(formats) != 1 or not min(formats):
+    kinds = {kind or _format(p) for p in paths}
+    if len(kinds) != 1 or not min(kinds):
         raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files",
                           str(path), "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
                                      f"it can be told: --{side}-format csv.")
     asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
-    return SOURCES[formats.pop()](side, paths, asked, Reading(tuple(null_values), delimiter))
+    source = SOURCES[kinds.pop()](side, paths, asked,
+                                  Reading(tuple(null_values), delimiter, formats=formats or {}))
+    check_formats(source.schema, formats or {}, side)
+    return source
 
 
 def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
+from semistream.files.convert import cast_cells, found_type
+from semistream.files.formats import check_texts, is_text
 from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
 from semistream.source_files import open_parquet, parquet_batches
 
@@ -56,7 +58,25 @@ class ParquetSource(FileSource):
             for field in schema:
                 kind = _of_unsigned(path, field) if pa.types.is_uint64(field.type) else field.type
                 kinds[field.name] = _wider(kinds.get(field.name, pa.null()), kind)
+        for name, form in self.reading.formats.items():
+            if name in kinds:
+                check_texts(name, kinds[name], form)
+                if form.notation and (is_text(kinds[name]) or pa.types.is_null(kinds[name])):
+                    kinds[name] = found_type(self._sampled(name), form)
         return pa.schema([(n, kinds[n]) for n in names])
+
+    def _sampled(self, name: str) -> pa.Array:
+        """Return the texts of a column that its type is found from."""
+        cells = [pa.array([], pa.string())]
+        for path, most in self._samples():
+            size = 0
+            with open_parquet(path) as file:
+                for batch in parquet_batches(file, [name], self.rows, self.size):
+                    cells.append(cast_cells(batch.column(0), pa.string())[0])
+                    size += cells[-1].nbytes
+                    if size >= most:
+                        break
+        return pa.concat_arrays(cells)
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         size, read = path.stat().st_size, 0

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from lzma import LZMAError
 from lzma import open as lzma_open
@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, cast_rows
+from semistream.files.convert import cast_cells, cast_rows, prepared_cells
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes that types are found from, of all files together
@@ -82,7 +83,8 @@ class Reading:
     """How text files are written. Empty texts stand for what is usual: a comma, or a tab in .tsv
     files; a quote that is doubled inside quotes; UTF-8.
 
-    null_values: cells that mean null besides an empty one; asked: whether ``delimiter`` was told.
+    null_values: cells that mean null besides an empty one; asked: whether ``delimiter`` was told;
+    formats: of columns whose cells are not written as usual, also those of Parquet.
     """
 
     null_values: tuple[str, ...] = ()
@@ -91,6 +93,7 @@ class Reading:
     escape: str = ""
     encoding: str = ""
     header: bool = True
+    formats: Mapping[str, ColumnFormat] = field(default_factory=dict)
 
 
 class FileSource(ABC):
@@ -174,9 +177,10 @@ class FileSource(ABC):
         """Read rows in the file's own types, and the rows that are not rows."""
 
     def _typed(self, path: Path, raw: Raw) -> Chunk:
-        exact = set(self.schema.names) - self.told
+        exact, formats = set(self.schema.names) - self.told, self.reading.formats
+        strict = exact.union(n for n, form in formats.items() if form.notation)
         rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, exact,
-                                {n: raw.unlike.get(n) for n in exact})
+                                {n: raw.unlike.get(n) for n in strict}, formats)
         if self.loaded and (beyond := beyond_calendar(rows)):
             kept = np.delete(np.arange(raw.rows.num_rows), list(wrong))
             wrong = dict(sorted((wrong | {int(kept[i]): why for i, why in beyond.items()}).items()))
@@ -193,7 +197,9 @@ class FileSource(ABC):
         if self.identify is None or not self.id_columns:
             return [None] * len(places)
         rows = raw.rows.select(self.id_columns).take(pa.array(places, pa.int64()))
-        cells = [cast_cells(column, self.schema.field(name).type, name not in self.told)[0]
+        formats = self.reading.formats
+        cells = [cast_cells(prepared_cells(name, column, formats.get(name))[0],
+                            self.schema.field(name).type, name not in self.told)[0]
                  for name, column in zip(self.id_columns, rows.columns, strict=True)]
         found: list[str | None] = self.identify(
             pa.RecordBatch.from_arrays(cells, list(self.id_columns))).to_pylist()

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,14 @@ class Publication:
 
     def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str],
                  *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
-                 page_tuples: int = 0, keep: int = KEEP):
+                 page_tuples: int = 0, keep: int = KEEP,
+                 formats: Mapping[str, dict[str, Any]] | None = None):
+        """formats: what texts of key columns have become, as the manifest has it."""
         if bucket_count < 1 or page_tuples < 0:
             raise ConfigError("bucket_count, page_tuples", "must be positive",
                               (bucket_count, page_tuples), "Leave them out.")
         self.root, self.name, self.schema = Path(root), name, schema.remove_metadata()
-        self.source = source or {}
+        self.source, self.formats = source or {}, dict(formats or {})
         self.key_columns, self.bucket_count = tuple(key_columns), bucket_count
         self.page_tuples, self.keep = page_tuples, keep
         self.keys = master_keys(schema, list(key_columns))
@@ -86,7 +88,7 @@ class Publication:
             unique=all(b.unique for b in infos), bucket_count=self.bucket_count,
             page_tuples=self.page_tuples, source=self.source,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            buckets=tuple(infos))
+            buckets=tuple(infos), formats=self.formats)
         manifest.write(self.directory)
         os.rename(self.directory, self.root / version)
         sync(self.root)
@@ -129,19 +131,19 @@ def current_manifest(root: str | Path) -> Manifest | None:
 def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path,
                      name: str, key_columns: Sequence[str], *, source: dict[str, Any] | None = None,
                      bucket_count: int = BUCKETS, page_tuples: int = 0, keep: int = KEEP,
-                     memory: int = MEMORY,
-                     progress: Callable[[int], None] | None = None) -> Manifest:
+                     memory: int = MEMORY, progress: Callable[[int], None] | None = None,
+                     formats: Mapping[str, dict[str, Any]] | None = None) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current
     one.
 
     Rows without a key are left out and counted. page_tuples: the least that a join reads at once;
     0: by |R| and its width. memory: bytes that this may take beside what the process has. progress:
-    told the number of rows of each step, twice a row (split, sort). Raises ConfigError for key
-    columns that cannot be one.
+    told the number of rows of each step, twice a row (split, sort). formats: as ``Publication`` has
+    them. Raises ConfigError for key columns that cannot be one.
     """
     progress = progress or (lambda rows: None)
     with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count,
-                     page_tuples=page_tuples, keep=keep) as publication:
+                     page_tuples=page_tuples, keep=keep, formats=formats) as publication:
         rows, null_keys, size = _split(publication, batches, memory, progress)
         give_back()
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))

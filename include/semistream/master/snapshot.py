@@ -30,7 +30,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,8 @@ class Manifest:
     source: dict[str, Any]
     created: str  # UTC, ISO 8601
     buckets: tuple[BucketInfo, ...]
+    # normal forms of key columns, see ``column_format``
+    formats: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def keys(self) -> JoinKeys:

@@ -13,12 +13,16 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import select
 
-from semistream.config import Places
+from semistream.column_format import ColumnFormat, formats, paired
+from semistream.config import SIDES, Places
 from semistream.errors import ConfigError, TooManyRows
+from semistream.files.convert import cast_rows
+from semistream.files.formats import check_formats, implied_schema
 from semistream.files.opening import open_source
 from semistream.files.source import FileSource
 from semistream.keys import codes, resolve_keys
 from semistream.master import open_snapshot
+from semistream.master.publish import current_manifest
 from semistream.pipeline.settings import INPUT, JoinSizeSettings
 from semistream.progress import Progress, silent
 from semistream.published import CURRENT
@@ -109,18 +113,22 @@ class _SnapshotInput:
 
 
 class _TableInput:
-    def __init__(self, url: str, name: str, stack: ExitStack):
+    def __init__(self, url: str, name: str, stack: ExitStack, formats: dict[str, ColumnFormat]):
         engine = connect(url)
         stack.callback(engine.dispose)
-        self.table = existing_table(engine, name)
+        self.table, self.formats = existing_table(engine, name), formats
         self.connection = stack.enter_context(engine.connect())
-        self.schema = arrow_schema(self.table)
+        self.own = arrow_schema(self.table)
+        self.schema = implied_schema(self.own, formats)
+        check_formats(self.schema, formats, name, self.own)
 
     def batches(self, columns: list[str]) -> Iterator[_Rows]:
-        schema, done = pa.schema([self.schema.field(c) for c in columns]), 0
-        for rows in fetch(self.connection, select(*[self.table.c[c] for c in columns]), schema):
-            done += rows.num_rows
-            yield _Rows(rows, 0, done, None)
+        own, schema = (pa.schema([s.field(c) for c in columns]) for s in (self.own, self.schema))
+        done = 0
+        for batch in fetch(self.connection, select(*[self.table.c[c] for c in columns]), own):
+            done += batch.num_rows
+            rows, wrong = cast_rows(batch, schema, formats=self.formats)
+            yield _Rows(rows, len(wrong), done, None)
 
 
 def estimate_join_size(settings: JoinSizeSettings, places: Places,
@@ -133,7 +141,9 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
     sketches = [method.for_memory(int(settings.memory) // 2, settings.seed) for _ in range(2)]
     sketches[0].update(np.empty(0, np.int64))  # compiles what is measured
     with ExitStack() as stack:
-        inputs = [_open(which, settings, places, stack) for which in ("left", "right")]
+        both = paired(pairs, _declared("left", settings), _declared("right", settings), SIDES)
+        inputs = [_open(which, settings, places, stack, formats)
+                  for which, formats in zip(SIDES, both, strict=True)]
         kinds = _key_types(inputs, pairs)
         sides = []
         for which, given, sketch, i in zip(("left", "right"), inputs, sketches, (0, 1),
@@ -162,8 +172,21 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
                     time.perf_counter() - begun, 1e9 * busy / keys_read, notes)
 
 
-def _open(which: str, settings: JoinSizeSettings, places: Places,
-          stack: ExitStack) -> _FileInput | _SnapshotInput | _TableInput:
+def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]:
+    """Return an input's formats; those of a snapshot are in its manifest."""
+    given: dict[str, ColumnFormat] = getattr(settings, f"{which}_formats")
+    known = current_manifest(getattr(settings, which))
+    if known is None:
+        return given
+    if given:
+        raise ConfigError(f"{which}_formats", "must not be given with a snapshot", list(given),
+                          "Leave them out: its rows have been read.")
+    found: dict[str, ColumnFormat] = formats(known.formats)
+    return found
+
+
+def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitStack,
+          formats: dict[str, ColumnFormat]) -> _FileInput | _SnapshotInput | _TableInput:
     """Of a name that is a path and a table's, the path."""
     name, types = getattr(settings, which), getattr(settings, f"{which}_types")
     path = Path(name)
@@ -171,14 +194,14 @@ def _open(which: str, settings: JoinSizeSettings, places: Places,
         if path.suffix or len(path.parts) > 1:
             raise ConfigError(which, f"must be {INPUT}", name, "Check the path.")
         try:
-            return _TableInput(places.warehouse_url, name, stack)
+            return _TableInput(places.warehouse_url, name, stack, formats)
         except ConfigError as e:
             raise ConfigError(which, f"must be {INPUT}", name,
                               e.remedy if e.parameter == "table" else str(e)) from None
     if (path / CURRENT).exists():
         return _SnapshotInput(path, stack)
     return _FileInput(open_source(which, path, types=types, null_values=settings.null_values,
-                                  delimiter=settings.delimiter))
+                                  delimiter=settings.delimiter, formats=formats))
 
 
 def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.DataType, ...]:

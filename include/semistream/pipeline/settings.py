@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import ByteSize, Field
 
+from semistream.column_format import Formats
 from semistream.config import Bytes, Names, Pairs, Settings, Types
 
 INPUT = ("a CSV, JSON lines or Parquet file, a directory of such files, a published snapshot's "
@@ -33,6 +34,10 @@ class JoinSizeSettings(Settings):
     delimiter: str = Field("", max_length=1,
                            description="Character between the cells of CSV files; default: a "
                                        "comma, or a tab in .tsv")
+    left_formats: Formats = Field({}, description="How A's columns are written that are not "
+                                                  "written as usual, COLUMN=FORMAT; see "
+                                                  "docs/input.md")
+    right_formats: Formats = Field({}, description="How B's columns are written, likewise")
     max_output_rows: int = Field(
         0, ge=0, description="Most rows that the join may be estimated to have; fails where it is "
                              "more; 0: any number")

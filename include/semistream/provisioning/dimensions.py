@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
+from semistream.column_format import ColumnFormat, key_forms
 from semistream.config import Job, surrogate_key
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
@@ -93,6 +94,14 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
     name, keys = job.master.name, key_columns(job)
     known = _known(engine, name)
     declared = parse_ddl(job.master.columns) if job.master.columns else None
+    forms = key_forms(dict.fromkeys((*keys, *job.on.values())), job.master.formats)
+    if known is not None and forms != (former := forms_of(known)):
+        raise ConfigError("master.formats",
+                          f"must give keys the form that they have in {dimension_name(name)}, "
+                          f"{json.dumps(former)}", json.dumps(forms),
+                          "Facts mean its rows by surrogate keys, which rows of other keys would "
+                          "not have. Declare them as before, or give the master another name in "
+                          "the job.")
     rows = _open(job, engine, url, known.remove(0) if known else declared)
     is_new = not inspect(engine).has_table(dimension_name(name))
     dimension = ensure(engine,
@@ -127,7 +136,9 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
         progress(f"upserting {dimension.name}", 0, count)
         updated, inserted = _upsert(connection, staging, dimension, keys)
         progress(f"upserting {dimension.name}", count, count)
-        _record(connection, name, dimension, schema, keys, is_new or bool(updated or inserted))
+        forms = key_forms(dict.fromkeys((*keys, *job.on.values())), job.master.formats)
+        _record(connection, name, dimension, schema.with_metadata({FORMS: json.dumps(forms)}), keys,
+                is_new or bool(updated or inserted))
         _drop_staging(connection, staging)
     if staged.nulled:
         log.warning("%s: %s", dimension.name, say_nulled(staged.nulled, engine.dialect.name))
@@ -149,6 +160,12 @@ def _take_back(engine: Engine, name: str, dimension: Table) -> None:
             dimension.drop(connection, checkfirst=False)
         if engine.dialect.name != "sqlite":
             connection.exec_driver_sql("UNLOCK TABLES")
+
+
+def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Return what texts of a dimension's key columns have become; see ``column_format``."""
+    forms: dict[str, dict[str, Any]] = json.loads((schema.metadata or {}).get(FORMS, b"{}"))
+    return forms
 
 
 def key_columns(job: Job) -> tuple[str, ...]:
@@ -179,6 +196,7 @@ class Rejected(NamedTuple):
     tuple: str
 
 
+FORMS = b"semistream.formats"  # in the metadata of a dimension's schema
 EXAMPLES = 5  # of rejected rows that an error shows
 
 
@@ -201,8 +219,16 @@ def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) ->
     source = connect(url) if url else engine
     table = existing_table(source, job.master.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != surrogate_key(job.master.name)])
-    schema = _checked(job, found if known else _widened(source, table, found), known)
-    return MasterRows(schema, _from_table(source, table, found, schema))
+    given, formats = found if known else _widened(source, table, found), job.master.formats
+    if not formats:
+        return MasterRows(schema := _checked(job, given, known),
+                          _from_table(source, table, found, schema, {}))
+    # with numba, which readers of dimensions need not load
+    from semistream.files.formats import check_formats, implied_schema
+
+    schema = _checked(job, implied_schema(given, formats), known)
+    check_formats(schema, formats, "master", given)
+    return MasterRows(schema, _from_table(source, table, found, schema, formats))
 
 
 def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
@@ -220,13 +246,15 @@ def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
 
 def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     # with numba, which readers of dimensions need not load
+    from semistream.files.formats import check_formats
     from semistream.files.json_source import JsonSource
     from semistream.files.opening import open_source
 
-    source = open_source("master", path)
+    source = open_source("master", path, formats=job.master.formats)
     source.settle({})
     schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
     source.read_as(schema, schema.names if job.master.columns else ())
+    check_formats(schema, job.master.formats, "master")
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
         for chunk in source.chunks():
             yield chunk.rows.select(schema.names), [
@@ -235,20 +263,23 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     return MasterRows(schema, batches())
 
 
-def _from_table(engine: Engine, table: Table, found: pa.Schema,
-                schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
+def _from_table(engine: Engine, table: Table, found: pa.Schema, schema: pa.Schema,
+                formats: Mapping[str, ColumnFormat]
+                ) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
     """By way of text: a database may hold what its column's type does not tell of, such as
     0000-00-00, or any text in a column of numbers of SQLite's."""
     from semistream.files.convert import cast_rows
 
     is_bytes = {f.name for f in found if pa.types.is_binary(f.type)}
+    is_text = {f.name for f in found if pa.types.is_string(f.type)}.intersection(formats)
     shown = pa.schema([
         pa.field(f.name, pa.binary()) if f.name in is_bytes else
-        pa.field(f.name, pa.string()) if pa.types.is_binary(f.type) else f for f in schema])
+        pa.field(f.name, pa.string()) if f.name in is_text or pa.types.is_binary(f.type) else f
+        for f in schema])
     exact = {f.name for f in schema if pa.types.is_floating(f.type)}
     with engine.connect() as connection:
         for texts in fetch_texts(connection, select(*[table.c[n] for n in schema.names]), shown):
-            rows, wrong = cast_rows(texts, schema, exact)
+            rows, wrong = cast_rows(texts, schema, exact, formats=formats)
             yield rows, [Rejected("unparsable", why, _json(texts, i)) for i, why in wrong.items()]
 
 
@@ -379,7 +410,8 @@ def _record(connection: Connection, name: str, dimension: Table, schema: pa.Sche
     warehouses have the same."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
     values: dict[str, Any] = {"table_name": dimension.name,
-                              "arrow_schema": encode_schema(pa.schema([sk, *schema])),
+                              "arrow_schema": encode_schema(
+                                  pa.schema([sk, *schema], schema.metadata)),
                               "business_key": json.dumps(keys),
                               "rows": select(func.count()).select_from(dimension).scalar_subquery(),
                               "provisioned_at": datetime.now(UTC).replace(tzinfo=None)}
@@ -410,6 +442,10 @@ class Dimension:
     schema: pa.Schema
     rows: int
     changes: int
+
+    def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what a snapshot's manifest says of the form of its key columns."""
+        return {c: form for c, form in forms_of(self.schema).items() if c in columns}
 
     def source(self, engine: Engine) -> dict[str, Any]:
         """What a snapshot's manifest says of where it came from."""
@@ -475,5 +511,5 @@ def publish(job: Job, engine: Engine, snapshots: Path,
         check_unchanged(engine, name, dimension)
 
     return publish_snapshot(batches(), dimension.schema, root, name, keys,
-                            source=dimension.source(engine), memory=memory,
-                            progress=count), True
+                            source=dimension.source(engine), memory=memory, progress=count,
+                            formats=dimension.key_forms(keys)), True

@@ -79,6 +79,7 @@ class Publish:
         publication = Publication(self.root, self.name, self.dimension.schema, self.key_columns,
                                   source=self.dimension.source(self.engine),
                                   bucket_count=self.settings.buckets,
+                                  formats=self.dimension.key_forms(self.key_columns),
                                   page_tuples=self.settings.page_tuples or self._page_tuples())
         # of what Spark hands to Python and takes from it, some batches are held at a time
         spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch",

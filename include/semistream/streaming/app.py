@@ -13,6 +13,7 @@ run has done ``summary``.
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import signal
@@ -38,6 +39,7 @@ from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
+from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.micro_batch import (
     POLL,
     MicroBatch,
@@ -190,6 +192,9 @@ class Load:
         when Spark gives it again."""
         progress = self.commits.take_up()
         self._check_lists()
+        newest = self.commits.ledger.newest_job()
+        if newest is not None and newest[1]:
+            check_kept(self.job, json.loads(newest[1]))
         plan = None if progress is None else progress.plan
         try:
             columns = None if plan is None else self.planner.open(plan, self.schemas)

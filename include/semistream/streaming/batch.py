@@ -11,8 +11,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from semistream.column_format import ColumnFormat, declared
 from semistream.config import Places, parse_bytes
 from semistream.errors import ConfigError
+from semistream.files.convert import prepared_cells
 from semistream.keys_spark import partition_expression
 from semistream.master import Manifest
 from semistream.published import current_version
@@ -34,15 +36,17 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
     master columns to add (None: all but the join columns); one that df has too is named
     <master>_<column>. join_type: inner, or left (tuples without a match have nulls). partitions: 0
     is Spark's default parallelism. Timestamps are UTC. Lazy, like every DataFrame; wide rows go
-    back to the JVM, which the streaming app avoids. Raises ConfigError.
+    back to the JVM, which the streaming app avoids. Texts of key columns become what those of the
+    snapshot have become by its formats. Raises ConfigError.
     """
     pairs = ([(on, on)] if isinstance(on, str)
              else [(c, c) if isinstance(c, str) else (c[0], c[1]) for c in on])
     version = current_version(snapshot)
     directory = Path(snapshot) / version if version else Path(snapshot)
+    manifest = Manifest.read(directory)
     count = partitions or min(df.sparkSession.sparkContext.defaultParallelism,
-                              Manifest.read(directory).bucket_count)
-    if not 1 <= count <= Manifest.read(directory).bucket_count:
+                              manifest.bucket_count)
+    if not 1 <= count <= manifest.bucket_count:
         raise ConfigError("partitions", "must be between 1 and the snapshot's number of buckets",
                           count, "Ask for fewer.")
     plan = Plan(algorithm.lower(), parse_bytes(memory) // count, join_type, dict(parameters or {}),
@@ -53,8 +57,23 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
                        known_costs(Places.from_environment().home))
     join = plan.open(stream, 0)
     join.master.close()
+    if forms := {s: declared(s, manifest.formats[m]) for s, m in pairs if m in manifest.formats}:
+        df = df.mapInArrow(_in_form(stream, forms), df.schema)
     placed = df.repartitionById(count, partition_expression(plan.placement(stream)))
     return placed.mapInArrow(_task(plan, stream), from_arrow_schema(join.output_schema))
+
+
+def _in_form(stream: pa.Schema,
+             forms: dict[str, ColumnFormat]) -> Callable[[Iterator[pa.RecordBatch]],
+                                                         Iterator[pa.RecordBatch]]:
+    """Bring key columns into the form that they have in the snapshot."""
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [prepared_cells(f.name, column, forms.get(f.name))[0]
+                       for f, column in zip(stream, batch.columns, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+    return run
 
 
 def _task(plan: Plan, stream: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]],

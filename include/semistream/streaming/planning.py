@@ -3,6 +3,7 @@ and when it changes. ``stream_stream_planning`` has the same of two streams."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import Engine
 
+from semistream.column_format import key_forms
 from semistream.config import Job
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
@@ -88,6 +90,7 @@ class Planner:
                               f"must be at most {buckets}, the buckets of the master snapshot",
                               partitions,
                               "Ask for fewer, or publish the snapshot with more buckets.")
+        self._check_forms(Manifest.read(self.snapshots / version))
         s = self.settings
         return Plan(s.algorithm.lower(), int(s.memory) // partitions, s.join_type,
                     dict(s.parameters), tuple(self.job.on.items()), self.job.columns or None,
@@ -101,6 +104,18 @@ class Planner:
         check_snapshot(self.warehouse, Manifest.read(directory).source, str(directory),
                        self.job.master.name, self.settings.retry)
         self._of_warehouse = directory.name
+
+    def _check_forms(self, manifest: Manifest) -> None:
+        """Raise ConfigError where texts of the stream's keys become others than the snapshot's
+        have become."""
+        for column, key in self.job.on.items():
+            form = key_forms([column], self.job.stream.formats).get(column, {})
+            if form != (known := manifest.formats.get(key, {})):
+                raise ConfigError(
+                    f"stream.formats.{column}", "must give keys the form that they have in the "
+                    f"master's snapshot {manifest.name} {manifest.version}, {json.dumps(known)}",
+                    json.dumps(form), "Declare it so in the job, or provision the master data "
+                                      "with the job as it is now, under another name.")
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan:
         """The same, with what is open decided without a look at the stream. Raises ConfigError."""

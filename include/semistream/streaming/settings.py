@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
+from semistream.column_format import declared
 from semistream.config import (
     PASSWORD,
     SECRET,
@@ -157,15 +158,18 @@ class LoadSettings(AppSettings, JoinSettings):
     def with_source(self, job: Job) -> Job:
         """The job with the source that these settings put in place of its own."""
         spec = job.stream
-        changed = {"format": self.source_format or spec.format,
-                   "path": self.source_path or spec.path,
-                   "columns": self.source_columns or spec.columns,
-                   "options": spec.options | self.source_options,
-                   "options_file": self.source_options_file or spec.options_file}
+        changed: dict[str, Any] = {
+            "format": self.source_format or spec.format, "path": self.source_path or spec.path,
+            "columns": self.source_columns or spec.columns,
+            "options": spec.options | self.source_options,
+            "options_file": self.source_options_file or spec.options_file}
         if self.source_format and self.source_format != spec.format:
             changed |= {"options": self.source_options,
                         "options_file": self.source_options_file or None,
-                        "path": self.source_path or None, "columns": self.source_columns or None}
+                        "path": self.source_path or None, "columns": self.source_columns or None,
+                        # how texts are written is the source's; what keys become is the job's
+                        "formats": {c: declared(c, form.normal_form)
+                                    for c, form in spec.formats.items() if form.normal_form}}
         return job.model_copy(update={"stream": spec.model_copy(update=changed)})
 
 

@@ -71,8 +71,7 @@ def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Case:
 
 
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
-    from semistream.files.join import Summary, open_master
-    from semistream.files.opening import open_source
+    from semistream.files.join import Summary, open_master, open_stream
 
     if settings.master is None and settings.snapshot is None:
         raise ConfigError("master",
@@ -82,9 +81,7 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
         raise ConfigError("on", "must name at least one pair of columns", None,
                           "For instance --on product=sku.")
     assert settings.stream is not None
-    stream = open_source("stream", settings.stream, kind=settings.stream_format or "",
-                         types=settings.types,
-                         null_values=settings.null_values, delimiter=settings.delimiter)
+    stream = open_stream(settings, settings.stream)
     relation = open_master(settings, stream, Summary(AUTO), stack, progress)
     rows = _first((c.rows for c in stream.chunks()), stream.schema, settings.rows)
     job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)},

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ByteSize, Field
 
+from semistream.column_format import Formats
 from semistream.config import Bytes, Names, Pairs, Settings, names
 
 Format = Literal["csv", "json", "parquet"]
@@ -50,6 +51,10 @@ class TuneSettings(Settings):
                                                "empty cell, separated by commas")
     delimiter: str = Field("", max_length=1,
                            description="Character between the cells of CSV files; default: a comma")
+    formats: Formats = Field({}, description="How the sample's columns are written that are not "
+                                             "written as usual, COLUMN=FORMAT; see docs/input.md")
+    master_formats: Formats = Field({}, description="How the master file's columns are written, "
+                                                    "likewise")
     stream_format: Format | None = Field(None, description="Format of the sample, where its name "
                                                            "does not tell")
     master_format: Format | None = Field(None, description="Format of the master file, likewise")

@@ -78,7 +78,7 @@ def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, 
         _write_stream(case.sample,
                       max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
                       directory / "stream")
-        job = _bounded_job(case.job, directory)
+        job = _bounded_job(case.job, directory, case.relation.manifest.formats)
         (directory / "job.yaml").write_text(
             yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
         costs.save(directory / COSTS_FILE)
@@ -249,9 +249,12 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
         pq.write_table(table, directory.with_name("sample.parquet"))
 
 
-def _bounded_job(job: Job, directory: Path) -> Job:
+def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
+    """Return the job of the bounded stream. forms: of the snapshot's keys, which its tuples' keys
+    have already."""
     stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
-              "options": {"maxFilesPerTrigger": "1"}}
+              "options": {"maxFilesPerTrigger": "1"},
+              "formats": {s: forms[m] for s, m in job.on.items() if m in forms}}
     return Job.load({"name": "sweep", "stream": stream, "master": {"name": job.master.name},
                      "on": job.on, "columns": job.columns, "fact_table": "tuning"})
 

@@ -40,11 +40,12 @@ class Source:
     """Any source of Spark's, by its format and options.
 
     formats: that name sources of the kind; rows_option: the option that bounds the tuples of a
-    micro-batch, if there is one.
+    micro-batch, if there is one; read_by_tasks: whether tasks read its texts, and not Spark.
     """
 
     formats: ClassVar[tuple[str, ...]] = ()
     rows_option: ClassVar[str] = ""
+    read_by_tasks: ClassVar[bool] = False
 
     def __init__(self, spec: StreamSpec):
         self.spec = spec

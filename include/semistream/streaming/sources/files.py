@@ -25,6 +25,7 @@ class FileSource(Source):
     """Files that tasks read, as they appear in a directory."""
 
     formats = READ
+    read_by_tasks = True
 
     def reader(self) -> Reader | None:
         if is_local(self.spec) or self.spec.columns:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from semistream.errors import ConfigError
+from semistream.files.formats import check_formats
 from semistream.files.source import Reading
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.reader import Reader
@@ -20,12 +21,19 @@ log = logging.getLogger(__name__)
 
 class KafkaSource(Source):
     formats = ("kafka",)
+    read_by_tasks = True
     rows_option = "maxOffsetsPerTrigger"
 
     def reader(self) -> Reader | None:
-        declared = self.spec.declared
-        return (None if declared is None
-                else Reader("json", Reading(), declared, tuple(declared.names), self.spec.id))
+        declared, formats = self.spec.declared, self.spec.formats
+        if declared is None:
+            if formats:
+                raise ConfigError("stream.columns", "must be given with formats", None,
+                                  "Name the columns of the messages with their types.")
+            return None
+        check_formats(declared, formats, "stream")
+        return Reader("json", Reading(formats=formats), declared, tuple(declared.names),
+                      self.spec.id)
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         """Also where a first load begins: Spark's own default passes over all that is there."""

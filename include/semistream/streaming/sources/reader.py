@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from semistream.config import StreamSpec
 from semistream.errors import ConfigError
+from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
@@ -115,7 +116,8 @@ def reading_of(spec: StreamSpec) -> Reading:
     null = (options["nullvalue"],) if options.get("nullvalue") else ()
     quote, escape = signs["quote"], signs["escape"]
     return Reading(null, separator, quote, "" if escape == quote else escape,
-                   _encoding(options.get("encoding", options.get("charset", ""))), truth == "true")
+                   _encoding(options.get("encoding", options.get("charset", ""))), truth == "true",
+                   spec.formats)
 
 
 def _encoding(name: str) -> str:
@@ -178,8 +180,10 @@ def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
     if files is None and is_local(spec) and spec.path and Path(spec.path).is_dir():
         check_partitions("stream.path", Path(spec.path), _paths(spec))
     if declared is not None:
+        check_formats(declared, spec.formats, "stream")
         return Reader(spec.format, reading, declared, tuple(declared.names), spec.id)
     if schema is not None:
+        check_formats(schema, spec.formats, "stream")
         return Reader(spec.format, reading, schema, (), spec.id)
     files = listed(spec) if files is None else files
     try:
@@ -189,6 +193,7 @@ def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
                           spec.path, f"{e} Where columns vary, stream.columns says which ones to "
                                      f"read (a schema as DDL).") from None
     source.settle({})
+    check_formats(source.schema, spec.formats, "stream")
     for note in source.notes:
         log.warning("%s", note)
     schema = pa.schema([(f.name, loaded_type(f.type)) for f in source.schema])

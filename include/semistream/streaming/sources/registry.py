@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semistream.config import StreamSpec
+from semistream.errors import ConfigError
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.files import FileSource, SparkFiles
 from semistream.streaming.sources.kafka import KafkaSource
@@ -24,8 +25,16 @@ SOURCES: list[type[Source]] = [FileSource, SparkFiles, KafkaSource, Zipf, Outbox
 
 
 def find_source(spec: StreamSpec) -> Source:
-    """The source of a job; of a format that no line names, whatever Spark has."""
-    return next((kind for kind in SOURCES if spec.format in kind.formats), Source)(spec)
+    """The source of a job; of a format that no line names, whatever Spark has. Raises ConfigError
+    where columns have formats that nobody would heed."""
+    kind = next((kind for kind in SOURCES if spec.format in kind.formats), Source)
+    if spec.formats and not kind.read_by_tasks:
+        known = [f for k in SOURCES if k.read_by_tasks for f in k.formats]
+        raise ConfigError("stream.formats", f"must be of a source of {', '.join(known)}, as "
+                                            f"{spec.format} has values with types",
+                          ", ".join(spec.formats),
+                          "Leave formats out, of the master's key columns too.")
+    return kind(spec)
 
 
 def read_streams(spark: SparkSession, specs: Sequence[StreamSpec], max_files: int = 0,

@@ -1,0 +1,27 @@
+"""Which formats of a load's columns never change: of those that tell its tuples apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semistream.column_format import ColumnFormat, formats
+from semistream.config import SIDES, AnyJob, Job
+from semistream.errors import ConfigError
+
+
+def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
+    """Raise ConfigError where texts of keys, or ids, become others than when the load began: what
+    waits would find no partner, and the proof no tuple. former: the job then, as the ledger has
+    it."""
+    keys = [list(job.on)] if isinstance(job, Job) else [list(job.on), list(job.on.values())]
+    names = ("stream",) if isinstance(job, Job) else SIDES
+    plain = ColumnFormat()
+    for name, spec, on in zip(names, job.streams, keys, strict=True):
+        before = formats((former.get(name) or {}).get("formats") or {})
+        for column in dict.fromkeys((*on, *spec.id)):
+            was, now = before.get(column, plain), spec.formats.get(column, plain)
+            if was.normal_form != now.normal_form or (column in spec.id and was != now):
+                raise ConfigError(
+                    f"{name}.formats.{column}", "must stay what the load began with, as keys and "
+                    f"ids go by it: {was}", str(now),
+                    "Give the former one, or load anew: semistream reset APP.")
