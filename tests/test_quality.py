@@ -198,7 +198,7 @@ def test_sound(warehouse_url, tmp_path):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
-    assert len(result.results) == 21 and not result.notes
+    assert len(result.results) == 22 and not result.notes
     assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24,
                               "unmatched: no_match": 12, "unmatched: null_key": 12, "waiting": 0,
                               "output rows": 156, "batches": 3}
@@ -473,7 +473,7 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
         connection.execute(loader.fact.insert(), lost)
     mended = check(loader, reports, since_last=True)
     assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
-    assert mended.proof.startswith("yes: batches 0 to 2, 21 checks on ")
+    assert mended.proof.startswith("yes: batches 0 to 2, 22 checks on ")
 
 
 @pytest.mark.parametrize("runs, until, open_failures", [
@@ -541,7 +541,7 @@ def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
 def test_what_holds_says_of_which_batches_and_when(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    assert re.search(r"all 21 checks hold\. Complete: yes: batches 0 to 2, 21 checks on 20\d\d-.* "
+    assert re.search(r"all 22 checks hold\. Complete: yes: batches 0 to 2, 22 checks on 20\d\d-.* "
                      r"UTC\.", str(check(loader, tmp_path / "reports")))
 
 
@@ -977,7 +977,7 @@ def test_report_in_a_browser_offline(tmp_path):
         assert ["complete" in r.text for r in rows] == [True, True]
         assert "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 21 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 22 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown

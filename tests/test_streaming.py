@@ -527,7 +527,7 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
     provision_beside(load)
     result = quality.verify(load.places.warehouse_url, "sales", job=job,
                             reports_dir=tmp_path / "reports", snapshots=load.places.snapshots)
-    assert result.success and len(result.results) == 21 + (sink == "delta"), str(result)
+    assert result.success and len(result.results) == 24 + (sink == "delta"), str(result)
     engine = connect(load.places.warehouse_url)
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})

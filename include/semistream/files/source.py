@@ -190,7 +190,7 @@ class FileSource(ABC):
         rejected = [Rejected(text(i), why, str(path), int(raw.lines[i]), id_)
                     for (i, why), id_ in zip(wrong.items(), ids, strict=True)]
         lines = np.delete(raw.lines, list(wrong)) if wrong else raw.lines
-        return Chunk(rows, raw.rejected + rejected, lines)
+        return Chunk(rows, sorted(raw.rejected + rejected, key=lambda r: r.line), lines)
 
     def _ids(self, raw: Raw, places: list[int]) -> list[str | None]:
         """Return what identifies the rows at some places, None where that cannot be read."""
