@@ -311,7 +311,7 @@ def test_text_that_is_no_utf8_is_unparsable(tmp_path):
     chunk = next(open_source("stream", tmp_path / "a.csv",
                              formats=formats({"k": "trim fold"})).chunks())
     assert chunk.rows.to_pylist() == [{"k": "a", "n": 2}]
-    assert [r.detail for r in chunk.rejected] == ["not UTF-8"]
+    assert [r.detail for r in chunk.rejected] == ["k: not UTF-8"]
 
 
 # ---- keys

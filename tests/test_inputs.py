@@ -459,7 +459,7 @@ def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_st
             for t, in sqlite_load.query("SELECT tuple FROM unmatched WHERE reason = 'unparsable'")]
     a, b = (str(directory / name) for name in files)
     expected = {"csv": [(a, 3, "n: 'x' is not int64"), (a, 4, "2 fields in place of 3"),
-                        (a, 5, "not UTF-8"), (a, 8, "quotes do not match"),
+                        (a, 5, "k: not UTF-8"), (a, 8, "quotes do not match"),
                         (b, 4, "4 fields in place of 3"), (b, 5, "id: 'y' is not int64")],
                 "json": [(a, 2, "n: '1.5' is not int64"), (a, 3, "not UTF-8"),
                          (b, 2, "not one JSON object"), (b, 3, "id: '{}' is not int64")]}

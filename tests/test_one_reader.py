@@ -66,7 +66,7 @@ CASES = {
         ["1 a", "2 b", "3 c", "4 d"], []),
     "a README beside the data": ({"a.csv": "id,x\n1,a\n", "README.md": "# Sales\n", ".b.csv": "z\n",
                                   "_SUCCESS": ""}, ["1 a"], []),
-    "what is not UTF-8": ({"a.csv": b"id,x\n1,a\n2,\xe9\n"}, ["1 a"], [(3, "not UTF-8")]),
+    "what is not UTF-8": ({"a.csv": b"id,x\n1,a\n2,\xe9\n"}, ["1 a"], [(3, "x: not UTF-8")]),
     "times beyond nanoseconds": (
         {"a.parquet": (pa.table({"id": [1, 2, 3], "x": pa.array([FAR, OLD, NEW])}), INT96)},
         [f"1 {FAR}", f"2 {OLD}", f"3 {NEW}"], []),

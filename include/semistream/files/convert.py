@@ -283,7 +283,7 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (
         found = [p for p in (bad, unfit, others) if p is not None and len(p)]
         for i in np.unique(np.concatenate(found)).tolist() if found else ():
             wrong.setdefault(i, f"{field.name}: {_plain(column[i])!r} is not {field.type}{written}"
-                             if not _is_text(field.type) else NO_UTF8)
+                             if not _is_text(field.type) else f"{field.name}: {NO_UTF8}")
     fitting = pa.RecordBatch.from_arrays(columns, schema=schema)
     if wrong:
         keep = np.ones(rows.num_rows, bool)
