@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from semistream.config import StreamSpec
+from semistream.errors import ConfigError
 from semistream.source_files import Unseen, list_files, same_names
+from semistream.streaming.sources.reader import find_reader
 from semistream.warehouse.proof import read_proof
 from test_quality import Loader, check, failed, rows_of
 
@@ -39,6 +42,16 @@ def test_a_link_that_leads_nowhere(loader):
     assert found["dangling.parquet"] == \
         "could not be looked at: a link to /nothing, which is not there"
     assert found["below/late.parquet"].startswith("in no batch") and len(found) == 2
+
+
+def test_a_name_that_is_not_utf8(loader):
+    shutil.rmtree(loader.directory / "below")
+    with open(os.fsencode(loader.directory) + b"/bad\xff.parquet", "wb"):
+        pass
+    assert findings(loader) == {
+        "bad\\xff.parquet": "its name is not UTF-8, so that no load takes it: rename it"}
+    with pytest.raises(ConfigError, match=r"names are in UTF-8.*bad\\xff\.parquet"):
+        find_reader(StreamSpec(path=str(loader.directory), columns="id INT"))
 
 
 def test_links_in_a_circle(loader):

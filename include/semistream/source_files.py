@@ -66,6 +66,16 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def is_utf8(path: str) -> bool:
+    """Whether a file's name is, which Python may give with surrogates."""
+    return plainly(path) == path
+
+
+def plainly(path: str) -> str:
+    """Return a path with backslashes for what is not UTF-8, as a database and a page take it."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def fixed_part(path: str) -> Path:
     """The directory that a path names, or the last one before a pattern."""
     parts = Path(path).parts

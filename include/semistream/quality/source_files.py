@@ -14,7 +14,15 @@ from sqlalchemy import BigInteger, Column, func, select
 from semistream.config import FILE_FORMATS, StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
-from semistream.source_files import SourceFile, Unseen, fixed_part, is_remote, list_files
+from semistream.source_files import (
+    SourceFile,
+    Unseen,
+    fixed_part,
+    is_remote,
+    is_utf8,
+    list_files,
+    plainly,
+)
 from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.types import LongString
 
@@ -50,7 +58,7 @@ def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec,
                              "that was there has been loaded.")
     table = staging.table(f"files_{side}", Column("batch", BigInteger),
                           Column("file", LongString()), Column("finding", LongString()))
-    staging.insert(table, findings)
+    staging.insert(table, ((batch, plainly(file), found) for batch, file, found in findings))
     return table
 
 
@@ -89,6 +97,9 @@ def _passed_over(path: str, stream: StreamSpec, names: set[str],
             continue
         if isinstance(entry, Unseen):
             yield None, entry.path, f"{NOT_SEEN}: {entry.why}"
+            continue
+        if not is_utf8(entry.path):
+            yield None, entry.path, "its name is not UTF-8, so that no load takes it: rename it"
             continue
         if listed is None:
             continue

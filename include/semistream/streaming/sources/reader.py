@@ -3,11 +3,11 @@ the console, of dimensions and of the proof."""
 
 from __future__ import annotations
 
+import codecs
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,15 @@ from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
-from semistream.source_files import ENDINGS, GLOB_FILTER, Unseen, is_remote, list_files
+from semistream.source_files import (
+    ENDINGS,
+    GLOB_FILTER,
+    Unseen,
+    is_remote,
+    is_utf8,
+    list_files,
+    plainly,
+)
 from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.types import stored_type
 
@@ -58,9 +66,6 @@ class Reader:
         if isinstance(source, ParquetSource):
             source.rows, source.size, source.threads = TASK_ROWS, TASK_BYTES, False
         return source
-
-    def with_schema(self, schema: pa.Schema) -> Reader:
-        return replace(self, schema=schema)
 
     def check(self, spec: StreamSpec, paths: Iterable[str]) -> None:
         """Raise ConfigError for a file with other columns than the stream's. With
@@ -122,8 +127,6 @@ def reading_of(spec: StreamSpec) -> Reading:
 
 def _encoding(name: str) -> str:
     """Return the encoding, or "" for UTF-8. Raises ConfigError."""
-    import codecs
-
     try:
         found = codecs.lookup(name).name if name else ""
     except LookupError:
@@ -151,19 +154,19 @@ def listed(spec: StreamSpec) -> list[Path]:
                           spec.path, "Put the first file there, or write the schema as DDL. "
                                      f"Names end in {', '.join(ENDINGS[spec.format])}, also packed "
                                      f"as .gz, or as stream.options.pathGlobFilter says.")
-    for file in files:
-        if str(file).encode(errors="replace") != os.fsencode(file):
-            raise ConfigError("stream.path", "must hold files whose names are in UTF-8",
-                              repr(os.fsencode(file)), "Rename the file.")
     return files
 
 
 def _paths(spec: StreamSpec) -> list[Path]:
-    """Return the files of a stream; what cannot be looked at is said, and the proof names it."""
+    """Return the files of a stream; what cannot be looked at is said, and the proof names it.
+    Raises ConfigError for a name that Spark would pass over."""
     found = []
     for entry in list_files(spec.path or "", spec.options, spec.format):
         if isinstance(entry, Unseen):
             log.warning("%s could not be looked at: %s", entry.path, entry.why)
+        elif not is_utf8(entry.path):
+            raise ConfigError("stream.path", "must hold files whose names are in UTF-8",
+                              plainly(entry.path), "Rename the file.")
         else:
             found.append(Path(entry.path))
     return sorted(found)
