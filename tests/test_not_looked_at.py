@@ -50,7 +50,7 @@ def test_a_name_that_is_not_utf8(loader):
         pass
     assert findings(loader) == {
         "bad\\xff.parquet": "its name is not UTF-8, so that no load takes it: rename it"}
-    with pytest.raises(ConfigError, match=r"names are in UTF-8.*bad\\xff\.parquet"):
+    with pytest.raises(ConfigError, match="names are in UTF-8.*bad.*xff.parquet"):
         find_reader(StreamSpec(path=str(loader.directory), columns="id INT"))
 
 
