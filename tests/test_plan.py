@@ -102,7 +102,8 @@ def test_dealt_out_tuples_go_the_same_way_each_time(load):
     seen = sample(load, 1000, hottest=0.5)
     placement = plan_of(load, 4).balance(seen).placement(STREAM)
     whole = placement.partitions(seen)
-    pieces = [placement.partitions(seen.slice(i, 300), i) for i in range(0, 1000, 300)]
+    pieces = [placement.partitions(part, i + np.arange(part.num_rows))
+              for i in range(0, 1000, 300) for part in [seen.slice(i, 300)]]
     assert whole.tolist() == np.concatenate(pieces).tolist()
 
 

@@ -95,7 +95,8 @@ def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]]
         if not _fits(left, right):
             raise ConfigError("on", "must join columns of one type",
                               f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
-                              f"Cast {s} to {right} in the source.")
+                              f"Tell both one type: columns of the stream and of the master in a "
+                              f"job. Or cast {s} to {right} in the source.")
         kinds.append(right)
     return JoinKeys(tuple(s for s, _ in on), tuple(m for _, m in on), tuple(kinds))
 
