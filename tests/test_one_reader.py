@@ -7,6 +7,7 @@ none may be altered.
 import bz2
 import datetime as dt
 import gzip
+import json
 import lzma
 from decimal import Decimal
 
@@ -17,9 +18,10 @@ import pytest
 from loads import MASTER
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files import open_source
+from semistream.files import JoinFiles, join_files, open_source
 from semistream.master import publish_snapshot
 from semistream.provisioning.dimensions import provision
+from semistream.quality.sources import read_ids
 from semistream.streaming.sources.reader import find_reader
 from semistream.warehouse import connect
 from test_source import verify
@@ -190,6 +192,38 @@ def test_a_year_that_no_warehouse_has(tmp_path):
         (i, f"x: {times.cast(pa.string())[i - 1]} is not in the years 1 to 9999") for i in (2, 3)]
     (chunk,) = open_source("stream", tmp_path).chunks()  # which loads nothing
     assert chunk.rows.num_rows == 3
+
+
+def test_a_file_without_a_byte_has_no_rows_to_count(tmp_path):
+    """So that the others are counted."""
+    for name in ("a.csv", "a.json", "a.parquet"):
+        (tmp_path / name).touch()
+        kind = name.partition(".")[2]
+        spec = StreamSpec(format=kind, id=["id"])
+        assert list(read_ids(tmp_path / name, kind, spec, ("id",))) == []
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_a_number_that_no_double_comes_near_is_none(tmp_path, name):
+    cells = ["1e400", "0.1234567890123456789", "1e-400", "-1e999", "0.0", "inf", "0e5"]
+    lines = ["n", *cells] if name == "a.csv" else [
+        f'{{"n": {c if c != "inf" else "Infinity"}}}' for c in cells]
+    (tmp_path / name).write_text("\n".join([*lines, ""]))
+    (chunk, *_) = open_source("stream", tmp_path / name, types={"n": "double"}).chunks()
+    assert chunk.rows.column(0).to_pylist() == [0.12345678901234568, 0.0, float("inf"), 0.0]
+    assert [r.detail for r in chunk.rejected] == [
+        f"n: '{c}' is not double" for c in ("1e400", "1e-400", "-1e999")]
+
+
+def test_nanoseconds_are_kept_in_json(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    times = pa.array([1_704_164_645_123_456_789, None], pa.timestamp("ns"))
+    pq.write_table(pa.table({"k": [1, 1], "t": times}), "s.parquet")
+    (tmp_path / "m.csv").write_text("k,v\n1,a\n")
+    join_files(JoinFiles.load({"stream": "s.parquet", "master": "m.csv", "on": "k",
+                               "out": "o.jsonl", "memory": "1MB"}))
+    found = [json.loads(line)["t"] for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert set(found) == {"2024-01-02T03:04:05.123456789", None}
 
 
 def load_job(load, directory, **stream):

@@ -239,6 +239,12 @@ def test_another_fact_table_is_asked_for(loaded):
                    job=job)
 
 
+def test_other_columns_are_to_identify_the_tuples(sql):
+    stream = sql.load.job.stream.model_copy(update={"id": ("sku",)})
+    sql.refused("stream.id", "must stay ['id']", "semistream reset sales",
+                job=sql.load.job.model_copy(update={"stream": stream}))
+
+
 def test_the_stream_s_path_is_another(sql):
     directory = sql.load.stream_directory
     moved = directory.with_name("moved")

@@ -198,13 +198,26 @@ def cast_cells(column: pa.Array, kind: pa.DataType,
     except pa.ArrowNotImplementedError:
         raise ConfigError("types", f"must be types that {column.type} can become", str(kind),
                           "Choose another type.") from None
-    if exact and texts and len(column):
-        bad = np.union1d(bad, _unlike(column, kind))
+    if not exact and texts and pa.types.is_floating(kind):
+        bad = np.union1d(bad, _beyond(column, cast))
+    if texts and len(column) and (exact or len(bad)):
+        bad = np.union1d(bad, _unlike(column, kind)) if exact else bad
         if len(bad) and cast.null_count < len(cast):
             mask = np.zeros(len(cast), bool)
             mask[bad] = True
             cast = pc.if_else(pa.array(mask), pa.scalar(None, cast.type), cast)
     return cast, bad
+
+
+def _beyond(texts: pa.Array, cast: pa.Array) -> np.ndarray:
+    """Return the positions, int64[k], of numbers that are so large or small that a double has
+    infinity or 0 for them."""
+    lost = pc.or_(pc.is_inf(cast), pc.equal(cast, 0))
+    positions = np.flatnonzero(pc.fill_null(lost, False))
+    if not len(positions):
+        return NOTHING
+    shapes = shapes_of(texts.take(pa.array(positions)))
+    return positions[shapes.digits > 0]
 
 
 def _unlike(column: pa.Array, kind: pa.DataType) -> np.ndarray:

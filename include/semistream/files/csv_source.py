@@ -90,6 +90,8 @@ class CsvSource(FileSource):
             # a key that is padded with zeros has some, whatever the sample has
             kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
             fields.append(pa.field(name, kind))
+            if name in self.told:
+                continue
             if why := deciding_cells(cells, kind):
                 self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
             if has_exponents(cells, kind):

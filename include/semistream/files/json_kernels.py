@@ -109,6 +109,8 @@ def _object(data, i, n, keys, key_ends, at, until, kind, unknown, found):
         end, what = _value(data, i, n)
         if end < 0:
             return end, found
+        if key >= 0 and kind[key] != MISSING:
+            return MALFORMED, found  # one of the two would be lost
         if key >= 0:
             inside = what in (STRING, ESCAPED)
             at[key], until[key], kind[key] = i + inside, end - inside, what

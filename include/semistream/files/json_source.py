@@ -5,14 +5,13 @@ Values are texts, as they are written, until their column's type is known."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as arrow_json
 
 from semistream.column_format import ColumnFormat
 from semistream.files.convert import (
@@ -48,8 +47,6 @@ LEAST_ROWS = 64  # likewise
 UNKNOWN = 256  # keys that are learned at a time
 MOST_KEYS = 2000  # that are told apart
 NO_OBJECT = "not one JSON object"
-STRINGS = r'"([^"\\]|\\.)*"'
-RISKY = r"[0-9.]{16,}|[0-9][eE]"  # what a double may round
 UNBOUNDED = np.zeros(0, np.int64)
 
 
@@ -94,17 +91,13 @@ class JsonSource(FileSource):
             return infer_time(texts)
         kind = kinds[0]
         if not (kinds == kind).all():
-            self.notes.append(f"{self.side} column {name} is read as string, for values of "
-                              f"different kinds")
+            if name not in self.told:
+                self.notes.append(f"{self.side} column {name} is read as string, for values of "
+                                  f"different kinds")
             return pa.string()
         if kind == NUMBER:
             return infer_type(texts, numbers=True)
-        if kind == TRUTH:
-            return pa.bool_()
-        if len(_risky(texts)):
-            return pa.string()
-        nested, bad = _nest(texts, None)
-        return pa.string() if bad else nested.type
+        return pa.bool_() if kind == TRUTH else pa.string()  # what is nested is its text
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         keys, wanted = _Keys(self.schema.names), self.schema.names
@@ -163,13 +156,7 @@ class JsonSource(FileSource):
             column = objects.column(field.name)
             for i in column.broken:
                 bad.setdefault(i, f"{field.name}: half of a surrogate pair, or no escape")
-            cells = column.texts
-            if pa.types.is_nested(field.type):
-                cells, wrong = self._nested(field, cells)
-                for i in wrong:
-                    bad.setdefault(i, f"{field.name}: {_shown(column.texts[i])} is not "
-                                      f"{field.type}")
-            columns.append(cells)
+            columns.append(column.texts)
             kinds[field.name] = column.kind
         for name in objects.keys.names:
             if name not in kinds and (count := objects.values_of(name)):
@@ -190,19 +177,12 @@ class JsonSource(FileSource):
                   for f in self.schema}
         return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
 
-    def _nested(self, field: pa.Field, texts: pa.Array) -> tuple[pa.Array, list[int]]:
-        """Return (values of a nested type, positions of those that are none)."""
-        values, bad = _nest(texts, field.type)
-        risky = _risky(texts).tolist() if field.name not in self.told else []
-        return values, sorted({*bad, *risky})
-
-
 def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:
     """Return the positions, int64[k], of values that are of another kind than those that this type
     was found from: of a format of times or numbers, than strings."""
     if form is not None and form.notation:
         return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, STRING, ESCAPED)))
-    if pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return UNBOUNDED
     like = ((TRUTH,) if pa.types.is_boolean(kind)
             else (STRING, ESCAPED) if pa.types.is_temporal(kind) else (NUMBER,))
@@ -348,64 +328,16 @@ def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
     return broken
 
 
-def _risky(texts: pa.Array) -> np.ndarray:
-    """Return the positions, int64[k], of nested values with numbers that a double may round."""
-    numbers = pc.replace_substring_regex(texts, STRINGS, "")
-    return np.flatnonzero(pc.fill_null(pc.match_substring_regex(numbers, RISKY), False))
-
-
-def _nest(texts: pa.Array, kind: pa.DataType | None) -> tuple[pa.Array, list[int]]:
-    """Return (the nested values that JSON texts are, positions of those that are not of the
-    type). kind: None to find one, then null where there is none."""
-    lines = [b'{"x":' + (t.replace("\n", " ").replace("\r", " ") if t is not None
-                         else "null").encode() + b"}" for t in texts.to_pylist()]
-    schema = None if kind is None else pa.schema([("x", kind)])
-
-    def read(piece: list[bytes]) -> pa.Table:
-        text = b"\n".join(piece)
-        table = arrow_json.read_json(
-            pa.BufferReader(text),
-            arrow_json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024)),
-            arrow_json.ParseOptions(explicit_schema=schema,
-                                    unexpected_field_behavior="infer" if schema is None
-                                    else "ignore"))
-        if table.num_rows != len(piece):
-            raise pa.ArrowInvalid(NO_OBJECT)
-        return table
-
-    tables, bad = list[pa.Table](), list[int]()
-    if not lines:
-        return pa.array([], kind or pa.null()), bad
-    if kind is None:
-        try:
-            return read(lines).column("x").combine_chunks(), bad
-        except pa.ArrowInvalid:
-            return pa.nulls(len(lines)), [0]
-    _halves(lines, read, tables, bad, 0, lambda: pa.table({"x": pa.nulls(1, kind)}))
-    return pa.concat_tables(tables).column("x").combine_chunks(), bad
-
-
-def _halves(lines: list[bytes], read: Callable[[list[bytes]], pa.Table], tables: list[pa.Table],
-            bad: list[int], start: int, blank: Callable[[], pa.Table]) -> None:
-    """Read lines; where that fails, halve until the lines at fault are alone."""
-    try:
-        tables.append(read(lines))
-    except pa.ArrowInvalid:
-        if len(lines) == 1:
-            bad.append(start)
-            tables.append(blank())
-            return
-        half = len(lines) // 2
-        _halves(lines[:half], read, tables, bad, start, blank)
-        _halves(lines[half:], read, tables, bad, start + half, blank)
-
-
 def _why(text: bytes) -> str:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as e:
         return NO_UTF8 if isinstance(e, UnicodeDecodeError) else f"not JSON: {e}"
-    return NO_OBJECT if not isinstance(value, dict) else "nested too deep"
+    if not isinstance(value, dict):
+        return NO_OBJECT
+    names = Counter(name for name, _ in json.loads(text, object_pairs_hook=list))
+    twice = [name for name, count in names.items() if count > 1]
+    return f"{twice[0]}: it is there twice" if twice else "nested too deep"
 
 
 def _is_utf8(data: np.ndarray) -> bool:
@@ -416,9 +348,3 @@ def _is_utf8(data: np.ndarray) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _shown(cell: pa.Scalar) -> str:
-    return repr(cell.as_py())[:120]
-
-

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
@@ -89,6 +90,11 @@ class _JsonWriter:
         self._file = file
 
     def write_table(self, table: pa.Table) -> None:
+        for i, field in enumerate(table.schema):  # which Python's times do not have
+            if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+                texts = pc.replace_substring(table.column(i).cast(pa.string()), " ", "T",
+                                             max_replacements=1)
+                table = table.set_column(i, field.name, texts)
         for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
             for row in batch.to_pylist():
                 self._file.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")

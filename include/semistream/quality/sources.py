@@ -218,6 +218,8 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec,
                             f"{', '.join(SOURCES)}")
     if stream.mark is not None and kind != "parquet":
         raise CannotRecount(f"rows that are punctuations are not told apart in {kind} files")
+    if not file.stat().st_size:
+        return
     wanted = [*ids, *([] if stream.mark is None else [stream.mark])]
     reading = reading_of(stream.model_copy(update={"format": kind}))
     names = [f.name for f in stream.declared] if stream.declared is not None else []

@@ -313,8 +313,8 @@ class Commits:
                              f"{RESTORE}")
 
     def _check_same_job(self) -> None:
-        """What the app has loaded so far must have gone to the same table, and come from the same
-        files. Raises ConfigError."""
+        """What the app has loaded so far must have gone to the same table, have come from the same
+        files, and be known by the same columns. Raises ConfigError."""
         if (former := self.ledger.newest_job()) is None:
             return
         table, job = former
@@ -322,12 +322,16 @@ class Commits:
             raise ConfigError("fact_table", f"must stay {table}, which {self.app} has loaded so "
                                             f"far", self.job.fact_table, self._remedy())
         values = json.loads(job) if job else {}
-        before = [values.get(name, {}).get("path") for name in ("stream", *SIDES)
-                  if name in values]
-        for path, stream in zip(before, self.job.streams, strict=False):
+        before = [(name, values[name]) for name in ("stream", *SIDES) if name in values]
+        for (name, known), stream in zip(before, self.job.streams, strict=False):
+            path, ids = known.get("path"), known.get("id", [])
+            if list(stream.id) != ids:
+                raise ConfigError(f"{name}.id", f"must stay {ids}, by which the tuples that "
+                                                f"{self.app} has loaded so far are known",
+                                  list(stream.id), self._remedy())
             if path and stream.path and not same_names(stream.path, path):
                 raise ConfigError(
-                    "stream.path", f"must stay {path}, which {self.app} has read so far, or be a "
+                    f"{name}.path", f"must stay {path}, which {self.app} has read so far, or be a "
                                    "path or pattern that has it in it", stream.path,
                     "Files are known by their paths, so that those of before would be loaded "
                     "again: if they were moved, put a link to them there. " + self._remedy())
