@@ -256,6 +256,22 @@ def test_types_hold_from_the_first_batch_on_not_from_a_start_that_failed(
     assert sqlite_load.run(spark, job)["matched"] == 1
 
 
+def test_a_first_load_that_was_refused_leaves_no_table_of_other_types(
+        spark, sqlite_load, tmp_path):
+    sqlite_load.publish()
+    stream = written(tmp_path / "s", {"a.json": '{"id": 1, "k": "c1", "n": 1, "c": "x"}\n',
+                                      "b.json": '{"id": 2, "k": "c2", "n": 2.5}\n'})
+    job = load_job(sqlite_load, stream, format="json")
+    with pytest.raises(ConfigError, match=r"b\.json lacks c"):
+        sqlite_load.run(spark, job)
+    (stream / "b.json").write_text('{"id": 2, "k": "c2", "n": 2, "c": "y"}\n')
+    assert sqlite_load.run(spark, job)["matched"] == 2
+    (stream / "c.json").write_text('{"id": 3, "k": "c2", "n": 3, "c": "y"}\n')
+    with pytest.raises(ConfigError, match="must be a column of type"):  # it has rows
+        sqlite_load.run(spark, load_job(sqlite_load, stream, format="json",
+                                        columns="id BIGINT, k STRING, n STRING, c STRING"))
+
+
 def test_a_drained_load_goes_on_with_other_types(spark, sqlite_load, tmp_path):
     sqlite_load.publish()
     stream = written(tmp_path / "s", {"a.csv": "id,k\n1,c1\n"})

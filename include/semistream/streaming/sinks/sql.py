@@ -24,7 +24,7 @@ from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.limits import said
-from semistream.warehouse.schema import propagated, unmatched
+from semistream.warehouse.schema import load_commits, propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 from semistream.warehouse.types import outside_years
 
@@ -97,9 +97,26 @@ class SqlSink:
             return ledger.load(entry, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
-        ensure(self.engine, fact_table(self.fact, stream, self.master, added, id_columns,
-                                       index_ids=self.index_ids))
+        table = fact_table(self.fact, stream, self.master, added, id_columns,
+                           index_ids=self.index_ids)
+        try:
+            ensure(self.engine, table)
+        except ConfigError:
+            if not self._is_left_over():
+                raise
+            existing_table(self.engine, self.fact).drop(self.engine)
+            ensure(self.engine, table)
         return self
+
+    def _is_left_over(self) -> bool:
+        """Whether the table was made by a first load that was refused, and nothing came into it."""
+        c = load_commits.c
+        with self.engine.connect() as connection:
+            table = existing_table(self.engine, self.fact)
+            return ({"load_id", "load_row"} <= {*table.c.keys()}
+                    and connection.execute(select(table).limit(1)).first() is None
+                    and connection.execute(select(c.app).where(
+                        c.fact_table == self.fact).limit(1)).first() is None)
 
     def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         self.ledger(commit["app"]).commit(commit)
