@@ -80,7 +80,7 @@ def test_two_streams(tmp_path):
 POINTS = [  # where the driver dies, in the order in which a batch passes them
     ("semistream.streaming.progress.Progress.write", "before"),
           ("semistream.streaming.progress.Progress.write", "after"),
-    ("semistream.streaming.app.Load._join", "after"),
+    ("semistream.streaming.app.run_tasks", "after"),
           ("semistream.warehouse.ledger.Ledger.commit", "before"),
     ("semistream.warehouse.ledger.Ledger.commit", "after"),
           ("semistream.streaming.commit.Commits.finish", "after"),
