@@ -22,6 +22,7 @@ from semistream.errors import StateError
 from semistream.gathering import COLUMN_OVERHEAD
 from semistream.sizing.plan import Plan
 from semistream.streaming import joining, task
+from semistream.streaming.exchange import Input
 from semistream.streaming.sinks import delta as delta_sink
 from semistream.streaming.sinks import sql as sql_sink
 from semistream.streaming.sinks.delta import DataFiles, DeltaSink
@@ -78,7 +79,7 @@ class Tasks:
         self.batch += not drain
         chunks = [None, None] if drain else self.chunks(rows)
         work = self.work(self.batch, int(drain))
-        entries = [work.join_partition(p, iter([(0, c)] if c is not None else []))
+        entries = [work.join_partition(p, iter([Input(0, c)] if c is not None else []))
                    for p, c in enumerate(chunks)]
         self.committed(entries)
         return entries
@@ -112,7 +113,7 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     if not pid:
         try:
             task.use_memory_files()
-            entries = [tasks.work(0).join_partition(p, iter([(0, c)]))
+            entries = [tasks.work(0).join_partition(p, iter([Input(0, c)]))
                        for p, c in reversed(list(enumerate(chunks)))]
             os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
             time.sleep(60)
@@ -128,7 +129,7 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
         tasks.batch = 0
         with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
             patch.setattr(joining.JoinState, "read", lambda path: pytest.fail("the state was read"))
-            tasks.work(1).join_partition(0, iter([(0, chunks[0].slice(0, 0))]))
+            tasks.work(1).join_partition(0, iter([Input(0, chunks[0].slice(0, 0))]))
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -150,8 +151,8 @@ def test_a_batch_without_tuples_keeps_the_state(tasks):
 def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
     tasks.run(500)
     chunks = tasks.chunks(600)
-    first = [tasks.work(1).join_partition(p, iter([(0, c)])) for p, c in enumerate(chunks)]
-    again = [tasks.work(1).join_partition(p, iter([(0, c)])) for p, c in enumerate(chunks)]
+    first = [tasks.work(1).join_partition(p, iter([Input(0, c)])) for p, c in enumerate(chunks)]
+    again = [tasks.work(1).join_partition(p, iter([Input(0, c)])) for p, c in enumerate(chunks)]
     assert [e["state_file"] for e in again] == [e["state_file"] for e in first]
     tasks.committed(again)
     tasks.batch = 1
@@ -175,7 +176,7 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     entries = []
     threads = [
         threading.Thread(
-            target=lambda: entries.append(tasks.work(1).join_partition(0, iter([(0, chunk)]))))
+            target=lambda: entries.append(tasks.work(1).join_partition(0, iter([Input(0, chunk)]))))
         for _ in range(2)]
     for t in threads:
         t.start()
@@ -185,7 +186,7 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     files = [f.name for f in (tasks.checkpoint / "state").iterdir()
              if f.name.startswith("000000001")]
     assert files == [entries[0]["state_file"]]
-    tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([(0, other)]))])
+    tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([Input(0, other)]))])
     tasks.batch = 1
     tasks.run()
     tasks.check()

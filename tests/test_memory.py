@@ -439,6 +439,8 @@ import numpy as np, pyarrow as pa, pyarrow.parquet as pq
 from semistream.sizing.plan import Plan
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.config import StreamSpec
+from semistream.streaming.sources.reader import find_reader
 from semistream.streaming.task import Work
 from semistream.warehouse import create_all
 home, setting, memory = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -454,7 +456,8 @@ schema = plan.open(stream, 0).output_schema
 sink = open_sink(setting if setting == "sql" else str(home / "table"), warehouse, checkpoint)
 sink = sink.prepare(stream, pa.schema(list(schema)[len(stream):]), ("id",))
 work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink,
-            files=((str(home / "s.parquet"),),))
+            files=((str(home / "s.parquet"),),),
+            readers=(find_reader(StreamSpec(), schema=stream),))
 entries = [work.join_partition(0, iter(()))]
 drain = Work("wide", 0, 1, plan, {0: entries[0]["state_file"]}, str(checkpoint), (stream,),
              (("id",),), sink)

@@ -61,7 +61,10 @@ def read_times(offsets, data, valid, operations, width, out, fits):
 
 @njit(inline="always")
 def _digits(out, at, value, count):
-    """Write a number in so many digits; return where it ends."""
+    """Write a number in so many digits; return where it ends.
+
+    out     out uint8[…]
+    """
     for k in range(count):
         out[at + count - 1 - k] = ZERO + value % 10
         value //= 10

@@ -390,10 +390,10 @@ class Load:
         """Join, load and commit what was begun; a drain (batch None) has no input."""
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
-                    self.schemas, tuple(spec.id for spec in self.job.streams),
-                    tuple(stream.reader for stream in self.streams), self.commits.sink, (),
-                    at.sources,
-                    isinstance(self.settings, LoadSettings) and self.settings.key_sketch)
+                    self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
+                    sources=at.sources, readers=tuple(stream.reader for stream in self.streams),
+                    sketched=(isinstance(self.settings, LoadSettings)
+                              and self.settings.key_sketch))
         entries = run_tasks(self.spark, work, batch)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)

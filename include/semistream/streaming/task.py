@@ -61,17 +61,18 @@ class Work:
     checkpoint: str
     streams: tuple[pa.Schema, ...]
     ids: tuple[tuple[str, ...], ...]
-    readers: tuple[Reader | None, ...]
     sink: Sink = field(repr=False)  # it knows the warehouse's password
     files: tuple[tuple[str, ...], ...] = ()
     sources: tuple[SourceFile, ...] = ()
+    readers: tuple[Reader | None, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
 
     def reading(self, files: Sequence[Sequence[str]]) -> Work:
         return replace(self, files=tuple(map(tuple, files)))
 
     def side(self, number: int) -> Side:
-        return Side(number, placement_of(self.plan, self.streams, number), self.readers[number])
+        reader = self.readers[number] if self.readers else None
+        return Side(number, placement_of(self.plan, self.streams, number), reader)
 
     def place_files(self, shares: Sequence[Sequence[Sequence[str]]]) -> Placing:
         """Return the function for ``mapInArrow`` of the tasks that read files: each row that it is
