@@ -329,7 +329,7 @@ def test_a_drained_load_goes_on_without_what_only_waiting_tuples_need(sql):
     assert sql.run()["rows_read"] == 0
     note = sql.checkpoint / "progress.json"
     values = read_checked(note, "")
-    del values["own"]
+    del values["sources"]
     write_checked(note, values)
     sql.load.add_file(100)
     assert sql.run()["rows_read"] == 100
