@@ -406,9 +406,9 @@ def test_kafka_values_become_tuples(spark):
     assert chunk.rows.to_pylist() == [{"id": 1, "sku": "a"}, {"id": 2, "sku": "1.50"}]
     assert chunk.lines.tolist() == [1, 5]
     assert [(r.text, r.id) for r in chunk.rejected] == [
-        ("not json", None), ("", None), ('{"id": 3} {"id": 4}', None),
-        ('{"id": "x", "sku": "b"}', "b")]
-    assert [r.detail.split(":")[0] for r in chunk.rejected] == ["not JSON"] * 3 + ["id"]
+        ('{"id": "x", "sku": "b"}', "b"), ("not json", None), ("", None),
+        ('{"id": 3} {"id": 4}', None)]
+    assert [r.detail.split(":")[0] for r in chunk.rejected] == ["id"] + ["not JSON"] * 3
 
 
 def test_a_first_load_of_kafka_begins_with_the_earliest_records(caplog):
