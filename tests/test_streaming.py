@@ -639,7 +639,7 @@ from semistream.streaming.sources.reader import find_reader
 
 reader = find_reader(StreamSpec(path=sys.argv[2]), schema=stream)
 chunks = Side(0, plan.placement(stream), reader).files(sys.argv[2:3])
-outputs = [output for chunk, _ in chunks for output in join.process(chunk.rows)]
+outputs = [output for n in chunks for output in join.process(n.chunk.rows)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))
 """

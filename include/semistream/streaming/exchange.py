@@ -26,6 +26,7 @@ PLACED = "partition INT, side INT, kind INT, message BINARY"
 TUPLES, REJECTED, FAILED = range(3)  # kinds of messages
 COLUMNS = pa.schema([("partition", pa.int32()), ("side", pa.int32()), ("kind", pa.int32()),
                      ("message", pa.binary())])
+NOTHING = np.zeros(0, np.int64)
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -37,8 +38,17 @@ class Input(NamedTuple):
     rejected: Sequence[Rejected] = ()
 
 
+class Numbered(NamedTuple):
+    """A chunk with a number for each of its tuples, int64[n], and for each of what it rejects,
+    int64[r]. What has no key belongs to the partition that its number says, in every attempt."""
+
+    chunk: Chunk
+    tuples: np.ndarray
+    rejected: np.ndarray
+
+
 class TaskFailed(SemistreamError):
-    """A task that read could not; the message says why."""
+    """A task refused its part of a micro-batch; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -49,47 +59,46 @@ class Side:
     placement: Placement
     reader: Reader | None
 
-    def files(self, paths: Sequence[str]) -> Iterator[tuple[Chunk, np.ndarray]]:
-        """Read local files: (chunk, the number of each tuple, int64[n])."""
+    def files(self, paths: Sequence[str]) -> Iterator[Numbered]:
+        """Read local files. A tuple's number is its place in its file."""
         if paths:
             assert self.reader is not None
             source = self.reader.open()
             for path in paths:
-                for chunk in source.read(Path(path)):
-                    yield chunk, chunk.lines - 1
+                yield from map(_by_place, source.read(Path(path)))
 
     def place_files(self, paths: Sequence[str]) -> Batches:
+        """Place the tuples of local files."""
         return self._placed(self.files(paths))
 
     def place_rows(self, batches: Batches) -> Batches:
-        """Rows as Spark brings them."""
+        """Place rows as Spark brings them. A row's number is a hash of it."""
         names = self.placement.stream.names
         rows = (batch.rename_columns(names).cast(self.placement.stream) for batch in batches)
         flat = [f.name for f in self.placement.stream if not pa.types.is_nested(f.type)]
-        return self._placed((Chunk(b, []), row_hashes(b.select(flat)).view(np.int64))
+        return self._placed(Numbered(Chunk(b, []), _hashes(b.select(flat)), NOTHING)
                             for b in rows)
 
     def place_values(self, batches: Batches) -> Batches:
-        """Messages whose values are an object each."""
+        """Place messages whose values are an object each. A message's number is a hash of it."""
         assert self.reader is not None
         source = self.reader.open()
         assert isinstance(source, JsonSource)
 
-        def read() -> Iterator[tuple[Chunk, np.ndarray]]:
+        def read() -> Iterator[Numbered]:
             for batch in batches:
-                values = batch.column(0)
-                numbers = row_hashes(pa.record_batch([values], ["value"])).view(np.int64)
-                chunk = source.parse(values)
-                yield chunk, numbers[chunk.lines - 1]
+                hashes, chunk = _hashes(batch), source.parse(batch.column(0))
+                yield Numbered(chunk, hashes[chunk.lines - 1],
+                               hashes[[r.line - 1 for r in chunk.rejected]])
 
         return self._placed(read())
 
     def place_contents(self, batches: Batches) -> Batches:
-        """Files of another file system: path, content."""
+        """Place the tuples of files of another file system: path, content."""
         assert self.reader is not None
         source = self.reader.open()
 
-        def read() -> Iterator[tuple[Chunk, np.ndarray]]:
+        def read() -> Iterator[Numbered]:
             for batch in batches:
                 for path, content in zip(*batch.columns, strict=True):
                     uri = path.as_py()
@@ -98,19 +107,31 @@ class Side:
                         copy.write_bytes(content.as_buffer())
                         for chunk in source.read(copy):
                             rejected = [r._replace(file=uri) for r in chunk.rejected]
-                            yield chunk._replace(rejected=rejected), chunk.lines - 1
+                            yield _by_place(chunk._replace(rejected=rejected))
 
         return self._placed(read())
 
-    def _placed(self, chunks: Iterator[tuple[Chunk, np.ndarray]]) -> Batches:
+    def of_partition(self, partition: int, numbered: Numbered) -> Input:
+        """Return what belongs to one partition."""
+        tuples = self.placement.only(partition, numbered.chunk.rows, numbered.tuples)
+        return Input(self.number, tuples, self._rejected(numbered).get(partition, ()))
+
+    def _rejected(self, numbered: Numbered) -> dict[int, list[Rejected]]:
+        """Return what was rejected, by partition."""
+        out: dict[int, list[Rejected]] = {}
+        of = self.placement.of_numbers(numbered.rejected).tolist()
+        for p, rejected in zip(of, numbered.chunk.rejected, strict=True):
+            out.setdefault(p, []).append(rejected)
+        return out
+
+    def _placed(self, chunks: Iterator[Numbered]) -> Batches:
         """Yield messages. What fails is said to all partitions, so that none is loaded."""
         try:
-            for chunk, numbers in chunks:
-                placed = [(p, TUPLES, rows.serialize().to_pybytes())
-                          for p, rows in self.placement.split(chunk.rows, numbers)]
-                for p in range(self.placement.count) if chunk.rejected else ():
-                    if own := self.rejected_of(p, chunk.rejected):
-                        placed.append((p, REJECTED, json.dumps(own).encode()))
+            for numbered in chunks:
+                placed = [(p, TUPLES, rows.serialize().to_pybytes()) for p, rows
+                          in self.placement.split(numbered.chunk.rows, numbered.tuples)]
+                placed += [(p, REJECTED, json.dumps(rejected).encode())
+                           for p, rejected in self._rejected(numbered).items()]
                 if placed:
                     yield self._messages(placed)
         except SemistreamError as e:
@@ -124,9 +145,13 @@ class Side:
                                                          len(placed)),
              pa.array(kinds, pa.int32()), pa.array(messages, pa.binary())], schema=COLUMNS)
 
-    def rejected_of(self, partition: int, rejected: Sequence[Rejected]) -> list[Rejected]:
-        of = self.placement.of_numbers(np.array([r.line for r in rejected], np.int64))
-        return [r for r, p in zip(rejected, of.tolist(), strict=True) if p == partition]
+
+def _by_place(chunk: Chunk) -> Numbered:
+    return Numbered(chunk, chunk.lines - 1, np.array([r.line for r in chunk.rejected], np.int64))
+
+
+def _hashes(rows: pa.RecordBatch) -> np.ndarray:
+    return row_hashes(rows).view(np.int64)
 
 
 def inputs(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[Input]:

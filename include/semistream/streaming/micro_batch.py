@@ -84,7 +84,7 @@ class MicroBatch:
     @cached_property
     def read_by_tasks(self) -> list[list[str]]:
         """The paths of each stream's files that tasks read themselves."""
-        return [files if stream.reader is not None and not any(map(is_remote, files)) else []
+        return [files if stream.reader is not None and not _remote(files) else []
                 for stream, files in zip(self.streams, self.files, strict=True)]
 
     def part_of_source(self, min_age: float, stop_asked: Callable[[], bool]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class MicroBatch:
                 continue
             source = stream.reader.open() if stream.reader is not None else None
             for path in files:
-                if path.endswith((".parquet", ".pq")):
+                if stream.reader is not None and stream.reader.kind == "parquet":
                     count += pq.read_metadata(path).num_rows
                 elif source is not None:
                     count += sum(c.rows.num_rows + len(c.rejected) for c in source.read(Path(path)))

@@ -160,12 +160,10 @@ class Work:
             if not files:
                 continue
             side = self.side(number)
-            for chunk, numbers in side.files(files):
-                tuples = side.placement.only(partition, chunk.rows, numbers)
-                rejected = (side.rejected_of(partition, chunk.rejected) if chunk.rejected
-                            else chunk.rejected)
-                if tuples.num_rows or rejected:
-                    yield Input(number, tuples, rejected)
+            for numbered in side.files(files):
+                own = side.of_partition(partition, numbered)
+                if own.tuples.num_rows or own.rejected:
+                    yield own
 
     def _operator(self, partition: int) -> Joining:
         """The operator in its state after the previous batch: the cached one, or a new one that
@@ -235,7 +233,7 @@ def _adds_up(part: dict[str, Any]) -> bool:
 
 
 def raise_refusal(entries: list[dict[str, Any]]) -> None:
-    """Raise StateError, TaskFailed or the like where a partition was refused."""
+    """Raise TaskFailed where a partition was refused."""
     for entry in entries:
         if REFUSED in entry:
             raise TaskFailed(entry[REFUSED])
