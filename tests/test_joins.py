@@ -365,3 +365,85 @@ def test_what_the_caller_does_with_the_output_is_no_time_of_an_iteration(algorit
     assert 0 < sum(i.seconds for i in join.stats.iterations) <= join.stats.seconds < 3_600
     if algorithm == "elevatorjoin":
         assert join.sweeps > 1 and 0.01 < join.costs.phi <= 1
+
+
+class Seconds:
+    """A clock that stands still unless it is told to go on."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        self.now += 1e-7  # readings differ
+        return self.now
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    clock = Seconds()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return clock
+
+
+BOUND = 4.0  # s, with a batch a second
+
+
+def trickle(join, clock, stream, each, *, restored=lambda join: join):
+    """Feed a few tuples a second, keeping up; gives the second in which each tuple came and
+    left, by its number."""
+    came, left, second = {}, {}, 0
+    for at in range(0, stream.num_rows + each * int(BOUND + 2), each):
+        clock.now, second = clock.now + 1.0, second + 1
+        batch = stream.slice(at, each).combine_chunks().to_batches()
+        outputs = [o for b in batch for o in join.process(b)]
+        came |= dict.fromkeys(range(at, min(at + each, stream.num_rows)), second)
+        outputs += join.keep_up(1.0, BOUND)
+        for output in outputs:
+            for number in (*output.joined["n"].to_pylist(), *output.unmatched["n"].to_pylist()):
+                left.setdefault(number, second)
+        join = restored(join)
+    return came, left, join
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_tuple_waits_longer_than_the_bound(algorithm, seconds):
+    master = integers(400)
+    keys = np.random.default_rng(3).permutation(500)[:120]
+    stream = pa.table({"n": np.arange(len(keys)), "k": keys})
+    join = start(algorithm, stream, master, [("k", "k")])
+    came, left, join = trickle(join, seconds, stream, 3)
+    assert set(left) == set(came)
+    assert max(left[n] - came[n] for n in came) <= BOUND + 1
+    assert join.stats.waiting == 0
+    assert BOUND - 1 <= join.stats.waits.longest <= 1.1 * (BOUND + 1)
+    assert join.stats.waits.median(len(came)) <= BOUND + 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_bound_reads_no_more_of_r_than_it_takes(algorithm, seconds):
+    """R in 50 partitions; a pass over it in BOUND seconds, or the partitions of what came."""
+    master, time_ = integers(400), 40
+    stream = pa.table({"n": np.arange(time_), "k": np.arange(time_) * 10})
+    join = start(algorithm, stream, master, [("k", "k")], kept=1)
+    _, left, join = trickle(join, seconds, stream, 1)
+    whole = join.master.tuple_count
+    rounding = join.master.partition_tuples * (time_ + BOUND + 2)
+    assert join.stats.disk_tuples_read <= whole * (time_ + BOUND + 2) / BOUND + rounding
+    if REGISTRY[algorithm].needs_index:
+        assert join.stats.disk_tuples_read <= 2 * join.master.partition_tuples * len(left)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_a_restored_state_has_waiting_is_due_at_once(algorithm, seconds):
+    master = integers(400)
+    stream = pa.table({"n": np.arange(60), "k": np.random.default_rng(5).permutation(400)[:60]})
+
+    def restored(join):
+        again = start(algorithm, stream, master, [("k", "k")])
+        again.restore(join.snapshot())
+        return again
+
+    came, left, _ = trickle(start(algorithm, stream, master, [("k", "k")]), seconds, stream, 3,
+                            restored=restored)
+    assert set(left) == set(came)
+    assert max(left[n] - came[n] for n in came) <= 1

@@ -91,7 +91,7 @@ class ArrowList(StreamTable):
     def remove(self):
         ages = time.perf_counter() - self.entered
         return Removed(np.arange(self.live), self.matched, float(ages.sum()),
-                       float(ages.max(initial=0.0)))
+                       float(ages.max(initial=0.0)), self.live)
 
     def clear(self):
         self.__init__(self.layout)
@@ -115,6 +115,10 @@ class NestedLoop(SemiStreamJoin):
         buffer = StreamBuffer(self.layout, batch, codes)
         while (yield from fill(self.h_s, buffer, self.output)):
             yield from self.iterate()
+
+    @property
+    def passes(self):
+        return self.scan.passes
 
     def iterate(self):
         begun, h_s, removed = self._begin(), self.h_s, Removed.none()

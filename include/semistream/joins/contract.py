@@ -49,6 +49,8 @@ class SemiStreamJoin(ABC):
         self.stats, self.clock = JoinStatistics(), Clock()
         self.output = Output(spec, self.stats)
         self._hits_before = 0
+        self._kept_up = 0.0  # passes over R that `keep_up` has seen to
+        self._overdue = False  # how long the tuples wait is not known: a state was restored
 
     @property
     def cached(self) -> int:
@@ -72,6 +74,12 @@ class SemiStreamJoin(ABC):
         """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting =
         0."""
         return self.clock.timed(self._drain(), self._account)
+
+    def keep_up(self, seconds: float, bound: float) -> Iterator[JoinOutput]:
+        """Go on with R as far as it takes for no tuple to wait longer than a bound, in s, and no
+        further. seconds: since the last call; called with every batch, so that the reads are spread
+        over the time."""
+        return self.clock.timed(self._keep_up(seconds / bound, bound), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
         """The state between two calls. changes: what has changed since the last snapshot will do,
@@ -99,6 +107,7 @@ class SemiStreamJoin(ABC):
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
                              "the former settings until the join is drained, then change them.")
         self._restore(state, *changes)
+        self._overdue, self._kept_up = True, self.passes
         self._account()
 
     # What an algorithm gives
@@ -114,6 +123,32 @@ class SemiStreamJoin(ABC):
     def _drain(self) -> Iterator[JoinOutput]:
         while self._waiting():
             yield from self.iterate()
+
+    @property
+    @abstractmethod
+    def passes(self) -> float:
+        """How often R was passed over so far; between two calls a tuple that entered at `passes` p
+        waits until p + 1 at most."""
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        """Whether the next iteration must not be put off: R was not passed over so often yet. age:
+        s that no tuple may have waited, for a join that knows of each."""
+        return self.passes < passes
+
+    def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
+        """Go on by a share of a pass over R, what iterations of a full H_S have done since the last
+        call included."""
+        if self._overdue:
+            share, age, self._overdue = 1.0, 0.0, False
+        passes = self._kept_up + min(share, 1.0)
+        while self._waiting() and self._is_due(passes, age):
+            yield from self.iterate()
+        if self._waiting():
+            self._pass_over(passes)
+        self._kept_up = self.passes
+
+    def _pass_over(self, passes: float) -> None:
+        """Take note that nothing waits for what R has up to there, where reads can be left out."""
 
     @abstractmethod
     def _state(self) -> State: ...

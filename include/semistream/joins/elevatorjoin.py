@@ -51,6 +51,7 @@ never cached.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -221,6 +222,29 @@ class Elevatorjoin(SemiStreamJoin):
         self._end(begun, waited, read, self.sweeps)
         if self.position >= self.master.partition_count:
             self._end_sweep()
+
+    # The bound on waiting
+
+    @property
+    def passes(self) -> float:
+        return self.sweeps + self.position / max(self.master.partition_count, 1)
+
+    def _stops(self, passes: float) -> int:
+        """How many partitions the elevator has come by after so many passes."""
+        return math.ceil(passes * self.master.partition_count)
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        """Whether the next partition for which tuples wait is one of those to come by."""
+        at, sweeps = self.h_s.next(self.position), self.sweeps
+        if at < 0:
+            at, sweeps = self.h_s.next(0), sweeps + 1
+        return sweeps * self.master.partition_count + at < self._stops(passes)
+
+    def _pass_over(self, passes: float) -> None:
+        sweeps, position = divmod(self._stops(passes), self.master.partition_count)
+        if sweeps > self.sweeps:
+            self._end_sweep()
+        self.position = position
 
     # The cache
 

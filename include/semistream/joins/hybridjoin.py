@@ -84,6 +84,13 @@ class Hybridjoin(SemiStreamJoin):
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.index.cycles)
 
+    @property
+    def passes(self) -> float:
+        return self.index.passes
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        return self.h_s.age >= age
+
     def _drain(self) -> Iterator[JoinOutput]:
         while self.h_s.live:
             yield from self.iterate(expected=math.inf)

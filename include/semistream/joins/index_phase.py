@@ -26,6 +26,11 @@ class IndexReader:
         self.partitions += span[1] - span[0]
 
     @property
+    def passes(self) -> float:
+        """How often as many partitions were read as R has, with the share of the next time."""
+        return self.partitions / max(self.master.partition_count, 1)
+
+    @property
     def cycles(self) -> int:
         """How often as many partitions were read as R has."""
         return self.partitions // max(self.master.partition_count, 1)

@@ -72,6 +72,10 @@ class Meshjoin(SemiStreamJoin):
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
 
+    @property
+    def passes(self) -> float:
+        return self.scan.passes
+
     def _drain(self) -> Iterator[JoinOutput]:
         yield from super()._drain()
         self.h_s.queue.clear()

@@ -63,10 +63,11 @@ class Removed(NamedTuple):
     matched: np.ndarray  # bool[n]
     seconds: float  # since their entry, summed
     longest: float  # the most of one tuple
+    timed: int  # how many tuples these two tell of
 
     @classmethod
     def none(cls) -> Removed:
-        return cls(np.empty(0, np.int64), np.empty(0, bool), 0.0, 0.0)
+        return cls(np.empty(0, np.int64), np.empty(0, bool), 0.0, 0.0, 0)
 
 
 class RowSize:
@@ -185,7 +186,9 @@ class Output:
         they could match was read."""
         stats = self.statistics
         stats.processed_seconds += removed.seconds
-        stats.processed_seconds_max = max(stats.processed_seconds_max, removed.longest)
+        stats.waits.note(removed.longest, min(removed.timed, 1))
+        if others := max(removed.timed - 1, 0):
+            stats.waits.note((removed.seconds - removed.longest) / others, others)
         stats.matched += int(removed.matched.sum())
         lost = removed.slots[~removed.matched]
         for part in self._lost.cut(len(lost)):

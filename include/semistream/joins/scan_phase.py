@@ -61,6 +61,11 @@ class Scan:
         return int(largest_chunk(self.master.partition_tuples / self.slices))
 
     @property
+    def passes(self) -> float:
+        """R-cycles so far, with the share of this one that is done."""
+        return self.cycles + self.position / self.chunks
+
+    @property
     def ended_cycle(self) -> bool:
         """Whether the last read was the last one of an R-cycle."""
         return self.position == 0 and self.cycles > 0

@@ -104,6 +104,13 @@ class Sscj(SemiStreamJoin):
         if self.index.cycles > cycles:
             self.h_r.end_period()
 
+    @property
+    def passes(self) -> float:
+        return self.index.passes
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        return self.h_s.age >= age
+
     def _drain(self) -> Iterator[JoinOutput]:
         while self.h_s.live:
             yield from self.iterate(expected=math.inf)

@@ -226,6 +226,13 @@ class Ssij(SemiStreamJoin):
         count = int(np.searchsorted(np.cumsum(waiting[order]), FREED * self.h_s.live)) + 1
         return np.sort(order[:count][waiting[order[:count]] > 0])
 
+    @property
+    def passes(self) -> float:
+        return self.index.passes
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        return self.h_s.age >= age
+
     def _state(self) -> State:
         """Of the cache only the blocks' numbers: their tuples are in R."""
         blocks = pa.table({"utility": self.blocks.utility, "cached": self.blocks.cached})

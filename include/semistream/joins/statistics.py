@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
+from semistream.joins.waits import Waits
+
 T = TypeVar("T")
 
 
@@ -72,7 +74,9 @@ class JoinStatistics:
     # summed over the tuples that entered H_S: from the call that brought them to their entry
     waited_seconds: float = 0.0
     processed_seconds: float = 0.0  # summed over the same: from there to their removal
-    processed_seconds_max: float = 0.0
+    # of tuples that left H_S; those of one chunk, key or partition that leave together count with
+    # their mean, but for the one that waited longest
+    waits: Waits = field(default_factory=Waits)
     memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component
     memory_peak: int = 0  # bytes, the most that the components ever had together
     rejected: dict[str, int] = field(default_factory=dict)  # unmatched tuples by reason

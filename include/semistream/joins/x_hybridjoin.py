@@ -134,6 +134,13 @@ class XHybridjoin(SemiStreamJoin):
         yield from self.output.finish(h_s, removed)
         return len(removed.slots), read
 
+    @property
+    def passes(self) -> float:
+        return self.index.passes
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        return self.h_s.age >= age
+
     def _drain(self) -> Iterator[JoinOutput]:
         while self.h_s.live:
             yield from self.iterate(expected=math.inf)

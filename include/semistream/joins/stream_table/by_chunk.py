@@ -232,7 +232,8 @@ class ByChunk(StreamTable):
         self._live -= chunk.count
         self.heap_live -= chunk.heap_bytes
         age = time.perf_counter() - chunk.arrived if chunk.count else 0.0
-        return Removed(slots, self.flags[slots] & MATCHED != 0, chunk.count * age, age)
+        return Removed(slots, self.flags[slots] & MATCHED != 0, chunk.count * age, age,
+                       chunk.count)
 
     # Size
 

@@ -78,6 +78,14 @@ class ByKey(StreamTable):
         """Slot of the oldest tuple, the leader of its key; -1 when nothing waits."""
         return int(self.q[OLDEST])
 
+    @property
+    def age(self) -> float:
+        """Seconds that the oldest tuple has waited; 0 when nothing waits."""
+        if self.oldest < 0:
+            return 0.0
+        _, longest = kernels.ages(np.array([self.oldest]), self.link, self._now())
+        return float(longest * TICK)
+
     def open(self, strings: float, most: int) -> None:
         self.strings, self.size = strings, most
         self.most = max(int(most // self.bytes_per_tuple(self.layout.held, strings)), 1)
@@ -201,7 +209,8 @@ class ByKey(StreamTable):
             self.heap_live -= sum(int(column.lengths[slots].sum(dtype=np.int64))
                                   for column in self.store.variable)
         total, longest = kernels.ages(slots, self.link, self._now())
-        return Removed(slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK)
+        return Removed(slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK,
+                       len(slots))
 
     # What waits
 

@@ -48,7 +48,7 @@ class Visit:
     @property
     def removed(self) -> Removed:
         """Its tuples, whose waiting `ByPartition.remove` tells."""
-        return Removed(self.slots, self.matched, 0.0, 0.0)
+        return Removed(self.slots, self.matched, 0.0, 0.0, 0)
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """All columns of the stream of these tuples of the visit, int64[n]."""
@@ -232,7 +232,8 @@ class ByPartition(StreamTable):
         do."""
         now, n = time.perf_counter(), int(self.waiting[p])
         removed = Removed.none()._replace(seconds=float(n * now - self.arrived[p]),
-                                          longest=float(now - self.first[p]) if n else 0.0)
+                                          longest=float(now - self.first[p]) if n else 0.0,
+                                          timed=n)
         kernels.release(p, self.store.shift, self.head, self.waiting, self.block, self.q, self.page,
                         self.end, self.store.link, self.pages)
         self.reach[p] = self.arrived[p] = self.first[p] = 0
