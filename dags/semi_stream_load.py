@@ -25,7 +25,7 @@ PARAMS = form(
     {"Data": ("job", "app", "sink"),
      "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
      "Rows": ("max_output_rows", "key_sketch"),
-     "Stop policy": ("trigger", "stop_after", "drain_after", "drain_every"),
+     "Stop policy": ("trigger", "stop_after", "max_wait"),
      "Source": ("source_format", "source_path", "source_options", "source_options_file",
                 "source_columns", "max_files", "max_rows", "min_age"),
      "Failure": ("retry",)},

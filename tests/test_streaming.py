@@ -27,6 +27,7 @@ from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.kafka import KafkaSource
 from semistream.streaming.sources.reader import loaded_type
 from semistream.streaming.status import read_status, request_stop
+from semistream.streaming.waiting import WaitingBound
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
 
@@ -202,7 +203,7 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     load = sqlite_load
     load.add_file(1500)
     checkpoint = load.places.checkpoints / "sales"
-    app = load.start(spark, trigger="100 milliseconds", drain_after=0.3)
+    app = load.start(spark, trigger="100 milliseconds")
     old = load.expected()[0]
     until(lambda: (s := read_status(checkpoint)) and s.rows_read == 1500 and s.waiting == 0,
           what="idle drain", watch=app.check)
@@ -225,26 +226,52 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
             == [("v000002",)])
 
 
-def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, monkeypatch):
-    load, finish, drains, twice = sqlite_load, Commits.finish, [], threading.Event()
+@pytest.mark.parametrize("algorithm", ["elevatorjoin", "ssbj", "sscj"])
+def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, monkeypatch,
+                                                           algorithm):
+    """H_S, which M lets hold all that comes, never fills, and there is no time without input."""
+    load, finish = sqlite_load, Commits.finish
 
     def finished(commits, *args):
         finish(commits, *args)
         load.add_file(50)  # there is always more to load
-        drains.extend([commits.last] if commits.last[1] else [])
-        if len(drains) == 2:
-            twice.set()
 
     load.add_file(50)
     monkeypatch.setattr(Commits, "finish", finished)
-    app = load.start(spark, trigger="50 milliseconds", drain_after=0, drain_every=0.01,
-                     memory="64MB")
-    until(twice.is_set, what="a second drain", watch=app.check)
+    monkeypatch.setattr(WaitingBound, "idle", lambda *_: False)
+    app = load.start(spark, trigger="50 milliseconds", memory="64MB", algorithm=algorithm,
+                     max_wait=1)
+    status = load.places.checkpoints / "sales"
+    until(lambda: (s := read_status(status)) and (s.batch or 0) > 12 and s.longest_wait > 0,
+          what="twelve batches", watch=app.check)
+    assert load.query("SELECT count(*) FROM load_commits WHERE drain = 1") == [(0,)]
+    last, = load.query("SELECT batch, sum(waiting) FROM load_batches GROUP BY batch "
+                       "ORDER BY batch DESC LIMIT 1")
+    assert last[1] < 50 * (last[0] + 1) / 2  # not all that came
     monkeypatch.undo()
-    request_stop(load.places.checkpoints / "sales")
+    request_stop(status)
+    summary = app.join()
+    assert summary["median_wait"] <= summary["longest_wait"] > 0
+    load.run(spark, memory="64MB", algorithm=algorithm)  # the file that came last
+    load.check()
+
+
+def test_files_without_rows_keep_nobody_waiting(spark, sqlite_load, monkeypatch):
+    load = sqlite_load
+    monkeypatch.setattr(WaitingBound, "idle", lambda *_: False)
+    load.add_file(200)
+    app = load.start(spark, trigger="50 milliseconds", memory="64MB", algorithm="elevatorjoin",
+                     max_wait=1)
+    status = load.places.checkpoints / "sales"
+
+    def empty_files():
+        load.add_file(0)
+        return (s := read_status(status)) and s.rows_read == 200 and s.waiting == 0
+
+    until(empty_files, what="the end of waiting", watch=app.check)
+    assert load.query("SELECT count(*) FROM load_commits WHERE drain = 1") == [(0,)]
+    request_stop(status)
     app.join()
-    assert drains[0][0] < drains[1][0]
-    load.run(spark, memory="64MB")
     load.check()
 
 
@@ -253,13 +280,13 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
 
     def idle_before(load, *args):
         begin(load, *args)
-        load.commits.committed_at = load.commits.waiting_since = time.monotonic() - 7200
+        load.commits.committed_at = time.monotonic() - 7200
 
     monkeypatch.setattr(app.Load, "__init__", idle_before)
     monkeypatch.setattr(app, "POLL", 0.005)
     for rows in (800, 900, 700):
         sqlite_load.add_file(rows)
-    sqlite_load.run(spark, memory="64MB", drain_every=3600)
+    sqlite_load.run(spark, memory="64MB")
     sqlite_load.check()
     # at the end
     assert sqlite_load.query("SELECT batch FROM load_commits WHERE drain = 1") == [(2,)]
@@ -302,7 +329,7 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
 
     for rows in (800, 900):
         sqlite_load.add_file(rows)
-    settings = {"memory": "64MB", "drain_every": 0.001}
+    settings = {"memory": "64MB"}
     with monkeypatch.context() as patch:
         patch.setattr(SqlSink, "commit", fails)
         patch.setattr(app.Load, "_drain_due", only_meanwhile)

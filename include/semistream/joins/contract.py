@@ -143,12 +143,11 @@ class SemiStreamJoin(ABC):
         passes = self._kept_up + min(share, 1.0)
         while self._waiting() and self._is_due(passes, age):
             yield from self.iterate()
-        if self._waiting():
-            self._pass_over(passes)
-        self._kept_up = self.passes
+        self._pass_over(passes)
 
     def _pass_over(self, passes: float) -> None:
-        """Take note that nothing waits for what R has up to there, where reads can be left out."""
+        """Note how far R was passed over. passes: what was due."""
+        self._kept_up = self.passes
 
     @abstractmethod
     def _state(self) -> State: ...

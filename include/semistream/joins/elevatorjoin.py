@@ -241,10 +241,13 @@ class Elevatorjoin(SemiStreamJoin):
         return sweeps * self.master.partition_count + at < self._stops(passes)
 
     def _pass_over(self, passes: float) -> None:
-        sweeps, position = divmod(self._stops(passes), self.master.partition_count)
-        if sweeps > self.sweeps:
-            self._end_sweep()
-        self.position = position
+        """Come by the partitions up to there, for which nothing waits."""
+        if self.h_s.live and self.passes < passes:
+            sweeps, position = divmod(self._stops(passes), self.master.partition_count)
+            if sweeps > self.sweeps:
+                self._end_sweep()
+            self.position = position
+        super()._pass_over(passes)
 
     # The cache
 

@@ -27,12 +27,10 @@ class Waits(Counter[int]):
     def median(self, tuples: int) -> float:
         """Return the seconds that half of so many tuples waited at most, the ones left out
         included."""
-        left = self.total() - tuples / 2
+        longer = 0
         for number in sorted(self, reverse=True):
-            if left <= 0:
-                break
-            left -= self[number]
-            if left < 0:
+            longer += self[number]
+            if longer > tuples / 2:
                 return _seconds(number)
         return 0.0
 
@@ -44,3 +42,8 @@ class Waits(Counter[int]):
 
 def _seconds(number: int) -> float:
     return LEAST * 2 ** (number / PER_OCTAVE) if number else 0.0
+
+
+def in_seconds(waited: float) -> str:
+    """A wait for people."""
+    return f"{waited:.2g} s" if waited < 10 else f"{waited:,.0f} s"

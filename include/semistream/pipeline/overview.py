@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.config import Places
 from semistream.errors import SemistreamError
+from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers, summary
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
@@ -131,4 +132,5 @@ def _app(checkpoint: Path) -> dict[str, Any]:
             "stopping": shown["stopping"] or state == "draining",
             "batch": "" if status.batch is None else status.batch,
             "resident": summary.resident(status.resident_peak),
+            "waited": f"{in_seconds(status.median_wait)}, {in_seconds(status.longest_wait)}",
             "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat))}

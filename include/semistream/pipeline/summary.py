@@ -14,6 +14,7 @@ from rich.table import Table
 from sqlalchemy import Connection, case, func, select, true
 
 from semistream.config import Places
+from semistream.joins.waits import in_seconds
 from semistream.pipeline.steps import run_summary
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import app_number
@@ -43,7 +44,7 @@ def ledger(totals: Iterable[Totals],
                      "committed_at": minute(t.committed_at),
                      "cache_share": _share(t.cache_hits, t.rows_read),
                      "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
-                     "resident": resident(t.resident_peak)})
+                     "resident": resident(t.resident_peak), "waited": in_seconds(t.wait_longest)})
     return rows
 
 
@@ -132,6 +133,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
     table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–",
                   total.get("cache_share", ""))
+    table.add_row("longest wait for master data",
+                  in_seconds(run.get("longest_wait", 0.0)) if worked else "–",
+                  total.get("waited", ""))
     table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))
     table.add_row("peak resident, a worker", resident(run.get("resident_peak", 0)),
                   total.get("resident", ""))

@@ -19,6 +19,7 @@ from sqlalchemy import and_, func, select
 from semistream import warehouse
 from semistream.config import SIDES, AnyJob, Job, Places, StreamStreamJob, job_of
 from semistream.errors import ConfigError, SemistreamError
+from semistream.joins.waits import in_seconds
 from semistream.published import read_manifest
 from semistream.quality import history, stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
@@ -59,6 +60,7 @@ BATCHES_SHOWN = 100
 JUDGED = ("max_unparsable", "unique_ids")  # of a stream's settings
 SAMPLE = 1000  # facts, and unmatched tuples, that are joined again
 # of a batch, in the report
+LONGEST = "longest wait"  # of a tuple for its master data
 NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]
 
 
@@ -284,7 +286,7 @@ def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], repo
                              "counted and joined again, but not compared value by value.")
     app, name = scope.app, scope.fact_name
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": scope.sink,
-               "figures": [[k, n] for k, n in figures.items()], "columns": NUMBERS,
+               "figures": [[k, n] for k, n in figures.items()], "columns": [*NUMBERS, LONGEST],
                "commits": len(batches),
                "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
                "notes": staging.notes, "unseen": staging.unseen}
@@ -331,10 +333,12 @@ def _figures(connection: sa.Connection,
              scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """The completeness summary: totals of the batches verified, and these one by one."""
     b = load_batches.c
-    rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in NUMBERS))
+    rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in NUMBERS),
+                                     func.max(b.wait_longest).label("waited"))
                               .where(scope.holds(load_batches)).group_by(b.batch, b.drain)
                               .order_by(b.batch, b.drain)).all()
     batches = [{"batch": _position((r.batch, r.drain)), **{n: int(r._mapping[n]) for n in NUMBERS},
+                LONGEST: "" if r.waited is None else in_seconds(r.waited),
                 "ok": r.waiting_before + r.rows_read == r.matched + r.unmatched + r.waiting}
                for r in rows]
     figures = {label: sum(x[n] for x in batches) for label, n in (

@@ -319,7 +319,8 @@ class Load:
             self._change_plan(batch)
             self._check_output(batch)
             commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
-            if commits.entries and not batch.has_tuples():
+            bound = self.planner.bound.seconds is not None and commits.waiting
+            if commits.entries and not bound and not batch.has_tuples():
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
             else:
                 self._finish(batch)
@@ -393,13 +394,15 @@ class Load:
                     self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
                     sources=at.sources, readers=tuple(stream.reader for stream in self.streams),
                     sketched=(isinstance(self.settings, LoadSettings)
-                              and self.settings.key_sketch))
+                              and self.settings.key_sketch),
+                    pace=None if batch is None else self.planner.bound.pace())
         entries = run_tasks(self.spark, work, batch)
         self.commits.finish(entries, self._listed(at))
         self._committed(entries)
 
     def _committed(self, entries: list[dict[str, Any]]) -> None:
         self.totals.add(entries)
+        self.planner.bound.check(self.totals.latest_wait, sum(e["rows_read"] for e in entries))
         self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
                            sides=self.commits.waiting_by_side, **self.totals.status())
 
@@ -431,9 +434,7 @@ class Load:
     def _drain_due(self) -> bool:
         if not self.commits.waiting or self.commits.pending is not None:
             return False
-        now = time.monotonic()
-        return self.planner.drain_due(now - self.commits.committed_at,
-                                      now - self.commits.waiting_since)
+        return self.planner.bound.idle(time.monotonic() - self.commits.committed_at)
 
     @contextmanager
     def signals(self) -> Iterator[None]:

@@ -52,8 +52,7 @@ class Commits:
     """last: the newest commit; entries: its ledger rows, none under a new plan; pending: what was
     begun and is not committed.
 
-    Times are of ``time.monotonic``: committed_at, of the newest commit; waiting_since, before which
-    no tuple came that waits.
+    committed_at: of the newest commit, by ``time.monotonic``.
     """
 
     def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: SqlSink):
@@ -65,7 +64,7 @@ class Commits:
         self.last: Position | None = None
         self.pending: Position | None = None
         self.entries: list[dict[str, Any]] = []
-        self.committed_at = self.waiting_since = time.monotonic()
+        self.committed_at = time.monotonic()
         self._executor = ThreadPoolExecutor(1, "commit")
         self._newest: Future[None] | None = None
 
@@ -100,8 +99,6 @@ class Commits:
     def begin(self, progress: Progress) -> None:
         """Note what is worked on from now. Raises what the commit before failed with."""
         self.settle()
-        if not self.waiting:
-            self.waiting_since = time.monotonic()
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from semistream.sketches import SampledSketch
     from semistream.stream_joins import Propagated, StreamJoinOutput, StreamStreamJoin
     from semistream.streaming.promises import Promise
+    from semistream.streaming.waiting import Pace
 
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
           "bytes_read", "seconds")
@@ -56,11 +57,16 @@ class Joining(Protocol):
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
         """Add the join keys of some tuples, as the sketch draws them."""
 
-    def settle(self) -> Iterator[Finished]:
-        """The tuples of the micro-batch are in."""
+    def settle(self, pace: Pace | None) -> Iterator[Finished]:
+        """The tuples of the micro-batch are in. pace: of those that wait, where these are bound to
+        be finished in some time."""
 
     def drain(self) -> Iterator[Finished]:
         """Finish what waits."""
+
+    @property
+    def waiting(self) -> int:
+        """Tuples that wait for the disk."""
 
     def count(self) -> Any:
         """How much it has done so far, for ``entry``."""
@@ -99,11 +105,15 @@ class WithMaster:
         codes, valid = keys.stream_codes(drawn)
         sketch.add(codes[valid])
 
-    def settle(self) -> Iterator[Finished]:
-        return iter(())
+    def settle(self, pace: Pace | None) -> Iterator[Finished]:
+        return (Finished(*output) for output in (self.join.keep_up(*pace) if pace else ()))
 
     def drain(self) -> Iterator[Finished]:
         return (Finished(*output) for output in self.join.drain())
+
+    @property
+    def waiting(self) -> int:
+        return self.join.stats.waiting
 
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
@@ -115,6 +125,9 @@ class WithMaster:
         rejected |= {reason: n for (_, reason), n in refused.items()}
         entry["rows_read"] += refused.total()
         entry["unmatched"] += refused.total()
+        waits, finished = now["waits"].since(before["waits"]), entry["matched"] + entry["unmatched"]
+        if finished:
+            entry |= {"wait_median": waits.median(finished), "wait_longest": waits.longest}
         return entry | {"master": master.name, "master_version": master.version,
                         "waiting_before": before["waiting"], "waiting": now["waiting"],
                         "r_cycles": entry["disk_tuples_read"] / max(master.tuple_count, 1),
@@ -167,7 +180,7 @@ class OfTwoStreams:
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
         raise NotImplementedError
 
-    def settle(self) -> Iterator[Finished]:
+    def settle(self, pace: Pace | None) -> Iterator[Finished]:
         return self._finished(self._settle())
 
     def _settle(self) -> Iterator[StreamJoinOutput]:
@@ -187,6 +200,10 @@ class OfTwoStreams:
                 yield Finished(joined, unmatched, side)
             if propagated is not None:
                 yield Finished(None, None, propagated.side, _texts(propagated, self.alone))
+
+    @property
+    def waiting(self) -> int:
+        return 0
 
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())

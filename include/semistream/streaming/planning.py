@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from semistream.published import current_version, pin
 from semistream.sizing.plan import Plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.settings import LoadSettings
+from semistream.streaming.waiting import WaitingBound, pass_seconds
 from semistream.warehouse.identity import check_snapshot
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class Planner:
         self.settings, self.job, self.app, self.snapshots = settings, job, app, snapshots
         self.costs, self.warehouse = costs, warehouse
         self._of_warehouse = ""  # the version that was found to be
+        self._cores = 1
+        self.bound = WaitingBound(settings.max_wait, settings.interval)
         self.chosen = False
         self.plan: Plan
 
@@ -58,6 +62,7 @@ class Planner:
 
     def partitions(self, cores: int) -> int:
         """P."""
+        self._cores = cores
         return self.settings.partitions or min(cores, self.bucket_count)
 
     def ends(self, exhausted: bool) -> bool:
@@ -67,12 +72,6 @@ class Planner:
 
     def check_open(self, last: tuple[int, int] | None) -> None:
         """What was drained is no obstacle to more. last: the newest commit."""
-
-    def drain_due(self, idle: float, waiting: float) -> bool:
-        """Whether what waits is to be finished now: s since the newest commit, and since the oldest
-        of it may have come."""
-        s = self.settings
-        return 0 < s.drain_after < idle or 0 < s.drain_every < waiting
 
     @property
     def bucket_count(self) -> int:
@@ -155,6 +154,8 @@ class Planner:
         join = plan.open(streams[0], 0)
         joined = join.output_schema
         plan.placement(streams[0])
+        turns = math.ceil(plan.partitions / self._cores)
+        self.bound.choose(turns * pass_seconds(join, self.costs))
         join.master.close()
         pin(self.snapshots, self.app, Path(plan.snapshot).name)
         self.plan = plan

@@ -38,6 +38,9 @@ def _trigger(value: str) -> str:
                   lambda m: {"ms": " milliseconds", "s": " seconds", "m": " minutes"}[m[1]], value)
 
 
+UNITS = {"ms": 1e-3, "millisecond": 1e-3, "s": 1, "second": 1, "m": 60, "minute": 60, "hour": 3600}
+
+
 def _app(value: str) -> str:
     if value and not NAME.fullmatch(value):
         raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-', and not "
@@ -117,6 +120,14 @@ class AppSettings(Settings):
         name = str(read_yaml(self.job).get("name", ""))
         return _former_name(self.job, name) or _app(name)
 
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one micro-batch to the next; None with availableNow."""
+        if self.trigger == AVAILABLE_NOW:
+            return None
+        number, unit = re.findall(r"[\d.]+|[a-z]+", self.trigger)
+        return float(number) * UNITS[unit.removesuffix("s") or unit]
+
     def directory(self, places: Places) -> Path:
         """The checkpoint, absolute."""
         return (self.checkpoint or places.checkpoints / self.name()).absolute()
@@ -140,13 +151,11 @@ class LoadSettings(AppSettings, JoinSettings):
                         "owner alone may read it")
     source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the "
                                                 "job's")
-    drain_after: float = Field(60, ge=0, description="Seconds without new stream tuples after "
-                                                     "which those that wait are finished; 0: they "
-                                                     "wait for more")
-    drain_every: float = Field(0, ge=0, description="Seconds after which the tuples that wait are "
-                                                    "finished also while new ones come, so that "
-                                                    "none waits much longer; 0: only as they fill "
-                                                    "M")
+    max_wait: float = Field(0, ge=0, description="Most seconds that a stream tuple waits for its "
+                                                 "master data, from the micro-batch that brings "
+                                                 "it; 0: with an interval as trigger, at least two "
+                                                 "triggers, and as long as reads of the master "
+                                                 "data then take a quarter of the time")
     max_output_rows: int = Field(
         0, ge=0, description="Most rows that the app may load in all, where several master rows "
                              "can match a tuple: a batch that is estimated to bring more is "

@@ -48,6 +48,8 @@ class Status:
     service_rate: float = 0.0
     memory_peak: int = 0
     resident_peak: int = 0
+    median_wait: float = 0.0  # s that tuples waited for master data
+    longest_wait: float = 0.0
     master_version: str = ""
     error: str = ""
 

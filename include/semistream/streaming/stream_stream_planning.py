@@ -15,6 +15,7 @@ from semistream.sizing.stream_stream_plan import BUCKETS, StreamStreamPlan
 from semistream.streaming.planning import split
 from semistream.streaming.promises import promises_of
 from semistream.streaming.settings import StreamStreamSettings
+from semistream.streaming.waiting import WaitingBound
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ class StreamStreamPlanner:
 
     def __init__(self, settings: StreamStreamSettings, job: StreamStreamJob):
         self.settings, self.job, self.chosen = settings, job, True
+        # none: no silence makes it certain that a partner will not come
+        self.bound = WaitingBound(0, None)
         self.plan: StreamStreamPlan
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
@@ -46,10 +49,6 @@ class StreamStreamPlanner:
         if last is not None and last[1]:
             raise ConfigError("end", f"was given with batch {last[0]}, after which nothing comes",
                               True, "Load both streams anew: semistream reset APP.")
-
-    def drain_due(self, idle: float, waiting: float) -> bool:
-        """Never: no silence makes it certain that a partner will not come."""
-        return False
 
     def wanted(self, partitions: int) -> StreamStreamPlan:
         """The plan that the settings ask for."""

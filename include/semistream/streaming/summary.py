@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from semistream.joins.waits import Waits, in_seconds
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 
@@ -26,6 +27,9 @@ class Totals:
     seconds: float = 0.0
     memory_peak: int = 0
     resident_peak: int = 0  # of one worker
+    waits: Waits = field(default_factory=Waits)  # of each partition's loads the median
+    longest_wait: float = 0.0  # s
+    latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
@@ -38,7 +42,10 @@ class Totals:
         self.memory_peak = max(self.memory_peak, sum(e["memory_peak"] for e in entries))
         self.resident_peak = max(self.resident_peak,
                                  *(e.get("resident_peak") or 0 for e in entries))
+        self.latest_wait = max(e.get("wait_longest") or 0.0 for e in entries)
+        self.longest_wait = max(self.longest_wait, self.latest_wait)
         for entry in entries:
+            self.waits.note(entry.get("wait_median") or 0.0, entry["matched"] + entry["unmatched"])
             self.rejected.update(entry["rejected"])
             self.nulled.update(entry.get("nulled") or {})
 
@@ -51,11 +58,17 @@ class Totals:
         """Tuples a second."""
         return self.finished / self.seconds if self.seconds else 0.0
 
+    @property
+    def median_wait(self) -> float:
+        """Seconds."""
+        return self.waits.median(self.finished)
+
     def status(self) -> dict[str, Any]:
         """What ``status.json`` shows of them while the app runs."""
         return {"rows_read": self.rows_read, "matched": self.matched, "unmatched": self.unmatched,
                 "service_rate": self.service_rate, "memory_peak": self.memory_peak,
-                "resident_peak": self.resident_peak}
+                "resident_peak": self.resident_peak, "median_wait": self.median_wait,
+                "longest_wait": self.longest_wait}
 
     def summary(self, plan: Plan | StreamStreamPlan) -> dict[str, Any]:
         """Their part of ``summary.json``; plan: the one that the run ended with."""
@@ -68,6 +81,7 @@ class Totals:
             "service_rate": self.service_rate, "cache_hits": self.cache_hits,
             "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
             "memory_peak": self.memory_peak, "resident_peak": self.resident_peak,
+            "median_wait": self.median_wait, "longest_wait": self.longest_wait,
             "bytes_read": self.bytes_read}
 
 
@@ -84,7 +98,10 @@ def describe(summary: dict[str, Any]) -> str:
         *((f"  NULL, not a number: {column}", f"{count:,}")
           for column, count in sorted(s.get("nulled", {}).items())),
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
-        *(() if s["sides"] else (("through the cache", f"{s['cache_share']:.1%}"),)),
+        *(() if s["sides"] else (
+            ("through the cache", f"{s['cache_share']:.1%}"),
+            ("waited, median", in_seconds(s["median_wait"])),
+            ("waited, longest", in_seconds(s["longest_wait"])))),
         ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
         ("peak resident", f"{s['resident_peak']:,} bytes a worker"),
         ("seconds", f"{s['seconds']:.1f}")]

@@ -31,6 +31,7 @@ from semistream.streaming.joining import SUMMED, Joining, OfTwoStreams, Refused,
 from semistream.streaming.sinks.base import Sink, ledger_row
 from semistream.streaming.sources.reader import Reader
 from semistream.streaming.spool import Spool
+from semistream.streaming.waiting import Pace
 from semistream.streaming.workers.operators import OperatorCache, use_memory_files
 from semistream.warehouse.ids import LONG_ID, has_long_id
 
@@ -66,6 +67,7 @@ class Work:
     sources: tuple[SourceFile, ...] = ()
     readers: tuple[Reader | None, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
+    pace: Pace | None = None  # see ``Joining.settle``
 
     def reading(self, files: Sequence[Sequence[str]]) -> Work:
         return replace(self, files=tuple(map(tuple, files)))
@@ -196,9 +198,10 @@ class Work:
                 join.sketch(sketch, batch)
             for output in join.process(side, batch):
                 spool.write(*output)
-        for output in join.drain() if self.drain else join.settle() if read else ():
+        goes_on = read or (self.pace is not None and join.waiting > 0)
+        for output in (join.drain() if self.drain else join.settle(self.pace) if goes_on else ()):
             spool.write(*output)
-        return refused, read or bool(self.drain)
+        return refused, goes_on or bool(self.drain)
 
     def _entry(self, partition: int, entry: dict[str, Any], changed: bool) -> dict[str, Any]:
         """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing
@@ -282,6 +285,7 @@ def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
     """A partition's ledger row for a batch that brings it nothing, from that of the commit
     before."""
     nothing: dict[str, Any] = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
+    nothing |= {"wait_median": None, "wait_longest": None}
     if entry.get("sides"):
         nothing["sides"] = {side: {"waiting_before": of["waiting"], "rows_read": 0, "matched": 0,
                                    "rejected": {}, "waiting": of["waiting"],

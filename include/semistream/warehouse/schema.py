@@ -79,6 +79,10 @@ load_batches = Table(
     Column("r_cycles", Float, nullable=False),
     Column("service_rate", Float, nullable=False),  # stream tuples per second inside the operator
     Column("seconds", Float, nullable=False),  # inside the operator
+    # s that the tuples finished here waited for R, from the batch that brought them: half of them
+    # at most, and all at most; null: none was finished, or it is of a former version
+    Column("wait_median", Float),
+    Column("wait_longest", Float),
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
     Column("memory_peak", BigInteger, nullable=False),  # bytes
     # the most anonymous memory that the worker's process had so far; null: of a former version

@@ -15,6 +15,7 @@ from semistream.warehouse.schema import load_batches, load_commits
 SUMS = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits")  # over all batches
 MOST = ("memory_peak", "memory_budget")  # of one batch, its partitions together
 RESIDENT = "resident_peak"  # of one worker
+WAIT = "wait_longest"  # s, of any tuple
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Totals:
     memory_peak: int = 0
     memory_budget: int = 0
     resident_peak: int = 0
+    wait_longest: float = 0.0  # s
 
 
 def read_totals(connection: Connection, app: str | None = None,
@@ -68,7 +70,7 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     if known.batches and connection.execute(same).first() is None:  # the app was begun anew
         known = Totals(last.app)
     sums = [func.sum(b[name]).label(name) for name in SUMS + MOST]
-    sums.append(func.max(b[RESIDENT]).label(RESIDENT))
+    sums += [func.max(b[name]).label(name) for name in (RESIDENT, WAIT)]
     newer = (select(b.batch, b.drain, *sums)
              .where(b.app == last.app, b.batch.between(known.batch, last.batch),
                     or_(b.batch > known.batch, b.drain > known.drain),
@@ -78,7 +80,7 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     more = connection.execute(select(func.count(case((n.drain == 0, 1))).label("batches"),
                                      *(func.sum(n[name]).label(name) for name in SUMS),
                                      *(func.max(n[name]).label(name)
-                                       for name in (*MOST, RESIDENT)))).one()._mapping
+                                       for name in (*MOST, RESIDENT, WAIT)))).one()._mapping
     state = connection.execute(
         select(func.sum(b.waiting), func.max(b.algorithm), func.max(b.master_version))
         .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain)).one()
@@ -86,7 +88,8 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     most = {name: max(getattr(known, name), _integer(more[name])) for name in (*MOST, RESIDENT)}
     return replace(known, batch=last.batch, drain=last.drain, committed_at=last.committed_at,
                    fact_table=last.fact_table, waiting=_integer(state[0]), algorithm=state[1] or "",
-                   master_version=state[2] or "", **added, **most)
+                   master_version=state[2] or "",
+                   wait_longest=max(known.wait_longest, more[WAIT] or 0.0), **added, **most)
 
 
 def _integer(total: int | Decimal | None) -> int:

@@ -1,0 +1,118 @@
+"""``max_wait``: how long a stream tuple may wait for R while a load goes on.
+
+A load whose trigger is an interval spreads a pass over R over the bound: with every micro-batch the
+operators go on with R by the share of a pass that has become due (`SemiStreamJoin.keep_up`), and no
+further. While nothing comes, the disk is idle, and what waits is finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import NamedTuple
+
+from semistream.cost_models import Costs
+from semistream.errors import ConfigError
+from semistream.joins import SemiStreamJoin
+from semistream.joins.disk_partition import DiskPartition
+
+log = logging.getLogger(__name__)
+SHARE = 1 / 4  # of the time, that passes over R take at most where no bound is given
+MOST_SHARE = 1 / 2  # the same, where one is
+TRIGGERS = 2  # that the bound has at least: one to be read in, one to be finished in
+READ = 16  # partitions that are read to learn what a pass takes
+IDLE = 1.0  # s without a micro-batch, from which the disk is idle, at the least
+TOLD = 60.0  # s between two warnings
+COARSE = 1.1  # waits are told in steps of 9%
+
+
+class Pace(NamedTuple):
+    """What ``SemiStreamJoin.keep_up`` is given."""
+
+    seconds: float
+    bound: float
+
+
+def pass_seconds(join: SemiStreamJoin, costs: Costs) -> float:
+    """Return the seconds that a pass over R takes without stream tuples: reads as measured now of
+    some partitions, and an iteration's own cost as the model has it."""
+    n = join.master.partition_count
+    if not n:
+        return 0.0
+    numbers = sorted({int(i * n / READ) for i in range(READ)})
+    DiskPartition(join.spec, numbers[0]).read()  # imports, and opens files
+    begun = time.perf_counter()
+    tuples = 0
+    for number in numbers:
+        partition = DiskPartition(join.spec, number)
+        partition.read()
+        tuples += len(partition.codes)
+    each = (time.perf_counter() - begun) / len(numbers)
+    d = tuples / len(numbers)
+    s = costs.at(max(join.h_s.live, 1), d)
+    return n * (each + d * s.c_h + s.c_i)
+
+
+class WaitingBound:
+    """The bound of a load. seconds: what it is, None where nothing has to be finished before the
+    load ends."""
+
+    def __init__(self, given: float, trigger: float | None):
+        """given: s, 0: the smallest bound that is cheap; trigger: s between micro-batches, None
+        where the load ends with what there is. Raises ConfigError."""
+        self._given, self._trigger = given, trigger
+        self.seconds: float | None = given or None
+        self._pass, self._before, self._told = 0.0, 0.0, -math.inf
+        self._interval = trigger or 0.0  # s between the last two micro-batches
+        if given and given < (least := TRIGGERS * (trigger or 0.0)):
+            raise ConfigError("max_wait", f"must be at least {TRIGGERS} triggers, {least:g} s",
+                              given, "Give more, or a shorter trigger.")
+
+    def choose(self, seconds: float) -> None:
+        """Take a pass over R to last so many seconds. Raises ConfigError where a bound that is
+        given cannot be kept."""
+        self._pass, trigger = seconds, self._trigger or 0.0
+        least = max(TRIGGERS * trigger, trigger + seconds / MOST_SHARE)
+        if self._given and self._given < least:
+            raise ConfigError(
+                "max_wait", f"must be at least {least:.3g} s: a pass over R, in which every tuple "
+                f"meets it, takes {seconds:.3g} s, and may take half of the time", self._given,
+                "Give more, or more partitions on more cores, each of which reads its part of R.")
+        if self._trigger is None and not self._given:
+            return
+        cheap = max(TRIGGERS * trigger, trigger + seconds / SHARE)
+        former, self.seconds = self.seconds, self._given or cheap
+        if self.seconds != former or self._before == 0.0:
+            log.info("max_wait: a tuple waits for its master data for at most %.3g s (a pass over "
+                     "R takes %.3g s)", self.seconds, seconds)
+
+    def pace(self) -> Pace | None:
+        """Return how far operators are to go on with the micro-batch that begins now."""
+        if self.seconds is None:
+            return None
+        now = time.monotonic()
+        if self._before:
+            self._interval = now - self._before
+        self._before = now
+        # what is due only after this micro-batch would be finished by the next one
+        ahead = max(self._trigger or 0.0, self._interval)
+        return Pace(self._interval, max(self.seconds - ahead, self.seconds / 2))
+
+    def idle(self, seconds: float) -> bool:
+        """Whether the disk is idle: nothing came for as long as a pass over R takes."""
+        return (self._trigger is not None
+                and seconds > min(self._trigger, max(IDLE, self._pass)))
+
+    def check(self, longest: float, tuples: int) -> None:
+        """Warn where tuples waited for longer. tuples: that the micro-batch brought."""
+        if self.seconds is None or longest <= COARSE * self.seconds:
+            return
+        now = time.monotonic()
+        if now - self._told < TOLD:
+            return
+        self._told = now
+        rate = f" at {tuples / self._interval:,.0f} tuples/s" if self._interval and tuples else ""
+        log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
+                    "bound at this rate give more memory, more partitions on more cores, or "
+                    "max_wait %.2g", longest, self.seconds, rate, 1.5 * longest)
