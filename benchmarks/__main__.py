@@ -22,7 +22,7 @@ from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
 BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
               "duckdb": "duckdb_join", "anchors": "anchors", "spark": "spark_join",
-              "scale-out": "scale_out", "sinks": "sinks", "start": "start_up",
+              "scale-out": "scale_out", "sinks": "sinks", "start": "start_up", "latency": "latency",
               "workers": "workers", "budget": "budget", "stream-stream": "stream_stream",
               "elevatorjoin-ablation": "elevatorjoin_ablation"}  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 VARIANTS = {
-    "as is": lambda stream, static: stream.join(static, "key"),
-    "broadcast S": lambda stream, static: static.join(F.broadcast(stream), "key"),
-    "R cached": lambda stream, static: static.persist().join(F.broadcast(stream), "key"),
-    "broadcast R": lambda stream, static: stream.join(F.broadcast(static), "key"),
+    "as is": lambda stream, static, how: stream.join(static, "key", how),
+    "broadcast S": lambda stream, static, how: static.join(F.broadcast(stream), "key", how),
+    "R cached": lambda stream, static, how: static.persist().join(F.broadcast(stream), "key", how),
+    "broadcast R": lambda stream, static, how: stream.join(F.broadcast(static), "key", how),
 }
 
 
@@ -35,6 +35,8 @@ def main() -> None:
     parser.add_argument("variant", choices=[*VARIANTS, NOTHING])
     for name in ("master", "stream", "output", "checkpoint"):
         parser.add_argument(name, type=Path)
+    parser.add_argument("--how", default="inner")
+    parser.add_argument("--trigger", help="an interval; else the program ends with the files")
     a = parser.parse_args()
     if a.variant == NOTHING:
         # not in the others: Spark alone does not import the app
@@ -47,15 +49,17 @@ def main() -> None:
     else:
         spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
     schema = spark.read.parquet(str(a.stream)).schema
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger",
-                                                    "1").parquet(str(a.stream))
+    reader = spark.readStream.schema(schema)
+    if not a.trigger:
+        reader = reader.option("maxFilesPerTrigger", "1")
+    stream = reader.parquet(str(a.stream))
     if a.variant == NOTHING:
         writer = stream.writeStream.foreachBatch(run_nothing)
     else:
-        joined = VARIANTS[a.variant](stream, spark.read.parquet(str(a.master)))
+        joined = VARIANTS[a.variant](stream, spark.read.parquet(str(a.master)), a.how)
         writer = joined.writeStream.format("parquet").option("path", str(a.output))
-    query = writer.option("checkpointLocation",
-                          str(a.checkpoint)).trigger(availableNow=True).start()
+    trigger = {"processingTime": a.trigger} if a.trigger else {"availableNow": True}
+    query = writer.option("checkpointLocation", str(a.checkpoint)).trigger(**trigger).start()
     query.awaitTermination()
     spark.stop()
 

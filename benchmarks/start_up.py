@@ -137,8 +137,7 @@ class RestartPeer(ProgramPeer):
         shutil.copytree(case.tuples, tuples)
         settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples,
                              self.algorithm, self.memory)
-        command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1",
-                                     "--drain-after", "0"]
+        command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
         environment = case.environment(home) | places(home)
         with program([*command, "--trigger", "1 second"], home / "log", environment) as first:
             first.until(lambda: self._committed(0))

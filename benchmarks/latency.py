@@ -1,0 +1,264 @@
+"""How long a tuple takes from its file's arrival to the commit that makes its row visible.
+
+A file comes every half second, by a rename into the stream's directory, at a steady rate of tuples.
+The app and Spark's stream-static join load it with the same trigger into tables on disk, in a left
+join, so that a tuple without a match is a row too. A tuple has arrived when its file has, and is
+visible when the table's log has the commit of its row. Tuples are those of a window behind the
+warm-up; more of them come after it, so that no end of the stream helps. Hot keys are R's most
+frequent hundredth, rare ones the others, absent ones R lacks. The rate is 1 / p99, in 1/s, and the
+ratio how many times sooner than Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.data import COLUMNS, MASTER_BYTES, Answer, Stream, _sum_expected
+from benchmarks.harness import Bench, Sample
+from benchmarks.processes import commits, program
+from benchmarks.spark_join import (
+    APP,
+    App,
+    AppPeer,
+    Case,
+    ProgramPeer,
+    Spark,
+    SparkPeer,
+    arguments,
+    places,
+)
+from semistream.joins import REGISTRY
+from semistream.workloads.zipf import ZipfKeys
+
+EVERY = 0.5  # s from file to file
+ABSENT = 20  # one tuple in so many has a key that R lacks
+HOT = 100  # R's most frequent part in so many
+ALL = tuple(sorted(REGISTRY))
+
+
+@dataclass(frozen=True)
+class Settings:
+    master: int = 1_000_000  # R_t
+    share: float = 6.0  # M, percent of R
+    rates: tuple[int, ...] = (100, 10_000, 300_000)  # tuples/s
+    trigger: float = 1.0  # s
+    warm_up: float = 15.0  # s
+    seconds: float = 15.0  # of the window
+    tail: float = 6.0  # s behind it
+    algorithms: tuple[str, ...] = ("elevatorjoin", "ssbj", "sscj")
+    spark: int = 1  # whether beside Spark
+    driver_memory: str = "2g"
+    cores: int = 2
+
+
+SCALES = {"smallest": Settings(master=50_000, share=60.0, rates=(2_000,), warm_up=3.0, seconds=3.0,
+                               tail=3.0, algorithms=("elevatorjoin",), spark=0),
+          "small": Settings(),
+          "full": Settings(warm_up=30, seconds=60, algorithms=ALL)}
+
+
+def run(bench: Bench, s: Settings) -> None:
+    memory = int(s.share / 100 * s.master * MASTER_BYTES)
+    for rate in s.rates:
+        case = Case(bench.files, Stream(s.master), int(rate * EVERY),
+                    int((s.warm_up + s.seconds + s.tail) / EVERY), 1, s.driver_memory,
+                    f"local[{s.cores},4]")
+        bench.files.snapshot(s.master, COLUMNS)
+        bench.files.master_parquet(s.master, COLUMNS)
+        arrivals = Arrivals(case, s.warm_up, s.seconds)
+        peers = {a: Latency(App(case, a, memory), arrivals, s.trigger) for a in s.algorithms}
+        if s.spark:
+            peers["spark"] = Latency(Spark(case, "as is"), arrivals, s.trigger)
+        bench.compare("latency", f"{rate:,} tuples/s, trigger {s.trigger:g} s", peers,
+                      "spark" if s.spark else s.algorithms[0])
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The files of a stream, and when they come. Of the tuples of file n, the ids are n rows, n
+    rows + 1, …"""
+
+    case: Case
+    warm_up: float
+    seconds: float
+
+    def table(self, number: int) -> pa.Table:
+        batch = self.case.stream.batch(number * self.case.batch, self.case.batch)
+        keys, ids = batch.column("key").to_numpy().copy(), batch.column("id").to_numpy()
+        absent = ids % ABSENT == 0
+        keys[absent] = self.case.stream.master + 1 + ids[absent]
+        return pa.table([pa.array(keys), *batch.columns[1:]], schema=batch.schema)
+
+    def expected(self, files: int) -> Answer:
+        """Of the tuples that have a match."""
+        answer = Answer()
+        for number in range(files):
+            table = self.table(number)
+            table = table.filter(pa.array(table["id"].to_numpy() % ABSENT != 0)).combine_chunks()
+            answer.rows += table.num_rows
+            answer.checksum = (answer.checksum + int(_sum_expected(
+                *(c.chunk(0).to_numpy() for c in table.columns)))) % 2**64 if table.num_rows \
+                else answer.checksum
+        return answer
+
+    def write(self, beside: Path) -> None:
+        beside.mkdir()
+        for number in range(self.case.batches):
+            pq.write_table(self.table(number), beside / f"part-{number:05d}.parquet")
+
+    def come(self, beside: Path, stream: Path, arrived: list[float]) -> None:
+        """Let the files come in time; notes when each did, in s since the epoch."""
+        begun = time.monotonic()
+        for number, file in enumerate(sorted(beside.iterdir())):
+            time.sleep(max(begun + number * EVERY - time.monotonic(), 0))
+            file.touch()
+            file.rename(stream / file.name)
+            arrived.append(time.time())
+
+    def latencies(self, arrived: list[float], visible: dict[float, list[str]]) -> Sample:
+        """visible: the output's files by the time of their commit."""
+        rows, first = self.case.batch, int(self.warm_up / EVERY)
+        last = first + int(self.seconds / EVERY)
+        came, seen = np.array(arrived), np.full(last * rows, np.nan)
+        keys = np.zeros(last * rows, np.int64)
+        for at, files in visible.items():
+            for file in files:
+                table = pq.read_table(file, columns=["id", "key"])
+                ids = table["id"].to_numpy()
+                mine = ids < last * rows
+                seen[ids[mine]], keys[ids[mine]] = at, table["key"].to_numpy()[mine]
+        ids = np.arange(first * rows, last * rows)
+        waited = seen[ids] - came[ids // rows]
+        if np.isnan(waited).any():
+            raise RuntimeError(f"{np.isnan(waited).sum():,} tuples never became visible")
+        count = self.case.stream.master
+        hot = np.isin(keys[ids], ZipfKeys(count, self.case.stream.skew, seed=1, scattered=True)
+                      .keys_of(np.arange(1, max(count // HOT, 1) + 1)))
+        absent = ids % ABSENT == 0
+        extra = {}
+        for kind, which in (("all", np.ones(len(ids), bool)), ("hot", hot & ~absent),
+                            ("rare", ~hot & ~absent), ("absent", absent)):
+            if which.any():
+                p50, p99 = np.percentile(waited[which], [50, 99])
+                extra |= {f"{kind} p50": p50, f"{kind} p99": p99,
+                          f"{kind} longest": waited[which].max()}
+        return Sample(1, float(extra["all p99"]), extra={k: float(v) for k, v in extra.items()})
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A peer that is fed as files come."""
+
+    of: App | Spark
+    arrivals: Arrivals
+    trigger: float
+
+    def __call__(self) -> ProgramPeer:
+        return (AppLatency if isinstance(self.of, App) else SparkLatency)(self)
+
+
+def fed(peer: ProgramPeer, of: Latency, command: list[str | Path],
+        environment: dict[str, str], query: Path, stop: Path | None) -> list[float]:
+    """Run a program while files come, and until it has read them all; gives when each came. stop:
+    the file that asks it to end; None: it is ended by force."""
+    home, stream, arrived = peer.home, peer.home / "stream", list[float]()
+    with program(command, home / "log", environment) as running:
+        running.until(lambda: 0 in commits(query))  # a file without tuples
+        of.arrivals.come(home / "next", stream, arrived)
+        done, quiet = len(commits(query)), time.monotonic()
+        while time.monotonic() - quiet < 3 * of.trigger + 3:
+            if len(commits(query)) > done:
+                done, quiet = len(commits(query)), time.monotonic()
+            time.sleep(0.1)
+        if stop is None:
+            running.kill()
+        else:
+            stop.touch()
+            running.end()
+    peer.rss_peak = max(peer.rss_peak, running.memory_peak)
+    return arrived
+
+
+def ready(peer: ProgramPeer, of: Latency) -> Path:
+    """Directory of the stream, with a file without tuples; the others lie beside it."""
+    stream = peer.home / "stream"
+    stream.mkdir()
+    of.arrivals.write(peer.home / "next")
+    pq.write_table(of.arrivals.table(0).slice(0, 0), stream / "empty.parquet")
+    return stream
+
+
+class AppLatency(AppPeer):
+    def __init__(self, of: Latency):
+        assert isinstance(of.of, App)
+        super().__init__(of.of)
+        self.latency, self.expected = of, of.arrivals.expected(of.of.case.batches)
+
+    def _run(self) -> Sample:
+        case = self.case
+        stream = ready(self, self.latency)
+        settings = arguments(self.home, case.files.snapshot(case.stream.master, COLUMNS), stream,
+                             self.of.algorithm, self.memory)
+        command: list[str | Path] = [sys.executable, APP, *settings, "--join-type", "left",
+                                     "--trigger", f"{1000 * self.latency.trigger:g} milliseconds"]
+        checkpoint = self.home / "checkpoint"
+        arrived = fed(self, self.latency, command, case.environment(self.home) | places(self.home),
+                      checkpoint / "query", checkpoint / "stop")
+        return self.latency.arrivals.latencies(arrived, self._visible())
+
+    def _visible(self) -> dict[float, list[str]]:
+        out = {}
+        for log in (self.home / "output" / "_delta_log").glob("*.json"):
+            actions = [json.loads(line) for line in log.read_text().splitlines()]
+            out[log.stat().st_mtime] = [str(self.home / "output" / unquote(a["add"]["path"]))
+                                        for a in actions if "add" in a]
+        return out
+
+    def _answer(self) -> Answer:
+        return matched([file for files in self._visible().values() for file in files])
+
+
+class SparkLatency(SparkPeer):
+    def __init__(self, of: Latency):
+        assert isinstance(of.of, Spark)
+        super().__init__(of.of)
+        self.latency, self.expected = of, of.arrivals.expected(of.of.case.batches)
+
+    def _run(self) -> Sample:
+        stream = ready(self, self.latency)
+        master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
+        command = [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master, stream,
+                   self.home / "output", self.home / "query", "--how", "left", "--trigger",
+                   f"{1000 * self.latency.trigger:g} milliseconds"]
+        arrived = fed(self, self.latency, command, self._environment(), self.home / "query", None)
+        return self.latency.arrivals.latencies(arrived, self._visible())
+
+    def _visible(self) -> dict[float, list[str]]:
+        out: dict[float, list[str]] = {}
+        for log in (self.home / "output" / "_spark_metadata").iterdir():
+            if not log.name.startswith(".") and log.suffix != ".compact":
+                entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+                out[log.stat().st_mtime] = [unquote(e["path"]).removeprefix("file://")
+                                            for e in entries]
+        return out
+
+    def _answer(self) -> Answer:
+        return matched([file for files in self._visible().values() for file in files])
+
+
+def matched(files: list[str]) -> Answer:
+    """The checksum of the joined rows that have a match."""
+    answer = Answer()
+    for file in files:
+        table = pq.read_table(file)
+        answer.add(table.filter(table["c0"].is_valid()))
+    return answer
