@@ -1,11 +1,23 @@
 """The bound on waiting: what it is, what is refused, what is told."""
 
 import logging
+import math
+import time
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from semistream.cost_models import MODELS, TYPICAL
+from semistream.cost_models.bound import Demand, due, highest_rate, price
 from semistream.errors import ConfigError
+from semistream.joins.spec import join_spec
 from semistream.joins.waits import Waits
+from semistream.master.memory import MemoryRelation
+from semistream.sizing import open_join
+from semistream.sizing.choice import choose
+from semistream.sizing.search import tune
+from semistream.sizing.workload import describe
 from semistream.streaming import waiting
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
@@ -98,3 +110,72 @@ def test_waits_add_up():
     before = Waits(waits)
     waits.note(7.0, 3)
     assert waits.since(before) == {max(waits): 3} and Waits().longest == Waits().median(0) == 0
+
+
+# ---- what a bound costs
+
+MASTER = pa.table({"k": np.arange(20_000), "v": np.arange(20_000) * 1.5})
+ON, SECONDS, RATE, MAX_WAIT = [("k", "k")], 30, 60, 5.0
+
+
+def tuples(first, number, seed=1):
+    keys = np.random.default_rng((seed, first)).integers(0, 22_000, number)
+    return pa.record_batch({"n": np.arange(first, first + number), "k": keys})
+
+
+def relation(partition_tuples=64):
+    return MemoryRelation("r", MASTER, ["k"], partition_tuples)
+
+
+@pytest.mark.parametrize("algorithm", ["meshjoin", "elevatorjoin", "hybridjoin"])
+def test_the_reads_that_a_bound_asks_for_are_those_that_are_made(algorithm, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    join = open_join(algorithm, memory=250_000, stream=tuples(0, 1).schema, master=relation(),
+                     on=ON, parameters={"disk_tuples": 64, "filter_bits": -1}
+                     if algorithm == "elevatorjoin" else {"disk_tuples": 64})
+    before = 0
+    for second in range(SECONDS + 10):
+        now[0] += 1
+        list(join.process(tuples(second * RATE, RATE)))
+        list(join.keep_up(1.0, MAX_WAIT))
+        before = before or (join.stats.iteration_count if second == 9 else 0)
+    made = (join.stats.iteration_count - before) / SECONDS
+    misses = RATE * 20 / 22 * (1 - join.stats.cache_hits / join.stats.rows_read)
+    expected = due(MODELS[algorithm].phase, join.master.partition_count, misses, MAX_WAIT)
+    assert made == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.parametrize("algorithm", sorted(MODELS))
+def test_a_bound_is_free_where_h_s_fills_sooner_and_costs_more_the_shorter_it_is(algorithm):
+    work = describe(join_spec("", 200_000, tuples(0, 1).schema, relation(), ON, None),
+                    tuples(0, 5000))
+    found, phase = tune(algorithm, work, 200_000, TYPICAL), MODELS[algorithm].phase
+
+    def asked(rate, max_wait):
+        return price(found, work, TYPICAL, phase, Demand(max_wait, rate))
+
+    assert asked(found.mu, 3600).busy == pytest.approx(1, rel=0.05)
+    assert highest_rate(found, work, TYPICAL, phase, 3600) == pytest.approx(found.mu, rel=0.01)
+    short, long = asked(10, 1.0), asked(10, 100.0)
+    assert short.bytes_read >= long.bytes_read > 0 and short.busy >= long.busy
+    tight = highest_rate(found, work, TYPICAL, phase, 0.01)
+    assert tight <= found.mu and (tight == 0 or asked(tight, 0.01).busy <= 1 + 1e-6)
+
+
+def test_a_slow_stream_is_served_by_look_ups_and_the_price_is_told():
+    choice = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL,
+                    demand=Demand(2.0, 3.0))
+    assert MODELS[choice.algorithm].phase != "scan"
+    assert "max_wait 2 s at 3 tuples/s takes" in choice.reason and "MB/s" in choice.reason
+    tight = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL,
+                   demand=Demand(1e-5, 3e6))
+    assert "more than there is: give more memory" in tight.reason
+
+
+def test_the_rate_is_known_where_all_of_the_first_micro_batch_was_looked_at():
+    bound = WaitingBound(0, 2.0)
+    bound.choose(0.1)
+    assert bound.demand(500) == (4.0, 250.0)
+    assert bound.demand(waiting.SAMPLED) == (4.0, math.inf)
+    assert WaitingBound(0, None).demand(500) is None

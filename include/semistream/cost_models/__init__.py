@@ -27,6 +27,7 @@ class Model:
     predict: Callable[..., Prediction]  # (workload, memory in bytes, costs, **sizes)
     sizes: tuple[str, ...]  # what there is to tune, by the names of the operator's parameters
     chooses: tuple[str, ...] = ()  # parameters that `predict` chooses for given sizes
+    phase: str = "scan"  # how it reads R, one of `costs.PHASES`
 
 
 MODELS: dict[str, Model] = {
@@ -35,12 +36,13 @@ MODELS: dict[str, Model] = {
     "cmeshjoin": Model(cmeshjoin.predict, ("disk_tuples", "cache_tuples")),
     "ssj": Model(ssj.predict, ("disk_tuples", "cache_tuples")),
     "ssbj": Model(ssbj.predict, ("disk_tuples",)),
-    "hybridjoin": Model(hybridjoin.predict, ("disk_tuples",)),
-    "x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples",)),
-    "tuned-x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples", "resident_tuples")),
-    "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples")),
-    "ssij": Model(ssij.predict, ("disk_tuples", "cache_share")),
-    "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",), ("filter_bits",)),
+    "hybridjoin": Model(hybridjoin.predict, ("disk_tuples",), phase="index"),
+    "x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples",), phase="index"),
+    "tuned-x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples", "resident_tuples"),
+                                phase="index"),
+    "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples"), phase="index"),
+    "ssij": Model(ssij.predict, ("disk_tuples", "cache_share"), phase="index"),
+    "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",), ("filter_bits",), "elevator"),
 }
 
 __all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "Prediction", "Workload"]

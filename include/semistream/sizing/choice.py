@@ -3,6 +3,7 @@ stream, the master relation and M."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Prediction
+from semistream.cost_models.bound import Demand, highest_rate, price, spoken
 from semistream.errors import NotEnoughMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
@@ -39,9 +41,11 @@ def known_costs(home: str | Path | None = None) -> Costs:
 
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
            on: Sequence[tuple[str, str]],
-           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL) -> Choice:
+           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL,
+           demand: Demand | None = None) -> Choice:
     """The algorithm and parameters with the highest predicted service rate, and the reason. Among
-    algorithms whose rates are even, one that reaches its rate soonest.
+    algorithms whose rates are even, one that reaches its rate soonest. demand: a bound on waiting,
+    which is to be kept with the least work at its rate, or at the highest rate where none is known.
 
     sample: stream tuples, the more the better; some 100,000 of the first micro-batches are enough.
     If M is too small for all that the models propose, ``SMALLEST``. Raises NotEnoughMemory if it is
@@ -54,8 +58,17 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
                          columns=columns, parameters=parameters, costs=costs, sample=sample)
 
     ranking = tuple(tune_all(work, memory, costs))
+
+    def worth(p: Prediction) -> float:
+        if demand is None:
+            return p.mu
+        phase = MODELS[p.algorithm].phase
+        if math.isinf(demand.rate):
+            return highest_rate(p, work, costs, phase, demand.max_wait)
+        return 1 / price(p, work, costs, phase, demand).busy
+
     while ranking:
-        best = fastest(ranking, lambda p: p.mu)
+        best = fastest(ranking, worth)
         try:
             opened(best.algorithm, best.parameters)
             break
@@ -69,8 +82,11 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
         reason = (f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to "
                   "choose")
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
-    return Choice(best.algorithm, best.parameters,
-                  _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
+    reason = _reason(best, ranking, memory, master, work.frequencies, costs)
+    if demand is not None:
+        reason += "; " + spoken(price(best, work, costs, MODELS[best.algorithm].phase, demand),
+                                demand)
+    return Choice(best.algorithm, best.parameters, reason, ranking)
 
 
 def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from semistream.config import AUTO, surrogate_key
 from semistream.cost_models import TYPICAL, Costs
+from semistream.cost_models.bound import Demand
 from semistream.errors import NotEnoughMemory
 from semistream.joins import SemiStreamJoin
 from semistream.joins.registry import find_algorithm
@@ -123,13 +124,14 @@ class Plan:
         return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
     def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None,
-               history: SkimmedSketch | None = None) -> Plan:
+               history: SkimmedSketch | None = None, demand: Demand | None = None) -> Plan:
         """The plan with an owner for each bucket of R, and, where the user left them open, with the
         algorithm and sizes that the cost models find best for a sample of the stream.
 
         They are chosen for the slowest partition, since the others wait for it. If M is too small
         for the choice in some partition, the plan gives up the chosen sizes, then the chosen
-        algorithm, then the owners. former, history: see ``balance``. Raises NotEnoughMemory if M is
+        algorithm, then the owners. former, history: see ``balance``; demand: see ``choose``, of
+        all partitions. Raises NotEnoughMemory if M is
         too small for every algorithm.
         """
         balanced = self.balance(sample, former, history)
@@ -139,7 +141,7 @@ class Plan:
                             reason=f"{SMALLEST}: what needs the least memory")
             plans = [replace(small, owners=balanced.owners), small]
             with suppress(NotEnoughMemory):
-                plans = [balanced._by_the_models(sample, costs), *plans]
+                plans = [balanced._by_the_models(sample, costs, demand), *plans]
         for plan in plans:
             try:
                 return plan._sized(sample, costs)
@@ -177,12 +179,15 @@ class Plan:
         if refusals:
             raise max(refusals, key=lambda e: e.least)
 
-    def _by_the_models(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
+    def _by_the_models(self, sample: pa.RecordBatch, costs: Costs, demand: Demand | None) -> Plan:
         mine, tuples = self.slowest(sample)
+        if demand is not None:
+            share = tuples.num_rows / sample.num_rows if sample.num_rows else 1 / self.partitions
+            demand = demand._replace(rate=demand.rate * share)
         relation = self.relation(mine)
         try:
             choice = choose(tuples, relation, self.memory, self.on, self.added(relation),
-                            costs=costs)
+                            costs=costs, demand=demand)
         finally:
             relation.close()
         reason = (f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in "

@@ -70,12 +70,12 @@ from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import AnyPlan, Work, get_ready
+from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
 SCHEMAS = "streams.json"  # of a checkpoint: the columns of each stream, as Arrow schemas
 HISTORY = 200  # loads whose keys tell which are frequent
-SAMPLE = 100_000  # stream tuples that auto looks at
 WORKERS_READY = 30  # s
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -341,7 +341,7 @@ class Load:
     def _change_plan(self, batch: MicroBatch) -> None:
         """Take up a new master version, or changed settings, once nothing waits under the old
         plan."""
-        plan = self.planner.change(lambda: batch.sample(SAMPLE),
+        plan = self.planner.change(lambda: batch.sample(SAMPLED),
                                    lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
                                    self.partitions)
         if plan is None:
@@ -362,10 +362,10 @@ class Load:
         limit = self.settings.max_output_rows
         if (self._told and not limit) or not many_to_many(plan):
             return
-        tuples = batch.sample(SAMPLE)
+        tuples = batch.sample(SAMPLED)
         if not tuples.num_rows:
             return
-        count = batch.tuple_count() if tuples.num_rows == SAMPLE else tuples.num_rows
+        count = batch.tuple_count() if tuples.num_rows == SAMPLED else tuples.num_rows
         found, self._told = estimate_output(plan, tuples, count), True
         log.info("batch %d will have %s joined rows of %s tuples, off by at most %s with a "
                  "probability of %.0f%%, if all of it is like the first %s", batch.number,

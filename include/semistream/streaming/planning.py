@@ -136,7 +136,8 @@ class Planner:
         if wanted.open_questions:
             tuples = sample()
             known = history() if partitions > 1 and tuples.num_rows else None
-            wanted = wanted.choose(tuples, self.costs, self.plan, known)
+            wanted = wanted.choose(tuples, self.costs, self.plan, known,
+                                   self.bound.demand(tuples.num_rows))
             self.chosen = tuples.num_rows > 0
             if wanted.auto:
                 log.info("%s", wanted.reason)

@@ -13,6 +13,7 @@ import time
 from typing import NamedTuple
 
 from semistream.cost_models import Costs
+from semistream.cost_models.bound import Demand
 from semistream.errors import ConfigError
 from semistream.joins import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 SHARE = 1 / 4  # of the time, that passes over R take at most where no bound is given
 MOST_SHARE = 1 / 2  # the same, where one is
 TRIGGERS = 2  # that the bound has at least: one to be read in, one to be finished in
+SAMPLED = 100_000  # tuples of a micro-batch that auto looks at
 READ = 16  # partitions that are read to learn what a pass takes
 IDLE = 1.0  # s without a micro-batch, from which the disk is idle, at the least
 TOLD = 60.0  # s between two warnings
@@ -86,6 +88,15 @@ class WaitingBound:
         if self.seconds != former or self._before == 0.0:
             log.info("max_wait: a tuple waits for its master data for at most %.3g s (a pass over "
                      "R takes %.3g s)", self.seconds, seconds)
+
+    def demand(self, tuples: int) -> Demand | None:
+        """Return what is asked of an algorithm. tuples: of the first micro-batch, as many as were
+        looked at."""
+        if self.seconds is None:
+            return None
+        if not self._trigger or not 0 < tuples < SAMPLED:
+            return Demand(self.seconds)
+        return Demand(self.seconds, tuples / self._trigger)
 
     def pace(self) -> Pace | None:
         """Return how far operators are to go on with the micro-batch that begins now."""

@@ -1,0 +1,87 @@
+"""What a bound on waiting costs.
+
+A join whose H_S is full reads R once for many tuples. At a lower rate H_S would fill for minutes,
+so that a bound of T seconds makes the join read for fewer. Where lambda_S tuples/s miss H_R, each
+of N partitions is waited for by a Poisson process of rate lambda_S / N, and a second has
+
+- of a scan N / T reads: it passes over R once in T;
+- of the elevator N (1 - exp(-lambda_S T / N)) / T: it stops where something waits;
+- of an index N / (T + N / lambda_S): a partition is read T after its first tuple came, and the next
+  one comes N / lambda_S later.
+
+The steady state of the algorithm, with its H_R, is taken from its own model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from semistream.cost_models.costs import Costs, Prediction, Workload
+
+
+class Demand(NamedTuple):
+    """What is asked of a join. max_wait: s; rate: stream tuples/s, lambda; inf: not known."""
+
+    max_wait: float
+    rate: float = math.inf
+
+
+class Price(NamedTuple):
+    """What a bound takes at a rate. bytes_read: of R, a second; busy: of the operator's time, 1 is
+    all of it."""
+
+    bytes_read: float
+    busy: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the bound can be kept at that rate."""
+        return self.busy <= 1
+
+
+def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: Demand) -> Price:
+    """Return what it takes to finish every tuple in time. phase: of the disk, one of
+    `costs.PHASES`."""
+    if found.mu <= 0:
+        return Price(math.inf, math.inf)
+    cut, slices = work.partitions(found.sizes["disk_tuples"]), found.sizes.get("slices", 1)
+    s = work.symbols(costs, found.h_s, cut.tuples, found.h_r, phase)
+    read = work.beside(s.c_io + cut.tuples * s.c_h + s.c_i, s)
+    each = max(found.c_loop - read / slices, 0.0) / found.w
+    full = demand.rate / found.w / slices  # reads/s where H_S is full
+    misses = demand.rate * found.w_s / found.w
+    reads = max(full, due(phase, cut.number, misses, demand.max_wait)) if misses else 0.0
+    return Price(reads * cut.tuples * work.disk_tuple_bytes, reads * read + demand.rate * each)
+
+
+def due(phase: str, number: float, misses: float, max_wait: float) -> float:
+    """Return the reads a second that a bound asks for. number: N; misses: lambda_S, tuples/s."""
+    if phase == "index":
+        return number / (max_wait + number / misses)
+    waited_for = 1.0 if phase == "scan" else -math.expm1(-misses * max_wait / number)
+    return number * waited_for / max_wait
+
+
+def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
+                 max_wait: float) -> float:
+    """Return the highest rate, tuples/s, at which the bound is kept: mu, unless reads for few
+    tuples take too much of the time."""
+    low, high = 0.0, found.mu
+    if high <= 0 or price(found, work, costs, phase, Demand(max_wait, high)).busy <= 1 + 1e-6:
+        return high
+    for _ in range(40):
+        middle = (low + high) / 2
+        kept = price(found, work, costs, phase, Demand(max_wait, middle)).kept
+        low, high = (middle, high) if kept else (low, middle)
+    return low
+
+
+def spoken(found: Price, demand: Demand) -> str:
+    """Return what a bound takes, for people."""
+    if math.isinf(demand.rate):
+        return f"max_wait {demand.max_wait:.3g} s"
+    kept = "" if found.kept else ", more than there is: give more memory, or a larger max_wait"
+    return (f"max_wait {demand.max_wait:.3g} s at {demand.rate:,.0f} tuples/s takes "
+            f"{found.bytes_read / 1e6:,.3g} MB/s of master data and {found.busy:.0%} of the "
+            f"time{kept}")
