@@ -47,7 +47,7 @@ def test_without_an_interval_nothing_is_bound_unless_it_is_asked_for():
     assert asked.pace().bound == 4
 
 
-def test_a_bound_that_cannot_be_kept_is_refused_with_one_that_can():
+def test_a_bound_that_cannot_be_kept_is_refused_with_one_that_can(caplog):
     with pytest.raises(ConfigError, match="'max_wait' must be at least 2 triggers, 10 s"):
         WaitingBound(9, 5.0)
     bound = WaitingBound(9, 1.0)
@@ -56,6 +56,9 @@ def test_a_bound_that_cannot_be_kept_is_refused_with_one_that_can():
         bound.choose(4.2)
     assert "more partitions" in str(e.value)
     WaitingBound(9.4, 1.0).choose(4.2)
+    bound.pace()
+    bound.choose(4.2)  # the master data have grown meanwhile
+    assert "must be at least 9.4 s" in caplog.text
 
 
 def test_the_pace_leaves_time_for_the_next_micro_batch(monkeypatch):

@@ -73,14 +73,17 @@ class WaitingBound:
 
     def choose(self, seconds: float) -> None:
         """Take a pass over R to last so many seconds. Raises ConfigError where a bound that is
-        given cannot be kept."""
+        given cannot be kept; a load that is under way goes on all the same."""
         self._pass, trigger = seconds, self._trigger or 0.0
         least = max(TRIGGERS * trigger, trigger + seconds / MOST_SHARE)
         if self._given and self._given < least:
-            raise ConfigError(
+            refusal = ConfigError(
                 "max_wait", f"must be at least {least:.3g} s: a pass over R, in which every tuple "
                 f"meets it, takes {seconds:.3g} s, and may take half of the time", self._given,
                 "Give more, or more partitions on more cores, each of which reads its part of R.")
+            if not self._before:
+                raise refusal
+            log.warning("%s", refusal)
         if self._trigger is None and not self._given:
             return
         cheap = max(TRIGGERS * trigger, trigger + seconds / SHARE)
