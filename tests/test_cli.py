@@ -407,6 +407,7 @@ def test_an_interrupt_within_a_finaliser_is_no_traceback():
     code = """
 import os, signal
 from semistream import cli
+from semistream.cli import interrupts
 
 class Kept:
     def __del__(self):
@@ -415,7 +416,7 @@ class Kept:
 cli.main(["algorithms"])
 kept = Kept()
 del kept
-assert cli._interrupts == [signal.SIGTERM]
+assert interrupts.came == [signal.SIGTERM]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
