@@ -208,7 +208,7 @@ def test_a_publisher_that_died_leaves_nothing_behind(tmp_path):
     pid = os.fork()
     if not pid:  # dies before it makes its version the current one
         publishing.write_text = lambda *_: os._exit(9)
-        publishing.Manifest.write = lambda *_: os._exit(9)
+        publishing.Manifest.write = lambda *_, **__: os._exit(9)
         publish(table, names, tmp_path)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     assert list(tmp_path.glob(".publishing-*")) and current_version(tmp_path) is None

@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.ahead import ahead
 from semistream.column_format import ColumnFormat, formats, key_forms, paired
 from semistream.config import Places
 from semistream.errors import ConfigError, SemistreamError
@@ -89,7 +90,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         relation = open_master(settings, stream, summary, stack, progress,
                                max(int(settings.memory), LEAST_MEMORY))
         summary.notes += stream.notes
-        chunks = stream.chunks()
+        chunks = stack.enter_context(closing(ahead(stream.chunks())))
         first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
         operator = _open(settings, first.rows, relation, summary)
         outputs = _Outputs(settings, operator, stack)
@@ -142,21 +143,22 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
 
 
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
-                 progress: Progress = silent, name: str = "",
-                 memory: int = MEMORY) -> tuple[Manifest, dict[str, int]]:
+                 progress: Progress = silent, name: str = "", memory: int = MEMORY,
+                 flush: bool = True) -> tuple[Manifest, dict[str, int]]:
     """A snapshot of a master file under ``root``; with how many of its rows were left out, by
-    reason. memory: as ``publish_snapshot`` has it."""
+    reason. memory, flush: as ``publish_snapshot`` has them."""
     rejected: Counter[str] = Counter()
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for chunk in source.chunks():
+        for chunk in chunks:
             rejected[UNPARSABLE] += len(chunk.rejected)
             progress("reading the master data", source.bytes_done, source.bytes_total)
             yield chunk.rows
 
-    manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on,
-                                source={"path": str(path)}, memory=memory,
-                                formats=key_forms(on, source.reading.formats))
+    with closing(ahead(source.chunks())) as chunks:
+        manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on,
+                                    source={"path": str(path)}, memory=memory, flush=flush,
+                                    formats=key_forms(on, source.reading.formats))
     rejected[NULL_KEY] = manifest.null_keys
     return manifest, {k: n for k, n in rejected.items() if n}
 
@@ -189,8 +191,8 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
         _check_keys(stream.schema, source.schema, pairs)
         root = settings.snapshot or scratch_directory()
         _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root,
-                                                  source, progress,
-                                                  memory=memory)
+                                                  source, progress, memory=memory,
+                                                  flush=settings.snapshot is not None)
         relation = open_snapshot(root)
         stack.callback(relation.close)
     summary.master_rows, summary.master_version = relation.tuple_count, relation.version
