@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.data import COLUMNS, Answer, Files, Stream
+from benchmarks.data import COLUMNS, Files, Stream
 from benchmarks.harness import Bench, Result, Sample, Unavailable
 from benchmarks.processes import answer_of, forget, program
 from semistream.resident import INTERVAL, resident
@@ -105,35 +105,36 @@ class Case:
 @dataclass(frozen=True)
 class Peer:
     case: Case
-    command: Callable[[Case, Path, str], list[str | Path]]
+    command: Callable[[Run], list[str | Path]]
     name: str
 
     def __call__(self) -> Run:
         return Run(self)
 
 
-def _duckdb(case: Case, home: Path, name: str) -> list[str | Path]:
-    columns = ", ".join(f"r.{n}" for n in COLUMNS.names[1:])
-    return [sys.executable, "-c", DUCKDB, case.stream, case.table, home / "out.parquet",
-            str(len(case.cores)), str(case.settings.memory + BASE), home / "scratch", columns]
+def _duckdb(run: Run) -> list[str | Path]:
+    case, columns = run.of.case, ", ".join(f"r.{n}" for n in COLUMNS.names[1:])
+    return [sys.executable, "-c", DUCKDB, case.stream, case.table, run.out, str(len(case.cores)),
+            str(run.limit), run.home / "scratch", columns]
 
 
-def _polars(case: Case, home: Path, name: str) -> list[str | Path]:
-    return [sys.executable, "-c", POLARS, case.stream, case.table, home / "out.parquet"]
+def _polars(run: Run) -> list[str | Path]:
+    return [sys.executable, "-c", POLARS, run.of.case.stream, run.of.case.table, run.out]
 
 
-def _join(case: Case, home: Path, algorithm: str) -> list[str | Path]:
-    return [sys.executable, "-m", "semistream.cli", "join", "--algorithm", algorithm, "--stream",
-            case.stream, "--on", "key", "--memory", str(case.settings.memory), "--out",
-            home / "out.parquet"]
+def _join(run: Run) -> list[str | Path]:
+    case = run.of.case
+    return [sys.executable, "-m", "semistream.cli", "join", "--algorithm", run.of.name, "--stream",
+            case.stream, "--on", "key", "--memory", str(case.settings.memory), "--out", run.out]
 
 
-def _from_files(case: Case, home: Path, algorithm: str) -> list[str | Path]:
-    return [*_join(case, home, algorithm), "--master", case.table]
+def _from_files(run: Run) -> list[str | Path]:
+    return [*_join(run), "--master", run.of.case.table]
 
 
-def _ready(case: Case, home: Path, algorithm: str) -> list[str | Path]:
-    return [*_join(case, home, algorithm), "--snapshot", case.files.snapshot(case.master, COLUMNS)]
+def _ready(run: Run) -> list[str | Path]:
+    case = run.of.case
+    return [*_join(run), "--snapshot", case.files.snapshot(case.master, COLUMNS)]
 
 
 MAKERS = {"duckdb": _duckdb, "polars": _polars}
@@ -143,8 +144,10 @@ class Run:
     """One process, from its start to its end."""
 
     def __init__(self, of: Peer):
-        self.of, self.memory_peak = of, 0
+        self.of, self.memory_peak, self.note = of, 0, ""
+        self.limit = of.case.settings.memory + BASE
         self.home = of.case.files.runs / f"console-{os.getpid()}"
+        self.out = self.home / "out.parquet"
         self.home.mkdir(parents=True)
         if of.name in MAKERS:
             try:
@@ -154,34 +157,35 @@ class Run:
         os.sched_setaffinity(0, of.case.cores)  # and of what it starts
 
     def measure(self) -> Sample:
-        case = self.of.case
-        for directory in (case.stream, case.table, case.files.snapshot(case.master, COLUMNS)):
-            forget(directory)
-        environment = {"TMPDIR": str(self.home), "POLARS_MAX_THREADS": str(len(case.cores))}
-        before = _children_seconds()
-        with program(self.of.command(case, self.home, self.of.name), self.home / "log",
-                     environment) as running:
-            while running.process.poll() is None:
-                self.memory_peak = max(self.memory_peak, resident(running.process.pid))
-                time.sleep(INTERVAL)
+        while True:
             try:
-                seconds = running.end()
+                return self._run()
             except RuntimeError as e:
                 if "Out of Memory" not in str(e):
                     raise
-                raise Unavailable("its memory_limit is too little") from None
-        written = (self.home / "out.parquet").stat().st_size
+                self.limit = int(1.25 * self.limit)
+                self.note = f"memory_limit {self.limit / 1e6:,.0f} MB is the least that works"
+
+    def _run(self) -> Sample:
+        case, self.memory_peak = self.of.case, 0
+        for directory in (case.stream, case.table, case.files.snapshot(case.master, COLUMNS)):
+            forget(directory)
+        environment = {"TMPDIR": str(self.home), "POLARS_MAX_THREADS": str(len(case.cores))}
+        command, before = self.of.command(self), _children_seconds()
+        with program(command, self.home / "log", environment) as running:
+            while running.process.poll() is None:
+                self.memory_peak = max(self.memory_peak, resident(running.process.pid))
+                time.sleep(INTERVAL)
+            seconds = running.end()
+        written = self.out.stat().st_size
         return Sample(case.settings.stream, seconds, cpu_seconds=_children_seconds() - before,
                       extra={"output MB": written / 1e6})
 
     def finish(self) -> Result:
-        answer = answer_of([self.home / "out.parquet"])
+        case, answer = self.of.case, answer_of([self.out])
         shutil.rmtree(self.home)
-        return Result(answer, self._expected(), self.of.case.settings.memory,
-                      rss_peak=self.memory_peak)
-
-    def _expected(self) -> Answer:
-        return self.of.case.tuples.expected(self.of.case.settings.stream)
+        return Result(answer, case.tuples.expected(case.settings.stream), case.settings.memory,
+                      rss_peak=self.memory_peak, note=self.note)
 
 
 def _children_seconds() -> float:

@@ -306,10 +306,13 @@ class SnapshotRelation:
         return other
 
     def read_codes(self, partition: int) -> np.ndarray:
-        """Key codes of a partition's tuples, int64[n]."""
+        """Key codes of a partition's tuples, int64[n], not to be written to: kernels are compiled
+        for what is read, and for nothing else."""
         parts = [self._codes_of(segment) for segment in self._segments(partition)]
         self.bytes_read += sum(p.nbytes for p in parts)
-        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
+        codes = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
+        codes.flags.writeable = False
+        return codes
 
     def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
         """The named columns of a partition's tuples, in the order of ``read_codes``."""
