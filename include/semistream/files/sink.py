@@ -96,11 +96,10 @@ class OutputFile:
                  trace: TracebackType | None) -> None:
         self._encoding.shutdown(cancel_futures=True)
         if kind is not None:
-            # a full disk, say, which is being reported already
-            with suppress(OSError, pa.ArrowException):
-                if self._writer is not None:
-                    self._writer.close()
-                self._file.close()
+            for part in filter(None, (self._writer, self._file)):
+                # a full disk, say, which is being reported already
+                with suppress(OSError, pa.ArrowException):
+                    part.close()
         self._beside.unlink(missing_ok=True)
 
 
@@ -115,9 +114,9 @@ class _JsonWriter:
                                              max_replacements=1)
                 table = table.set_column(i, field.name, texts)
         for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
-            for row in batch.to_pylist():
-                line = json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
-                self._file.write(line.encode())
+            lines = (json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
+                     for row in batch.to_pylist())
+            self._file.write("".join(lines).encode())
 
     def close(self) -> None:
         """Nothing is left to write."""

@@ -33,7 +33,7 @@ from semistream.resident import give_back
 
 KEEP = 3  # versions that stay, beside the pinned ones
 GATHERED = 8_000_000  # bytes of rows that are split at once
-SORTING = 4  # times a bucket's bytes are taken while it is sorted, at most
+ORDER_BYTES = 32  # of a row while it is sorted: its code and its place, twice
 MEMORY, LEAST_MEMORY = 256_000_000, 16_000_000  # bytes that publishing may take
 
 
@@ -160,7 +160,8 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
         give_back()
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
-        with ThreadPoolExecutor(_at_a_time(runs, memory), "sorting") as threads:
+        at_a_time = _at_a_time(runs, memory, ORDER_BYTES * rows / max(size, 1))
+        with ThreadPoolExecutor(at_a_time, "sorting") as threads:
             try:
                 for info in threads.map(partial(_sort, publication, runs, memory), runs.buckets):
                     infos.append(info)
@@ -211,9 +212,12 @@ def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
         yield _together(held)
 
 
-def _at_a_time(runs: Runs, memory: int) -> int:
-    """Buckets that are sorted side by side: as many as there are cores, and memory for."""
-    room = (memory - runs.held) // max(SORTING * runs.largest, 1)
+def _at_a_time(runs: Runs, memory: int, order: float) -> int:
+    """Buckets that are sorted side by side: as many as there are cores, and memory for.
+
+    order: bytes that a byte of rows takes beside itself and its copy while it is sorted.
+    """
+    room = int((memory - runs.held) / max((2 + order) * runs.largest, 1))
     return max(min(len(os.sched_getaffinity(0)), room), 1)
 
 
