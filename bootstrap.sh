@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes ready what `make` needs, and does nothing when it is ready:
-#   .venv from the lock files, a JDK for Spark, an archive of the classes that it loads, and with "test" also MariaDB and a browser.
+#   .venv from the lock files, a JDK for Spark, an archive of the classes that it loads, the joins' compiled kernels, and with
+#   "test" also MariaDB and a browser.
 # Writes .venv/environment, which says where the JDK and the archive are, and how the JVM compiles; the Makefile reads it.
 # Settings: PYTHON (a Python 3.11), JAVA_HOME (a JDK 17 or later).
 set -eu
@@ -8,6 +9,7 @@ cd "$(dirname "$0")"
 venv=.venv
 stamp=$venv/.ready
 archive=$venv/spark.jsa
+compiled=$venv/kernels
 
 say() { printf '%s\n' "bootstrap: $*" >&2; }
 die() { say "$@"; exit 1; }
@@ -134,6 +136,18 @@ archive_classes() {
     fi
 }
 
+kernels() {  # what the files say that have compiled functions
+    grep -rl --include='*.py' njit include/semistream 2>/dev/null | LC_ALL=C sort | xargs cat 2>/dev/null | sha256sum
+}
+
+compile_kernels() {
+    say "compiling the joins' kernels, so that no run waits for it"
+    if ! (. "$venv/environment" && "$venv/bin/python" -m semistream.files.precompile) 2>"$compiled.log"; then
+        say "that failed, and is not tried again; see $compiled.log. They are compiled when they are first needed."
+    fi
+    kernels > "$compiled"
+}
+
 test_programs() {
     missing=
     [ -x /usr/sbin/mariadbd ] || command -v mariadbd >/dev/null 2>&1 || missing="$missing mariadb-server"
@@ -159,6 +173,9 @@ if [ -z "$recorded" ] || [ ! -x "$recorded/bin/java" ] || [ "${JAVA_HOME:-$recor
 fi
 if [ ! -e "$archive" ]; then
     archive_classes
+fi
+if [ "$(cat "$compiled" 2>/dev/null)" != "$(kernels)" ]; then
+    compile_kernels
 fi
 if [ "${1:-}" = test ]; then
     test_programs

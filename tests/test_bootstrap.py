@@ -36,6 +36,7 @@ def make_ready(project):
     (project / ".venv/bin/python").symlink_to(sys.executable)
     key = hashlib.sha256(b"".join((project / p).read_bytes() for p in PARTS)).hexdigest()
     (project / ".venv/.ready").write_text(f"{key}@{project}")
+    (project / ".venv/kernels").write_text(f"{hashlib.sha256().hexdigest()}  -\n")  # of no files
 
 
 def run(project, *arguments, **environment):
@@ -103,3 +104,17 @@ def test_a_jdk_that_has_gone_is_replaced(project):
     run(project, JAVA_HOME=project / "jdk")
     shutil.rmtree(project / "jdk")
     assert run(project).returncode == 0 and Path(java_home(project), "bin/java").exists()
+
+
+def test_kernels_are_compiled_at_set_up_and_again_when_they_change(project):
+    make_ready(project)
+    (project / ".venv/bin/python").unlink()
+    calls = project / "calls"
+    program(project / ".venv/bin/python", f'case "$*" in *precompile*) echo "$*" >> {calls};; esac')
+    file = project / "include/semistream/joins/kernels.py"
+    file.parent.mkdir(parents=True)
+    for text in ("@njit\ndef f(x): ...\n", "@njit\ndef f(x): ...\n", "@njit\ndef f(y): ...\n"):
+        file.write_text(text)
+        (project / "include/semistream/other.py").write_text(f"# {calls.exists()}")
+        assert run(project).returncode == 0
+    assert calls.read_text().splitlines() == ["-m semistream.files.precompile"] * 2

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -407,6 +408,7 @@ def test_an_interrupt_within_a_finaliser_is_no_traceback():
     code = """
 import os, signal
 from semistream import cli
+from semistream.cli import interrupts
 
 class Kept:
     def __del__(self):
@@ -415,7 +417,7 @@ class Kept:
 cli.main(["algorithms"])
 kept = Kept()
 del kept
-assert cli._interrupts == [signal.SIGTERM]
+assert interrupts.came == [signal.SIGTERM]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -444,6 +446,67 @@ def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
     assert process.returncode == 130 and "Interrupted" in err and "Traceback" not in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "m.csv", "out.parquet"]
     assert (tmp_path / "out.parquet").read_text() == "an earlier result"
+
+
+def has_begun(process):
+    """Whether the command's own handlers are there: Python itself has none for SIGTERM."""
+    caught = Path(f"/proc/{process.pid}/status").read_text().split("SigCgt:")[1].split()[0]
+    return int(caught, 16) >> (signal.SIGTERM - 1) & 1
+
+
+@pytest.mark.parametrize("moment", ["its first line", "_pydantic_core", "libarrow", "_multiarray",
+                                    "libllvmlite"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(moment, tmp_path):
+    write(tmp_path / "s.csv", "k,a\n1,x\n")
+    write(tmp_path / "m.csv", "k,v\n1,y\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "semistream.cli", "join", "--stream", "s.csv", "--master", "m.csv",
+         "--on", "k", "--out", "o.csv"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL))
+    maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + 60
+    while not has_begun(process) or not (moment == "its first line"
+                                         or moment in maps.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "Interrupted; nothing was written.\n")
+    assert sorted(os.listdir(tmp_path)) == ["m.csv", "s.csv"]
+
+
+HEAVY = {"numba", "numpy", "pyarrow", "pandas", "scipy", "sqlalchemy", "semistream.experiments"}
+
+
+@pytest.mark.parametrize(("command", "unused"), [
+    (["--help"], HEAVY | {"pydantic", "rich", "yaml"}), (["--version"], HEAVY | {"pydantic"}),
+    (["join", "--help"], HEAVY), (["snapshot", "--help"], HEAVY), (["tune", "--help"], HEAVY)])
+def test_help_imports_nothing_that_it_does_not_need(command, unused):
+    code = ("import sys\nfrom semistream.cli import main\ntry:\n    main(sys.argv[1:])\n"
+            "finally:\n    print(*sys.modules, sep='\\n')")
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
+    assert done.returncode == 0 and not unused & set(done.stdout.splitlines())
+
+
+@pytest.mark.slow
+def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-m", "semistream.files.precompile"], check=True,
+                   env=environment, cwd=tmp_path)
+    random = np.random.default_rng(4)
+    numbers = {"k": random.integers(0, 5000, 40_000), "n": np.arange(40_000)}
+    pq.write_table(pa.table(numbers), tmp_path / "s.parquet")
+    pq.write_table(pa.table({"k": np.arange(4000), "v": np.arange(4000) / 3}),
+                   tmp_path / "m.parquet")
+    write(tmp_path / "s.csv", "a,k\n" + "".join(f"{i},key {i % 900}\n" for i in range(9000)))
+    write(tmp_path / "m.csv", "k,v\n" + "".join(f"key {i // 2},{i}\n" for i in range(1500)))
+    code = ("import sys, itertools\nfrom semistream.cli import main\n"
+            "for algorithm, kind in itertools.product(sys.argv[1:], ('csv', 'parquet')):\n"
+            "    assert main(['join', '--algorithm', algorithm, '--stream', 's.' + kind,\n"
+            "                 '--master', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
+            "                 '--memory', '200KB', '--unmatched', 'u.csv']) == 0")
+    done = subprocess.run([sys.executable, "-c", code, *REGISTRY], capture_output=True, text=True,
+                          env=environment | {"NUMBA_DEBUG_CACHE": "1"}, cwd=tmp_path)
+    assert done.returncode == 0 and "data loaded" in done.stdout
+    assert not re.findall("data saved to .*", done.stdout)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -208,7 +208,7 @@ def test_a_publisher_that_died_leaves_nothing_behind(tmp_path):
     pid = os.fork()
     if not pid:  # dies before it makes its version the current one
         publishing.write_text = lambda *_: os._exit(9)
-        publishing.Manifest.write = lambda *_: os._exit(9)
+        publishing.Manifest.write = lambda *_, **__: os._exit(9)
         publish(table, names, tmp_path)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     assert list(tmp_path.glob(".publishing-*")) and current_version(tmp_path) is None
@@ -287,3 +287,28 @@ def test_rows_out_of_order_are_refused(tmp_path):
     with publishing.Publication(tmp_path, "m", table.schema,
                                 names) as publication, pytest.raises(StateError, match="order"):
         publication.writer(0).write(table.to_batches()[0])
+
+
+def written_to_files():
+    return int(re.search(r"wchar: (\d+)", Path("/proc/self/io").read_text())[1])
+
+
+@pytest.mark.parametrize(("memory", "times"), [(40_000_000, 1), (8_000_000, 2)])
+def test_rows_that_fit_into_the_memory_are_written_once(memory, times, tmp_path):
+    rows = 150_000
+    table = pa.table({f"c{i}": np.arange(rows) * 31 + i for i in range(14)})
+    before = written_to_files()
+    manifest = publish_snapshot(table.to_batches(max_chunksize=10_000), table.schema, tmp_path, "m",
+                                ["c0"], memory=memory)
+    written = (written_to_files() - before) / (table.nbytes + 8 * rows)
+    assert times * 0.9 < written < times * 1.15 and manifest.tuple_count == rows
+    assert not list(tmp_path.glob("v*/run-*"))
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_only_a_snapshot_that_stays_is_flushed_to_disk(flush, tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    table, names = master("int")
+    publish_snapshot(table.to_batches(), table.schema, tmp_path, "m", names, flush=flush)
+    assert bool(flushed) is flush

@@ -17,15 +17,17 @@ import numpy as np
 from numba.core import caching
 
 Function = Callable[..., Any]
+OPTIONS = {"nogil": True}  # of all: other threads read and write files meanwhile
 CONSTANTS = (int, float, str, bytes, tuple, np.generic, np.ndarray)
 
 
 def njit(*signatures: Any, cache: bool = False,
          **options: Any) -> Callable[[Function], Function]:
-    """``numba.njit``; with ``cache``, a change of anything that the function takes in compiles it
-    again. With signatures it is compiled for those at once, and for no others."""
+    """``numba.njit``, without Python's lock; with ``cache``, a change of anything that the function
+    takes in compiles it again. With signatures it is compiled for those at once, and for no
+    others."""
     def compiled(function: Function) -> Function:
-        made = numba.njit(**options)(function)
+        made = numba.njit(**OPTIONS | options)(function)
         if cache:
             made._cache = _Cache(function)
         for signature in signatures:
@@ -44,7 +46,7 @@ class _Stamped:
         self._function = function
 
     def get_source_stamp(self) -> tuple[Any, str]:
-        parts = hashlib.sha256()
+        parts = hashlib.sha256(repr(OPTIONS).encode())
         for part in _taken_in(self._function, set()):
             parts.update(repr(part).encode())
         return super().get_source_stamp(), parts.hexdigest()  # type: ignore[misc]

@@ -65,9 +65,9 @@ def write_json(path: Path, values: Any, *, flush: bool = True) -> None:
     write_text(path, json.dumps(values), flush=flush)
 
 
-def write_checked(path: Path, values: dict[str, Any]) -> None:
+def write_checked(path: Path, values: dict[str, Any], *, flush: bool = True) -> None:
     """As JSON with a checksum, so that ``read_checked`` gives what was written, or nothing."""
-    write_json(path, {"crc32": _crc32(values), "values": values})
+    write_json(path, {"crc32": _crc32(values), "values": values}, flush=flush)
 
 
 def read_checked(path: Path, remedy: str) -> dict[str, Any] | None:

@@ -22,8 +22,8 @@ def current_version(root: str | Path) -> str | None:
     return None if current is None else current["version"]
 
 
-def set_current(root: str | Path, version: str) -> None:
-    write_checked(Path(root) / CURRENT, {"version": version})
+def set_current(root: str | Path, version: str, *, flush: bool = True) -> None:
+    write_checked(Path(root) / CURRENT, {"version": version}, flush=flush)
 
 
 def read_manifest(root: str | Path) -> dict[str, Any] | None:

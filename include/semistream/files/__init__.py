@@ -1,8 +1,26 @@
 """Data files as streams of Arrow batches, in and out, and the join of files; bounded memory,
-malformed rows set apart."""
+malformed rows set apart.
 
-from semistream.files.join import JoinFiles, join_files, publish_file
-from semistream.files.join_streams import JoinStreams, join_streams
-from semistream.files.opening import open_source
+What is listed here is imported when it is asked for.
+"""
 
-__all__ = ["JoinFiles", "JoinStreams", "join_files", "join_streams", "open_source", "publish_file"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semistream.files.join import join_files, publish_file
+    from semistream.files.join_streams import JoinStreams, join_streams
+    from semistream.files.opening import open_source
+    from semistream.files.settings import JoinFiles, MasterFile
+
+MODULES = {"join_files": "join", "publish_file": "join", "JoinStreams": "join_streams",
+           "join_streams": "join_streams", "open_source": "opening", "JoinFiles": "settings",
+           "MasterFile": "settings"}
+__all__ = ["JoinFiles", "JoinStreams", "MasterFile", "join_files", "join_streams", "open_source",
+           "publish_file"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in MODULES:
+        return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

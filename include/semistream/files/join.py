@@ -7,20 +7,21 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
-from pydantic import Field
 
-from semistream.column_format import ColumnFormat, Formats, formats, key_forms, paired
-from semistream.config import JoinSettings, Names, Pairs, Places, Types
+from semistream.ahead import ahead
+from semistream.column_format import ColumnFormat, formats, key_forms, paired
+from semistream.config import Places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.opening import open_source
+from semistream.files.settings import JoinFiles
 from semistream.files.sink import OutputFile, check_output
 from semistream.files.source import Chunk, FileSource, Rejected
 from semistream.joins.contract import SemiStreamJoin
@@ -39,48 +40,7 @@ from semistream.resident import ResidentPeak
 from semistream.scratch import scratch_directory
 from semistream.sizing import choose, known_costs, open_join
 
-Format = Literal["csv", "json", "parquet"]
-FORMATS = ("How columns are written that are not written as usual, COLUMN=FORMAT: a time format "
-           "such as %d/%m/%Y, an example number such as 1.234,56, words such as trim or fold; see "
-           "docs/input.md")
 EXAMPLES = 3  # of rejected rows that the summary shows
-
-
-class JoinFiles(JoinSettings):
-    """A join of files."""
-
-    stream: Path = Field(description="The stream's tuples: a CSV, JSON lines or Parquet file "
-                                     "(.csv, .tsv, .jsonl, .parquet; text also as .gz, .zst), or a "
-                                     "directory of such files")
-    master: Path | None = Field(None, description="The master data, likewise; not needed with a "
-                                                  "--snapshot published before")
-    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; repeat it for a "
-                                  "composite key")
-    columns: Names = Field((), description="Master columns to add, separated by commas; default: "
-                                           "all but the join columns")
-    out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
-    unmatched: Path | None = Field(None, description="File for the unmatched stream rows and why "
-                                                     "they are; default: counted only")
-    stats: Path | None = Field(None,
-                               description="JSON file for the summary and the join's statistics")
-    snapshot: Path | None = Field(None, description="Directory where the master data's snapshot is "
-                                                    "kept for a next time; default: a temporary "
-                                                    "one, under $TMPDIR")
-    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
-                                               "empty cell, separated by commas, for instance NA; "
-                                               "columns of numbers and times know the usual ones")
-    types: Types = Field({}, description="Types of stream columns, COLUMN=TYPE, over those found: "
-                                         "int64, double, string, bool, date, timestamp, "
-                                         "timestamp_utc, decimal(P,S)")
-    master_types: Types = Field({}, description="Types of master columns, likewise")
-    stream_format: Format | None = Field(None, description="Format of the stream, where its name "
-                                                           "does not tell")
-    master_format: Format | None = Field(None, description="Format of the master data, likewise")
-    delimiter: str = Field("", max_length=1,
-                           description="Character between the cells of CSV files; default: a "
-                                       "comma, or a tab in .tsv")
-    formats: Formats = Field({}, description=FORMATS)
-    master_formats: Formats = Field({}, description="How master columns are written, likewise")
 
 
 @dataclass
@@ -130,7 +90,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         relation = open_master(settings, stream, summary, stack, progress,
                                max(int(settings.memory), LEAST_MEMORY))
         summary.notes += stream.notes
-        chunks = stream.chunks()
+        chunks = stack.enter_context(closing(ahead(stream.chunks())))
         first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
         operator = _open(settings, first.rows, relation, summary)
         outputs = _Outputs(settings, operator, stack)
@@ -183,21 +143,22 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
 
 
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
-                 progress: Progress = silent, name: str = "",
-                 memory: int = MEMORY) -> tuple[Manifest, dict[str, int]]:
+                 progress: Progress = silent, name: str = "", memory: int = MEMORY,
+                 flush: bool = True) -> tuple[Manifest, dict[str, int]]:
     """A snapshot of a master file under ``root``; with how many of its rows were left out, by
-    reason. memory: as ``publish_snapshot`` has it."""
+    reason. memory, flush: as ``publish_snapshot`` has them."""
     rejected: Counter[str] = Counter()
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for chunk in source.chunks():
+        for chunk in chunks:
             rejected[UNPARSABLE] += len(chunk.rejected)
             progress("reading the master data", source.bytes_done, source.bytes_total)
             yield chunk.rows
 
-    manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on,
-                                source={"path": str(path)}, memory=memory,
-                                formats=key_forms(on, source.reading.formats))
+    with closing(ahead(source.chunks())) as chunks:
+        manifest = publish_snapshot(batches(), source.schema, root, name or master_name(path), on,
+                                    source={"path": str(path)}, memory=memory, flush=flush,
+                                    formats=key_forms(on, source.reading.formats))
     rejected[NULL_KEY] = manifest.null_keys
     return manifest, {k: n for k, n in rejected.items() if n}
 
@@ -230,8 +191,8 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
         _check_keys(stream.schema, source.schema, pairs)
         root = settings.snapshot or scratch_directory()
         _, summary.master_rejected = publish_file(settings.master, [m for _, m in pairs], root,
-                                                  source, progress,
-                                                  memory=memory)
+                                                  source, progress, memory=memory,
+                                                  flush=settings.snapshot is not None)
         relation = open_snapshot(root)
         stack.callback(relation.close)
     summary.master_rows, summary.master_version = relation.tuple_count, relation.version

@@ -21,8 +21,9 @@ from pydantic import BeforeValidator, ByteSize, Field
 from semistream.column_format import Formats, paired
 from semistream.config import Bytes, Names, Pairs, Settings, Types
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.join import EXAMPLES, FORMATS, Format
+from semistream.files.join import EXAMPLES
 from semistream.files.opening import open_source
+from semistream.files.settings import FORMATS, Format
 from semistream.files.sink import OutputFile, check_output
 from semistream.files.source import Chunk, FileSource, Rejected
 from semistream.joins.output import UNPARSABLE

@@ -6,11 +6,12 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,7 @@ from semistream.durable import naming
 from semistream.errors import ConfigError
 from semistream.files.opening import FORMATS
 from semistream.gathering import Gathered
+from semistream.parquet_encoding import encoding
 
 GATHERED_BYTES = 16_000_000  # written at a time
 JSON_VALUES = 20_000  # that are Python objects at a time
@@ -30,8 +32,8 @@ class OutputFile:
     """A file that appears under its name when it is complete; a context manager, which forgets it
     on an error.
 
-    Rows go to a file beside it as they come. Raises ConfigError for a format, a directory or a type
-    that cannot be written.
+    Rows go to a file beside it as they come; a thread encodes them while the next ones are
+    gathered. Raises ConfigError for a format, a directory or a type that cannot be written.
     """
 
     def __init__(self, side: str, path: Path, schema: pa.Schema):
@@ -39,21 +41,14 @@ class OutputFile:
         self._kind = check_output(side, path, schema)
         self._beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._held = Gathered(schema)
+        self._file: Any = None
         self._writer: Any = None
 
     def __enter__(self) -> OutputFile:
-        try:
-            if self._kind == "parquet":
-                self._writer = pq.ParquetWriter(self._beside, self.schema, compression="zstd")
-            elif self._kind == "csv":
-                delimiter = "\t" if self.path.suffix == ".tsv" else ","
-                options = arrow_csv.WriteOptions(delimiter=delimiter)
-                self._writer = arrow_csv.CSVWriter(self._beside, self.schema, write_options=options)
-            else:
-                self._writer = _JsonWriter(open(self._beside, "w", encoding="utf-8"))
-        except BaseException:
-            self._beside.unlink(missing_ok=True)
-            raise
+        with naming(self.path):
+            self._file = pa.OSFile(str(self._beside), "wb")
+        self._encoding = ThreadPoolExecutor(1, "encoding")
+        self._last: Future[None] | None = None
         return self
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -63,30 +58,53 @@ class OutputFile:
             self._flush()
 
     def _flush(self) -> None:
-        if self._held.size:
-            with naming(self.path):
-                self._writer.write_table(self._held.take())
+        self._wait()
+        self._last = self._encoding.submit(self._encode, self._held.take())
+
+    def _wait(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def _encode(self, rows: pa.Table) -> None:
+        with naming(self.path):
+            if self._writer is None:
+                self._writer = self._open(rows)
+            self._writer.write_table(rows)
+
+    def _open(self, first: pa.Table) -> Any:
+        if self._kind == "parquet":
+            return pq.ParquetWriter(self._file, self.schema, **encoding(first))
+        if self._kind == "csv":
+            options = arrow_csv.WriteOptions(delimiter="\t" if self.path.suffix == ".tsv" else ",")
+            return arrow_csv.CSVWriter(self._file, self.schema, write_options=options)
+        return _JsonWriter(self._file)
 
     def finish(self) -> None:
         """Write what is left; the file is complete, though not yet under its name."""
-        self._flush()
+        if self._held.size or not self.rows:
+            self._flush()
+        self._wait()
         with naming(self.path):
             self._writer.close()
+            self._file.close()
 
     def publish(self) -> None:
         os.replace(self._beside, self.path)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self._writer is not None and kind is not None:
-            # a full disk, say, which is being reported already
-            with suppress(OSError, pa.ArrowException):
-                self._writer.close()
+        self._encoding.shutdown(cancel_futures=True)
+        if kind is not None:
+            for part in filter(None, (self._writer, self._file)):
+                # a full disk, say, which is being reported already
+                with suppress(OSError, pa.ArrowException):
+                    part.close()
         self._beside.unlink(missing_ok=True)
 
 
 class _JsonWriter:
-    def __init__(self, file: IO[str]):
+    def __init__(self, file: pa.NativeFile):
         self._file = file
 
     def write_table(self, table: pa.Table) -> None:
@@ -96,11 +114,12 @@ class _JsonWriter:
                                              max_replacements=1)
                 table = table.set_column(i, field.name, texts)
         for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
-            for row in batch.to_pylist():
-                self._file.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")
+            lines = (json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
+                     for row in batch.to_pylist())
+            self._file.write("".join(lines).encode())
 
     def close(self) -> None:
-        self._file.close()
+        """Nothing is left to write."""
 
 
 def _plain(value: Any) -> Any:

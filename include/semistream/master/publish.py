@@ -9,6 +9,8 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pyarrow as pa
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
+from semistream.master.runs import Runs, read_run
 from semistream.master.snapshot import (
     BUCKETS,
     BucketInfo,
@@ -29,6 +32,8 @@ from semistream.published import MANIFEST, current_version, set_current
 from semistream.resident import give_back
 
 KEEP = 3  # versions that stay, beside the pinned ones
+GATHERED = 8_000_000  # bytes of rows that are split at once
+ORDER_BYTES = 32  # of a row while it is sorted: its code and its place, twice
 MEMORY, LEAST_MEMORY = 256_000_000, 16_000_000  # bytes that publishing may take
 
 
@@ -41,16 +46,17 @@ class Publication:
 
     def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str],
                  *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
-                 page_tuples: int = 0, keep: int = KEEP,
+                 page_tuples: int = 0, keep: int = KEEP, flush: bool = True,
                  formats: Mapping[str, dict[str, Any]] | None = None):
-        """formats: what texts of key columns have become, as the manifest has it."""
+        """formats: what texts of key columns have become, as the manifest has it; flush: whether
+        the version is on disk when it is the current one."""
         if bucket_count < 1 or page_tuples < 0:
             raise ConfigError("bucket_count, page_tuples", "must be positive",
                               (bucket_count, page_tuples), "Leave them out.")
         self.root, self.name, self.schema = Path(root), name, schema.remove_metadata()
         self.source, self.formats = source or {}, dict(formats or {})
         self.key_columns, self.bucket_count = tuple(key_columns), bucket_count
-        self.page_tuples, self.keep = page_tuples, keep
+        self.page_tuples, self.keep, self.flush = page_tuples, keep, flush
         self.keys = master_keys(schema, list(key_columns))
         self.directory = self.root / f".publishing-{uuid.uuid4().hex}"
 
@@ -69,7 +75,8 @@ class Publication:
         os.close(self._lock)
 
     def writer(self, bucket: int) -> BucketWriter:
-        return BucketWriter(self.directory, bucket, self.schema, self.keys, self.page_tuples)
+        return BucketWriter(self.directory, bucket, self.schema, self.keys, self.page_tuples,
+                            self.flush)
 
     def commit(self, infos: Sequence[BucketInfo], null_keys: int = 0) -> Manifest:
         """Make it the current version. Buckets without rows may be missing; ``null_keys`` rows were
@@ -89,10 +96,11 @@ class Publication:
             page_tuples=self.page_tuples, source=self.source,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             buckets=tuple(infos), formats=self.formats)
-        manifest.write(self.directory)
+        manifest.write(self.directory, flush=self.flush)
         os.rename(self.directory, self.root / version)
-        sync(self.root)
-        set_current(self.root, version)
+        if self.flush:
+            sync(self.root)
+        set_current(self.root, version, flush=self.flush)
         self._forget_old_versions()
         return manifest
 
@@ -132,69 +140,63 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
                      name: str, key_columns: Sequence[str], *, source: dict[str, Any] | None = None,
                      bucket_count: int = BUCKETS, page_tuples: int = 0, keep: int = KEEP,
                      memory: int = MEMORY, progress: Callable[[int], None] | None = None,
+                     flush: bool = True,
                      formats: Mapping[str, dict[str, Any]] | None = None) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current
     one.
 
     Rows without a key are left out and counted. page_tuples: the least that a join reads at once;
-    0: by |R| and its width. memory: bytes that this may take beside what the process has. progress:
-    told the number of rows of each step, twice a row (split, sort). formats: as ``Publication`` has
-    them. Raises ConfigError for key columns that cannot be one.
+    0: by |R| and its width. memory: bytes that this may take beside what the process has: where
+    they hold the rows, these are written once. progress: told the number of rows of each step,
+    twice a row (split, sort). flush, formats: as ``Publication`` has them. Raises ConfigError for
+    key columns that cannot be one.
     """
     progress = progress or (lambda rows: None)
     with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count,
-                     page_tuples=page_tuples, keep=keep, formats=formats) as publication:
-        rows, null_keys, size = _split(publication, batches, memory, progress)
+                     page_tuples=page_tuples, keep=keep, flush=flush,
+                     formats=formats) as publication, Runs(publication.directory,
+                                                           publication.schema, memory) as runs:
+        rows, null_keys, size = _split(publication, batches, runs, memory, progress)
         give_back()
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
-        for bucket in range(bucket_count):
-            run = publication.directory / f"run-{bucket:05d}"
-            if run.exists():
-                infos.append(_sort(publication, bucket, run, memory))
-                run.unlink()
-                progress(infos[-1].rows)
+        at_a_time = _at_a_time(runs, memory, ORDER_BYTES * rows / max(size, 1))
+        with ThreadPoolExecutor(at_a_time, "sorting") as threads:
+            try:
+                for info in threads.map(partial(_sort, publication, runs, memory), runs.buckets):
+                    infos.append(info)
+                    progress(info.rows)
+            finally:
+                threads.shutdown(cancel_futures=True)
         give_back()
         return publication.commit(infos, null_keys)
 
 
-def _split(publication: Publication, batches: Iterable[pa.RecordBatch], memory: int,
+def _split(publication: Publication, batches: Iterable[pa.RecordBatch], runs: Runs, memory: int,
            progress: Callable[[int], None]) -> tuple[int, int, int]:
-    """Rows to one run file a bucket; gives (rows, those without a key, bytes)."""
+    """Rows to the run of their bucket; gives (rows, those without a key, bytes)."""
     rows = null_keys = size = 0
-    with contextlib.ExitStack() as stack:
-        runs: dict[int, pa.RecordBatchStreamWriter] = {}
-        for batch in _gather(batches, publication.schema, memory // 8):
-            key_codes, valid = publication.keys.master_codes(batch)
-            bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
-            bucket[~valid] = publication.bucket_count
-            rows, null_keys = rows + batch.num_rows, null_keys + int((~valid).sum())
-            size = size + batch.nbytes
-            order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15
-                               else bucket, kind="stable")
-            edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
-            ordered = batch.take(pa.array(order[:edges[-1]]))
-            with naming(publication.root):
-                for b in np.flatnonzero(np.diff(edges)).tolist():
-                    if b not in runs:
-                        sink = stack.enter_context(
-                            pa.OSFile(str(publication.directory / f"run-{b:05d}"), "wb"))
-                        runs[b] = pa.ipc.new_stream(sink, publication.schema)
-                    runs[b].write_batch(ordered.slice(edges[b], edges[b + 1] - edges[b]))
-            progress(batch.num_rows)
-            del batch, ordered  # before the next ones are made
-            give_back()
-        with naming(publication.root):
-            for run in runs.values():
-                run.close()
+    for batch in _gather(batches, publication.schema, min(memory // 8, GATHERED)):
+        key_codes, valid = publication.keys.master_codes(batch)
+        bucket = buckets(key_codes, publication.keys.exact, publication.bucket_count)
+        bucket[~valid] = publication.bucket_count
+        rows, null_keys = rows + batch.num_rows, null_keys + int((~valid).sum())
+        size = size + batch.nbytes
+        order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15
+                           else bucket, kind="stable")
+        edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
+        runs.add(batch.take(pa.array(order[:edges[-1]])), edges)
+        progress(batch.num_rows)
+        del batch  # before the next one is made
+    runs.end()
     return rows, null_keys, size
 
 
 def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
             most: int) -> Iterator[pa.RecordBatch]:
-    """Small batches as larger ones, large ones in pieces, of about so many bytes and in the
-    snapshot's schema."""
-    held, size = [], 0
+    """Small batches as larger ones, large ones in pieces, of half of so many bytes at least and in
+    the snapshot's schema."""
+    held, size = list[pa.RecordBatch](), 0
     for batch in batches:
         batch = batch.cast(schema) if batch.schema != schema else batch
         pieces = -(-batch.nbytes // most) or 1
@@ -203,56 +205,51 @@ def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
             piece = batch.slice(start, step)
             held.append(piece)
             size += piece.nbytes
-            if size >= most:
+            if size >= most // 2:
                 yield _together(held)
                 size = 0
     if held:
         yield _together(held)
 
 
-def _sort(publication: Publication, bucket: int, run: Path, memory: int) -> BucketInfo:
+def _at_a_time(runs: Runs, memory: int, order: float) -> int:
+    """Buckets that are sorted side by side: as many as there are cores, and memory for.
+
+    order: bytes that a byte of rows takes beside itself and its copy while it is sorted.
+    """
+    room = int((memory - runs.held) / max((2 + order) * runs.largest, 1))
+    return max(min(len(os.sched_getaffinity(0)), room), 1)
+
+
+def _sort(publication: Publication, runs: Runs, memory: int, bucket: int) -> BucketInfo:
     """Write a bucket from its rows: sorted at once, or, where they take too much, in pieces that
     are merged."""
-    writer, size = publication.writer(bucket), run.stat().st_size
+    writer, size = publication.writer(bucket), runs.size(bucket)
     if size <= memory // 4:
-        for rows in _read(run):
+        for rows in runs.take(bucket):
             writer.write(_by_code(publication, _together(rows)))
         return writer.close()
-    pieces = []
+    pieces = list[Path]()
     with naming(publication.root):
-        for number, rows in enumerate(_read(run, memory // 8)):
+        for number, rows in enumerate(runs.take(bucket, memory // 8)):
             piece = _by_code(publication, _together(rows))
-            pieces.append(run.with_name(f"{run.name}-{number}"))
+            pieces.append(publication.directory / f"piece-{bucket:05d}-{number}")
             # all pieces' blocks together take a quarter
             block = max(piece.num_rows * (memory // 4) // size, 1)
             with pa.OSFile(str(pieces[-1]),
                            "wb") as sink, pa.ipc.new_stream(sink, publication.schema) as stream:
                 for start in range(0, piece.num_rows, block):
                     stream.write_batch(piece.slice(start, block))
-    for rows in _merge(publication, [_read(piece, 1) for piece in pieces]):
+    for rows in _merge(publication, [read_run(piece, 1) for piece in pieces]):
         writer.write(rows)
-    for piece in pieces:
-        piece.unlink()
+    for path in pieces:
+        path.unlink()
     return writer.close()
-
-
-def _read(run: Path, most: int = 2**62) -> Iterator[list[pa.RecordBatch]]:
-    """A file's batches, about so many bytes at a time and at least one."""
-    held, size = list[pa.RecordBatch](), 0
-    with pa.OSFile(str(run)) as file:
-        for batch in pa.ipc.open_stream(file):
-            held.append(batch)
-            size += batch.nbytes
-            if size >= most:
-                yield held
-                held, size = [], 0
-    if held:
-        yield held
 
 
 def _together(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     """One batch of those held, which are held no longer."""
-    whole = pa.concat_batches(held)
+    whole = held[0] if len(held) == 1 else pa.concat_batches(held)
     held.clear()
     return whole
 

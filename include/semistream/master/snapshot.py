@@ -92,11 +92,11 @@ class Manifest:
     def keys(self) -> JoinKeys:
         return master_keys(self.schema, list(self.key_columns))
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, *, flush: bool = True) -> None:
         keys = self.keys
         values = asdict(self) | {"schema": encode_schema(self.schema), "exact": keys.exact,
                                  "key_types": [str(t) for t in keys.types]}
-        write_checked(directory / MANIFEST, values)
+        write_checked(directory / MANIFEST, values, flush=flush)
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:
@@ -140,13 +140,13 @@ class BucketWriter:
     whole, when it closes.
 
     Holds one page, and 40 bytes and 8 a column for each page written. A second writer of the bucket
-    (a retried task) replaces the first one's files.
+    (a retried task) replaces the first one's files. flush: whether they are then on disk, too.
     """
 
     def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys,
-                 page_tuples: int = PAGE_TUPLES):
+                 page_tuples: int = PAGE_TUPLES, flush: bool = True):
         self.directory, self.bucket, self.schema, self.keys = directory, bucket, schema, keys
-        self.page_tuples = page_tuples
+        self.page_tuples, self.flush = page_tuples, flush
         self._root = directory.parent  # in an error: the directory itself goes with it
         attempt = uuid.uuid4().hex
         self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}"
@@ -183,7 +183,7 @@ class BucketWriter:
                 self._write_pages(self.page_tuples)
 
     def close(self) -> BucketInfo:
-        """Write what is held, flush it to disk and put the files into place."""
+        """Write what is held and put the files into place."""
         with naming(self._root):
             return self._close()
 
@@ -199,7 +199,8 @@ class BucketWriter:
         for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
             file.flush()
             size += file.tell()
-            os.fsync(file.fileno())
+            if self.flush:
+                os.fsync(file.fileno())
             file.close()
             os.replace(self._paths[suffix], bucket_file(self.directory, self.bucket, suffix))
         return BucketInfo(self.bucket, self._rows, size, self._unique, self._null_keys)
@@ -305,10 +306,13 @@ class SnapshotRelation:
         return other
 
     def read_codes(self, partition: int) -> np.ndarray:
-        """Key codes of a partition's tuples, int64[n]."""
+        """Key codes of a partition's tuples, int64[n], not to be written to: kernels are compiled
+        for what is read, and for nothing else."""
         parts = [self._codes_of(segment) for segment in self._segments(partition)]
         self.bytes_read += sum(p.nbytes for p in parts)
-        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
+        codes = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
+        codes.flags.writeable = False
+        return codes
 
     def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
         """The named columns of a partition's tuples, in the order of ``read_codes``."""

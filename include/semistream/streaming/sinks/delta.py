@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from semistream.durable import DirectFile, naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.gathering import Gathered
+from semistream.parquet_encoding import encoding
 from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
@@ -52,9 +53,6 @@ CLAIMS = 10  # attempts at a table that others write to at the same time
 READ_ROWS, READ_VALUES = 100_000, 2_000_000  # at a time, for the proof
 # of a data file's row group, about; they are in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
-# a column of numbers is compressed where that saves so much of its bytes: below, compressing them
-# takes longer than to write them, and reading them back is slower too
-LEAST_SAVED, SAMPLED_ROWS = 0.5, 8192
 
 
 @lru_cache(maxsize=4)
@@ -419,24 +417,4 @@ def data_writer(where: Any, first: pa.Table, key: Collection[str],
     """
     schema = pa.schema([field.with_nullable(column.null_count > 0)
                         for field, column in zip(first.schema, first.columns, strict=True)])
-    codecs = {name: "snappy" if name in key or _worth_compressing(first[name]) else "none"
-              for name in first.column_names}
-    ours = {"compression": codecs, "use_dictionary": _with_dictionary(schema, key)}
-    return pq.ParquetWriter(where, schema, **ours | options)
-
-
-def _worth_compressing(column: pa.ChunkedArray) -> bool:
-    """Whether Snappy saves ``LEAST_SAVED`` of the bytes, by a sample. Other types than numbers are
-    always compressed."""
-    if not pa.types.is_primitive(column.type) or column.type.bit_width < 8:
-        return True
-    sample = pa.concat_arrays(column.slice(0, SAMPLED_ROWS).chunks)
-    width = column.type.bit_width // 8
-    values = sample.buffers()[1].slice(sample.offset * width, len(sample) * width)
-    return len(pa.compress(values, "snappy")) <= (1 - LEAST_SAVED) * len(values)
-
-
-def _with_dictionary(schema: pa.Schema, key: Collection[str]) -> list[str]:
-    """Columns whose values are worth a dictionary; for numbers, trying it takes longer than the
-    compression."""
-    return [f.name for f in schema if not pa.types.is_primitive(f.type) or f.name in key]
+    return pq.ParquetWriter(where, schema, **encoding(first, key) | options)

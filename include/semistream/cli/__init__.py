@@ -1,0 +1,71 @@
+"""The console command ``semistream``: the join without Airflow or Spark, and the steps of the
+pipeline one by one.
+
+Each part is imported when it is known to be needed: a list of commands needs none of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from semistream.cli import interrupts
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command: 0 done; 1 failed, or not complete; 2 wrong settings; 130 interrupted."""
+    own = argv is None  # in a process of its own
+    if own:
+        interrupts.end_at_once()
+    from semistream.cli.parser import parse
+
+    arguments = parse(sys.argv[1:] if argv is None else argv, own)
+    if not (own and hasattr(arguments, "progress")):  # else once it shows any
+        interrupts.raise_from_now_on()
+    code = _run(arguments)
+    if own and code == 130:
+        interrupts.leave(130)
+    if own:
+        interrupts.ignore()
+    return code
+
+
+def _run(arguments: Namespace) -> int:
+    from semistream.errors import ConfigError, SemistreamError
+
+    try:
+        code: int = arguments.run(arguments)
+        return code
+    except (SemistreamError, OSError) as e:
+        return _failed(e, 2 if isinstance(e, ConfigError) else 1)
+    except KeyboardInterrupt:
+        _tell(interrupts.MESSAGE)
+        return 130
+    except Exception as e:
+        if interrupts.came:  # within what makes another error of any, as NumPy's import
+            _tell(interrupts.MESSAGE)
+            return 130
+        from sqlalchemy.exc import DBAPIError  # takes a while to import
+
+        if not isinstance(e, DBAPIError):
+            raise
+        _tell(f"Failed: {e.orig}")
+        return 1
+
+
+def _failed(error: Exception, code: int) -> int:
+    if interrupts.came:
+        _tell(interrupts.MESSAGE)
+        return 130
+    _tell(f"{'Wrong setting' if code == 2 else 'Failed'}: {error}")
+    return code
+
+
+def _tell(text: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, style="red", markup=False)

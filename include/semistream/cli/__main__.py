@@ -1,0 +1,7 @@
+"""``python -m semistream.cli``."""
+
+import sys
+
+from semistream.cli import main
+
+sys.exit(main())

@@ -1,0 +1,102 @@
+"""``python -m semistream.files.precompile [NAME …]``: compile the kernels of `semistream join` into
+Numba's cache, for all algorithms by default, so that no run waits for it."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.files.join import join_files
+from semistream.files.settings import JoinFiles
+from semistream.files.sink import OutputFile
+from semistream.joins import REGISTRY
+
+MASTER, STREAM = 12_000, 30_000  # rows, for which the memory is too small
+DAY = datetime.date(2024, 1, 1)
+# of columns that are not written as usual
+FORMATS = {"day": "%d/%m/%Y", "price": "1.234,56", "code": "fold"}
+
+
+def precompile(names: Sequence[str]) -> None:
+    """Join small files of every format by each algorithm, on keys of every kind."""
+    with TemporaryDirectory(prefix="semistream-") as place:
+        directory = Path(place)
+        cases = [_integers(directory, "csv"), _integers(directory, "parquet"),
+                 _texts(directory, "jsonl"), _texts(directory, "csv"),
+                 _composites(directory, "parquet")]
+        for name in names:
+            for case in cases:
+                _join(directory, case | {"algorithm": name, "memory": "400KB"})
+        _join(directory, cases[0])  # by the algorithm that the cost models choose
+        _join(directory, _written_otherwise(directory))
+
+
+def _join(directory: Path, case: dict[str, Any]) -> None:
+    join_files(JoinFiles.load({"on": "k", "join_type": "left", "out": directory / "out.parquet",
+                               "unmatched": directory / "unmatched.csv"} | case))
+
+
+def _integers(directory: Path, kind: str) -> dict[str, Any]:
+    return {"master": _write(directory / f"mi.{kind}", {"k": range(MASTER), **_payload(MASTER)}),
+            "stream": _write(directory / f"si.{kind}", {
+                "id": range(STREAM), "k": [_key(i) for i in range(STREAM)]})}
+
+
+def _texts(directory: Path, kind: str) -> dict[str, Any]:
+    """Several master tuples of a key, tuples without one, and strings in both relations."""
+    return {"master": _write(directory / f"mt.{kind}", {
+                "k": [f"key {i // 2}" for i in range(MASTER)], **_payload(MASTER)}),
+            "stream": _write(directory / f"st.{kind}", {
+                "k": [None if i % 50 == 0 else f"key {_key(i)}" for i in range(STREAM)],
+                "note": [f"note {i}" for i in range(STREAM)]})}
+
+
+def _composites(directory: Path, kind: str) -> dict[str, Any]:
+    def keys(numbers: Sequence[int]) -> dict[str, Any]:
+        return {"k": [DAY + datetime.timedelta(i % 100) for i in numbers],
+                "d": pa.array([Decimal(i // 100) for i in numbers], pa.decimal128(25, 2)),
+                "b": [i % 2 == 0 for i in numbers]}
+
+    return {"on": ["k", "d", "b"],
+            "master": _write(directory / f"mc.{kind}", keys(range(MASTER)) | _payload(MASTER)),
+            "stream": _write(directory / f"sc.{kind}", keys([_key(i) for i in range(STREAM)])
+                             | {"id": range(STREAM)})}
+
+
+def _written_otherwise(directory: Path) -> dict[str, Any]:
+    """Columns in formats that are declared, and rows that cannot be read."""
+    rows = [f"{i % 28 + 1:02d}/01/2024;1.0{i % 90 + 10},50;Key {i % 99}" for i in range(1000)]
+    (directory / "f.csv").write_text("\n".join(["day;price;code", *rows, "no date;x;y;z", '"']))
+    keys = {"k": [f"key {i}" for i in range(99)], "v": range(99)}
+    return {"stream": directory / "f.csv", "delimiter": ";", "formats": FORMATS,
+            "on": "code=k", "master": _write(directory / "f.parquet", keys)}
+
+
+def _payload(rows: int) -> dict[str, Any]:
+    return {"name": [f"name {i}" for i in range(rows)], "price": [i / 4 for i in range(rows)]}
+
+
+def _key(i: int) -> int:
+    """Of a stream tuple: some keys are frequent, and some are not in R."""
+    return i % 40 if i % 3 else i * 7919 % (MASTER + MASTER // 10)
+
+
+def _write(path: Path, columns: dict[str, Any]) -> Path:
+    rows = pa.table({n: v if isinstance(v, pa.Array) else list(v) for n, v in columns.items()})
+    with OutputFile("out", path, rows.schema) as file:
+        for batch in rows.to_batches():
+            file.write(batch)
+        file.finish()
+        file.publish()
+    return path
+
+
+if __name__ == "__main__":
+    precompile(sys.argv[1:] or list(REGISTRY))

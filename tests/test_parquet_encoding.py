@@ -1,0 +1,68 @@
+"""Which columns of the Parquet files that we write have a dictionary, and which are compressed."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from semistream.files.sink import OutputFile
+from semistream.parquet_encoding import encoding
+from semistream.streaming.sinks.delta import data_writer
+
+N = 20_000
+random = np.random.default_rng(5)
+COLUMNS = pa.table({
+    "random": random.integers(-2**62, 2**62, N), "small": random.integers(0, 5_000, N),
+    "kind": random.integers(0, 50, N), "text": [f"text {i}" for i in range(N)],
+    "word": [f"word {i % 20}" for i in range(N)], "flag": [i % 2 == 0 for i in range(N)],
+    "nothing": pa.nulls(N, pa.float64()), "list": [[i, i + 1] for i in range(N)],
+    "struct": [{"a": i, "b": {"c": str(i)}} for i in range(N)],
+    "map": pa.array([[("x", i)] for i in range(N)], pa.map_(pa.string(), pa.int64()))})
+WANTED = {"random": (False, "UNCOMPRESSED"), "small": (False, "SNAPPY"), "kind": (True, "SNAPPY"),
+          "text": (False, "ZSTD"), "word": (True, "ZSTD"), "flag": (False, "ZSTD"),
+          "nothing": (True, "SNAPPY"), "list.list.element": (True, "ZSTD"),
+          "struct.a": (True, "ZSTD"), "struct.b.c": (True, "ZSTD"),
+          "map.key_value.key": (True, "ZSTD"), "map.key_value.value": (True, "ZSTD")}
+
+
+def found(path):
+    group = pq.read_metadata(path).row_group(0)
+    return {c.path_in_schema: (c.has_dictionary_page, c.compression)
+            for c in map(group.column, range(group.num_columns))}
+
+
+def console(path, table):
+    with OutputFile("out", path, table.schema) as file:
+        for batch in table.to_batches(max_chunksize=3000):
+            file.write(batch)
+        file.finish()
+        file.publish()
+
+
+def delta(path, table):
+    with data_writer(path, table, ()) as writer:
+        writer.write_table(table.cast(writer.schema))
+
+
+@pytest.mark.parametrize("write", [console, delta])
+def test_files_and_delta_tables_have_one_rule(write, tmp_path):
+    write(tmp_path / "t.parquet", COLUMNS)
+    assert found(tmp_path / "t.parquet") == WANTED
+    assert pq.read_table(tmp_path / "t.parquet").cast(COLUMNS.schema).equals(COLUMNS)
+
+
+def test_a_column_of_one_value_has_a_dictionary_whatever_the_sample_says():
+    first = pa.table({"load_id": [7], "n": [1]})
+    assert encoding(first, ["load_id"])["use_dictionary"] == ["load_id"]
+
+
+def test_a_file_without_rows_can_be_written(tmp_path):
+    console(tmp_path / "t.parquet", COLUMNS.slice(0, 0))
+    assert pq.read_table(tmp_path / "t.parquet").schema == COLUMNS.schema
+
+
+def test_numbers_are_not_larger_in_the_file_than_in_memory(tmp_path):
+    """With a dictionary they would be, by the indices."""
+    table = COLUMNS.select(["random"])
+    console(tmp_path / "t.parquet", table)
+    assert (tmp_path / "t.parquet").stat().st_size < table.nbytes + 2000
