@@ -35,6 +35,7 @@ class Program:
     process: subprocess.Popen[bytes]
     log: Path
     started: float
+    look: float = LOOK
     memory_peak: int = 0  # bytes, the sum of proportional set sizes
     # s since the epoch, core seconds that the machine was busy
     busy: list[tuple[float, float]] = field(default_factory=list)
@@ -69,7 +70,7 @@ class Program:
     def watch(self) -> None:
         looked = 0.0
         while self.process.poll() is None:
-            if time.monotonic() - looked > LOOK:
+            if time.monotonic() - looked > self.look:
                 self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
                 looked = time.monotonic()
             times = psutil.cpu_times()
@@ -92,15 +93,16 @@ class Program:
 
 @contextmanager
 def program(command: Sequence[str | Path], log: Path,
-            environment: dict[str, str] | None = None) -> Iterator[Program]:
-    """Start a program in the project's directory; whatever is left of it ends with the context."""
+            environment: dict[str, str] | None = None, look: float = LOOK) -> Iterator[Program]:
+    """Start a program in the project's directory; whatever is left of it ends with the context.
+    look: seconds between looks at its memory."""
     with open(log, "ab") as out:
         process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out,
                                    stdin=subprocess.DEVNULL, cwd=ROOT,
                                    env={**os.environ, **(environment or {})},
                                    start_new_session=True)
     running = Program(Path(command[1]).name if len(command) > 1 else str(command[0]), process, log,
-                      time.monotonic())
+                      time.monotonic(), look)
     threading.Thread(target=running.watch, daemon=True).start()
     try:
         yield running
