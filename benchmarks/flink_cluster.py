@@ -14,7 +14,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +24,11 @@ from typing import Any
 
 import yaml
 
-from benchmarks.harness import ROOT, Unavailable
+from benchmarks.harness import ROOT
+from benchmarks.peer_environments import peer_environment, run
 from benchmarks.processes import Program, program
 
 HERE = ROOT / "benchmarks" / "flink"
-PEERS = ROOT / "var" / "peers"
 PYFLINK = "lib/python3.11/site-packages/pyflink"
 MAVEN = "https://repo1.maven.org/maven2"
 JARS = {  # path in a Maven repository: SHA-256
@@ -50,28 +49,6 @@ JARS = {  # path in a Maven repository: SHA-256
 # ---- installation
 
 
-def peer_environment(name: str, finish: Any = None) -> Path:
-    """The virtual environment of a peer, made when it is first asked for from its lock file.
-
-    Raises Unavailable where it cannot be installed.
-    """
-    home, lock = PEERS / name, ROOT / "benchmarks" / name / "requirements.lock"
-    stamp, key = home / ".ready", hashlib.sha256(lock.read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text() != key:
-        print(f"# installing {name} into {home}", file=sys.stderr, flush=True)
-        try:
-            _run("uv", "venv", "-q", "--clear", "--python", sys.executable, home)
-            _run("uv", "pip", "install", "-q", "--python", home / "bin" / "python",
-                 "--require-hashes", "-r", lock)
-            if finish is not None:
-                finish(home)
-        except (OSError, subprocess.CalledProcessError) as e:
-            told = getattr(e, "stderr", None) or str(e)
-            raise Unavailable(f"{name} cannot be installed: {told.strip()[-500:]}") from None
-        stamp.write_text(key)
-    return home
-
-
 def install() -> Path:
     """Flink's home: the directory that has bin and lib."""
     return peer_environment("flink", _add_jars) / PYFLINK
@@ -88,14 +65,9 @@ def _add_jars(home: Path) -> None:
         if hashlib.sha256(found).hexdigest() != digest:
             raise OSError(f"{url} is not the file that is pinned")
         (lib / name).write_bytes(found)
-    _run("javac", "-nowarn", "-cp", f"{lib}/*", "-d", classes, HERE / "MariaDb.java")
-    _run("jar", "--create", "--file", lib / "mariadb-dialect.jar", "-C", classes, ".", "-C", HERE,
+    run("javac", "-nowarn", "-cp", f"{lib}/*", "-d", classes, HERE / "MariaDb.java")
+    run("jar", "--create", "--file", lib / "mariadb-dialect.jar", "-C", classes, ".", "-C", HERE,
          "META-INF")
-
-
-def _run(*command: str | Path) -> None:
-    subprocess.run([str(c) for c in command], check=True, text=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.PIPE)
 
 
 # ---- a cluster

@@ -48,7 +48,8 @@ CONSOLE, OURS = "semistream join", "semistream, spark app"
 class Settings:
     master: int = 500_000  # R_t
     tuples: int = 1_000_000  # of S
-    few: int = 100_000  # of S, that the streaming and the lookup join are given
+    few: int = 100_000  # of S, that the streaming join is given
+    looked_up: int = 200_000  # of S, that the lookup join is given
     memories: tuple[int, ...] = (16,)  # M, MB
     cached: float = 10.0  # percent of R, in the lookup join's cache
     rate: int = 10_000  # tuples that arrive a second, for the latency
@@ -58,11 +59,12 @@ class Settings:
     files: int = 8  # of S
 
 
-SCALES = {"smallest": Settings(master=20_000, tuples=40_000, few=20_000, seconds=3, warm_up=1,
+SCALES = {"smallest": Settings(master=20_000, tuples=40_000, few=20_000, looked_up=20_000,
+                               seconds=3, warm_up=1,
                                files=2),
           "small": Settings(),
-          "full": Settings(master=2_000_000, tuples=10_000_000, few=300_000, memories=(64, 250),
-                           seconds=30, warm_up=20)}
+          "full": Settings(master=2_000_000, tuples=10_000_000, few=300_000,
+                           looked_up=1_000_000, memories=(64, 250), seconds=30, warm_up=20)}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -70,13 +72,14 @@ def run(bench: Bench, s: Settings) -> None:
     stream = Absent(s.master)
     whole = Arrivals(bench.files, stream, s.tuples // s.files, s.files, 0, s.heap, "local[2,4]")
     few = replace(whole, batch=s.few // s.files)
+    looked_up = replace(whole, batch=s.looked_up // s.files)
     fed = replace(whole, batch=s.rate // 10, batches=10 * (s.warm_up + s.seconds),
                   warm_up=10 * s.warm_up)
-    for case in (whole, few, fed):
+    for case in (whole, few, looked_up, fed):
         case.make()
-    with database(bench.files, s.master) as server:
-        rows = int(s.cached / 100 * s.master)
-        lookup = Flink(few, LOOKUP, s.memories[0] * MB, server, rows)
+    with database(bench.files, master_batches(s.master, COLUMNS), TABLES) as server:
+        lookup = Flink(looked_up, LOOKUP, s.memories[0] * MB, server=server,
+                       cached=int(s.cached / 100 * s.master))
         for number, megabytes in enumerate(s.memories):
             memory = megabytes * MB
             peers = {CONSOLE: Console(whole, memory), OURS: Loading(whole, memory),
@@ -117,7 +120,8 @@ class Present(Absent):
 
 
 class Arrivals(Case):
-    """R and S in files, each as large; the first ``warm_up`` files do not count in latencies."""
+    """R, and S in files of as many tuples each, whose first ``warm_up`` do not count in
+    latencies."""
 
     @property
     def tuples(self) -> Path:
@@ -127,8 +131,19 @@ class Arrivals(Case):
                 rows = pa.Table.from_batches([self.stream.batch(number * self.batch, self.batch)])
                 pq.write_table(rows, at / f"part-{number:05d}.parquet")
 
-        return self.files.made(f"absent-{self.stream.master}-{self.stream.skew:g}-"
-                               f"{self.batches}x{self.batch}.parquet", make)
+        name = f"{type(self.stream).__name__.lower()}-{self.stream.master}"
+        return self.files.made(f"{name}-{self.batches}x{self.batch}.parquet", make)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Columns of R and of S besides the key, and their types in SQL."""
+
+    master: Mapping[str, str]
+    stream: Mapping[str, str]
+
+
+TABLES = Tables(dict.fromkeys(COLUMNS.names[1:], "BIGINT"), {"id": "BIGINT", "quantity": "INT"})
 
 
 @dataclass(frozen=True)
@@ -145,8 +160,8 @@ class Server:
 
 
 @contextmanager
-def database(files: Files, master: int) -> Iterator[Server]:
-    """A private server; the tests' one. Raises Unavailable where there is none."""
+def database(files: Files, batches: Iterable[pa.RecordBatch], tables: Tables) -> Iterator[Server]:
+    """A private server, the tests' one, with R in it. Raises Unavailable where there is none."""
     sys.path.insert(0, str(ROOT / "tests"))
     from conftest import MARIADBD, MariaDB
 
@@ -159,16 +174,16 @@ def database(files: Files, master: int) -> Iterator[Server]:
     server.start()
     try:
         rows = directory / "r.csv"
-        with csv.CSVWriter(rows, COLUMNS, write_options=PLAIN) as writer:
-            for batch in master_batches(master, COLUMNS):
-                writer.write_batch(batch)
-        columns = ", ".join(f"`{n}` BIGINT NOT NULL" for n in COLUMNS.names)
+        with open(rows, "wb") as file:
+            for batch in batches:
+                csv.write_csv(batch, file, csv.WriteOptions(include_header=False))
+        columns = ", ".join(declared({"key": "BIGINT"} | tables.master))
         with pymysql.connect(host="127.0.0.1", port=server.port, user="root", local_infile=True,
                      autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE r")
             cursor.execute(f"CREATE TABLE r.r ({columns}, PRIMARY KEY (`key`))")
             cursor.execute(f"LOAD DATA LOCAL INFILE '{rows}' INTO TABLE r.r FIELDS TERMINATED BY "
-                           f"','")
+                           f"',' OPTIONALLY ENCLOSED BY '\"'")
             cursor.execute("ANALYZE TABLE r.r")
         rows.unlink()
         yield Server(server.port, server.process.pid)
@@ -179,7 +194,6 @@ def database(files: Files, master: int) -> Iterator[Server]:
 # ---- Flink
 
 
-PLAIN = csv.WriteOptions(include_header=False)
 EXPERT: Mapping[str, Any] = {
     "taskmanager.numberOfTaskSlots": 2, "parallelism.default": 2, "pipeline.object-reuse": True,
     "jobmanager.memory.process.size": "1g", "taskmanager.memory.process.size": None,
@@ -188,19 +202,19 @@ EXPERT: Mapping[str, Any] = {
     "state.backend.type": "rocksdb", "execution.checkpointing.incremental": True,
     "execution.checkpointing.interval": "1 s", "table.exec.mini-batch.enabled": True,
     "table.exec.mini-batch.allow-latency": "500 ms", "table.exec.mini-batch.size": 5000}
-JOINED = "s.key, s.id, s.quantity, " + ", ".join(f"r.{n}" for n in COLUMNS.names[1:])
 SELECTS = {
-    STREAMING: f"SELECT /*+ STATE_TTL('s' = '1 s') */ {JOINED} FROM s JOIN r ON s.key = r.key",
-    BATCH: f"SELECT {JOINED} FROM s JOIN r ON s.key = r.key",
-    LOOKUP: f"SELECT {JOINED} FROM (SELECT *, PROCTIME() AS t FROM s) AS s "
-            f"JOIN r FOR SYSTEM_TIME AS OF s.t ON s.key = r.key"}
+    STREAMING: "SELECT /*+ STATE_TTL('s' = '1 s') */ {} FROM s JOIN r ON s.`key` = r.`key`",
+    BATCH: "SELECT {} FROM s JOIN r ON s.`key` = r.`key`",
+    LOOKUP: "SELECT {} FROM (SELECT *, PROCTIME() AS t FROM s) AS s "
+            "JOIN r FOR SYSTEM_TIME AS OF s.t ON s.`key` = r.`key`"}
 
 
 @dataclass(frozen=True)
 class Flink:
-    case: Arrivals
+    case: Case
     join: str
     memory: int  # managed, of the task manager
+    tables: Tables = TABLES
     server: Server | None = None
     cached: int = 0  # tuples of R
 
@@ -210,18 +224,24 @@ class Flink:
     def statements(self, stream: Path, output: Path, watched: bool) -> list[str]:
         """watched: whether more files of S will come."""
         options = {"source.monitor-interval": "100 ms"} if watched else {}
-        master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
-        of_r = files_of(master) if self.server is None else {
-            "connector": "jdbc", "driver": "org.mariadb.jdbc.Driver", "table-name": "r",
-            "url": f"jdbc:mariadb://127.0.0.1:{self.server.port}/r?useServerPrepStmts=true",
-            "username": "root", "password": "", "lookup.cache": "PARTIAL",
-            "lookup.partial-cache.max-rows": str(self.cached)}
-        r = [f"{n} BIGINT NOT NULL" for n in ("`key`", *COLUMNS.names[1:])]
-        s = ["`key` BIGINT", "id BIGINT", "quantity INT"]
-        return [table("r", [*r, "PRIMARY KEY (`key`) NOT ENFORCED"], of_r),
+        of_r = files_of(self.case.files.master_parquet(self.case.stream.master, COLUMNS))
+        if self.server is not None:
+            of_r = {"connector": "jdbc", "driver": "org.mariadb.jdbc.Driver", "table-name": "r",
+                    "url": f"jdbc:mariadb://127.0.0.1:{self.server.port}/r?useServerPrepStmts=true",
+                    "username": "root", "password": "", "lookup.cache": "PARTIAL",
+                    "lookup.partial-cache.max-rows": str(self.cached)}
+        key, added = declared({"key": "BIGINT"}), declared(self.tables.master)
+        s = [*key, *declared(self.tables.stream)]
+        joined = ", ".join([*(f"s.`{n}`" for n in ("key", *self.tables.stream)),
+                            *(f"r.`{n}`" for n in self.tables.master)])
+        return [table("r", [*key, *added, "PRIMARY KEY (`key`) NOT ENFORCED"], of_r),
                 table("s", s, files_of(stream) | options),
-                table("joined", [*s, *r[1:]], files_of(output)),
-                "INSERT INTO joined " + SELECTS[self.join].replace(".key", ".`key`")]
+                table("joined", [*s, *added], files_of(output)),
+                "INSERT INTO joined " + SELECTS[self.join].format(joined)]
+
+
+def declared(columns: Mapping[str, str]) -> list[str]:
+    return [f"`{name}` {kind} NOT NULL" for name, kind in columns.items()]
 
 
 def files_of(path: Path) -> dict[str, str]:
@@ -291,7 +311,7 @@ class FlinkPeer(ProgramPeer):
         return {p: p.stat().st_ctime for p in sorted(self.output.glob("part-*"))}
 
     def _answer(self) -> Answer:
-        return answer_of([*self._visible()])
+        return answer_of([*self._visible()], self.case.stream.expected(0))
 
 
 def until(condition: Callable[[], object], timeout: float = 1800) -> None:
@@ -380,7 +400,7 @@ class ConsolePeer(ProgramPeer):
             "by wall tuples/s": self.case.count() / wall, "resident MB": running.memory_peak / MB})
 
     def _answer(self) -> Answer:
-        return answer_of([self.home / "out.parquet"])
+        return answer_of([self.home / "out.parquet"], self.case.stream.expected(0))
 
 
 @dataclass(frozen=True)
@@ -409,6 +429,9 @@ class LoadingPeer(AppPeer):
         return {self.home / "output" / action["add"]["path"]: commit.stat().st_mtime
                 for commit in log for action in map(json.loads, commit.read_text().splitlines())
                 if "add" in action}
+
+    def _answer(self) -> Answer:
+        return answer_of([*self._visible()], self.case.stream.expected(0))
 
 
 class FedPeer(LoadingPeer):
