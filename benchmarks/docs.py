@@ -36,6 +36,8 @@ APP = "include/semistream/streaming"  # what benchmarks of the whole app run bes
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
                    "include/semistream/warehouse/sqlite_rows.py"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start")},
+         **{name: [APP, "include/semistream/files"] for name in ("flink", "nexmark")},
+         "pathway": ["include/semistream/files"],
          "stream-stream": ["include/semistream/stream_joins", APP]}
 
 

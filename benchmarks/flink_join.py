@@ -47,7 +47,7 @@ CONSOLE, OURS = "semistream join", "semistream, spark app"
 @dataclass(frozen=True)
 class Settings:
     master: int = 500_000  # R_t
-    tuples: int = 1_000_000  # of S
+    tuples: int = 2_000_000  # of S
     few: int = 100_000  # of S, that the streaming join is given
     looked_up: int = 200_000  # of S, that the lookup join is given
     memories: tuple[int, ...] = (16,)  # M, MB
@@ -56,7 +56,7 @@ class Settings:
     seconds: int = 8  # that they arrive, for the latency
     warm_up: int = 4  # seconds before, that do not count
     heap: str = "1g"  # of Flink's tasks; of Spark's driver
-    files: int = 8  # of S
+    files: int = 4  # of S
 
 
 SCALES = {"smallest": Settings(master=20_000, tuples=40_000, few=20_000, looked_up=20_000,
@@ -64,7 +64,8 @@ SCALES = {"smallest": Settings(master=20_000, tuples=40_000, few=20_000, looked_
                                files=2),
           "small": Settings(),
           "full": Settings(master=2_000_000, tuples=10_000_000, few=300_000,
-                           looked_up=1_000_000, memories=(64, 250), seconds=30, warm_up=20)}
+                           looked_up=1_000_000, memories=(64, 250), seconds=30, warm_up=20,
+                           files=8)}
 
 
 def run(bench: Bench, s: Settings) -> None:
