@@ -25,7 +25,9 @@ BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
               "spark": "spark_join",
               "scale-out": "scale_out", "sinks": "sinks", "start": "start_up", "latency": "latency",
               "workers": "workers", "budget": "budget", "stream-stream": "stream_stream",
-              "elevatorjoin-ablation": "elevatorjoin_ablation"}  # name: module
+              "elevatorjoin-ablation": "elevatorjoin_ablation",
+              "flink": "flink_join", "pathway": "pathway_join",
+              "nexmark": "nexmark"}  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}
 
 

@@ -35,9 +35,12 @@ SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of expe
 APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
                    "include/semistream/warehouse/sqlite_rows.py"],
-         **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start")},
+         **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start",
+                                    "latency")},
          "console": ["include/semistream/files", "include/semistream/master",
                      "include/semistream/parquet_encoding.py"],
+         **{name: [APP, "include/semistream/files"] for name in ("flink", "nexmark")},
+         "pathway": ["include/semistream/files"],
          "stream-stream": ["include/semistream/stream_joins", APP]}
 
 

@@ -35,6 +35,7 @@ class Program:
     process: subprocess.Popen[bytes]
     log: Path
     started: float
+    look: float = LOOK
     memory_peak: int = 0  # bytes, the sum of proportional set sizes
     # s since the epoch, core seconds that the machine was busy
     busy: list[tuple[float, float]] = field(default_factory=list)
@@ -69,7 +70,7 @@ class Program:
     def watch(self) -> None:
         looked = 0.0
         while self.process.poll() is None:
-            if time.monotonic() - looked > LOOK:
+            if time.monotonic() - looked > self.look:
                 self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
                 looked = time.monotonic()
             times = psutil.cpu_times()
@@ -92,15 +93,16 @@ class Program:
 
 @contextmanager
 def program(command: Sequence[str | Path], log: Path,
-            environment: dict[str, str] | None = None) -> Iterator[Program]:
-    """Start a program in the project's directory; whatever is left of it ends with the context."""
+            environment: dict[str, str] | None = None, look: float = LOOK) -> Iterator[Program]:
+    """Start a program in the project's directory; whatever is left of it ends with the context.
+    look: seconds between looks at its memory."""
     with open(log, "ab") as out:
         process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out,
                                    stdin=subprocess.DEVNULL, cwd=ROOT,
                                    env={**os.environ, **(environment or {})},
                                    start_new_session=True)
     running = Program(Path(command[1]).name if len(command) > 1 else str(command[0]), process, log,
-                      time.monotonic())
+                      time.monotonic(), look)
     threading.Thread(target=running.watch, daemon=True).start()
     try:
         yield running
@@ -136,9 +138,9 @@ def commits(query: Path) -> dict[int, float]:
             if p.name.isdigit()}
 
 
-def answer_of(files: Sequence[str | Path]) -> Answer:
-    """The checksum of joined rows in Parquet files."""
-    answer = Answer()
+def answer_of(files: Sequence[str | Path], answer: Answer | None = None) -> Answer:
+    """The checksum of joined rows in Parquet files; answer: an empty one of another kind."""
+    answer = answer or Answer()
     if files:
         for batch in ds.dataset([str(f) for f in files],
                                 format="parquet").to_batches(batch_size=65_536, use_threads=False):
