@@ -24,7 +24,7 @@ BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
               "duckdb": "duckdb_join", "anchors": "anchors", "spark": "spark_join",
               "scale-out": "scale_out", "sinks": "sinks", "start": "start_up",
               "workers": "workers", "budget": "budget", "stream-stream": "stream_stream",
-              "elevatorjoin-ablation": "elevatorjoin_ablation"}  # name: module
+              "elevatorjoin-ablation": "elevatorjoin_ablation", "choice": "choice"}  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}
 
 

@@ -25,7 +25,8 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.costs import Costs, Cut, Prediction, Workload, infeasible
+from semistream.cost_models.course import Course
 from semistream.cost_models.meshjoin import unread
 from semistream.cost_models.solve import crossing
 from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
@@ -146,7 +147,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
         return _predict(work, m, costs, disk_tuples, disk_share, max(filter_bits, 0))
     options = (0, *FILTER_BITS) if work.frequencies.absent else (0,)
     found = (_predict(work, m, costs, disk_tuples, disk_share, bits) for bits in options)
-    return max(found, key=lambda p: p.mu)
+    return max(found, key=lambda p: p.rate)
 
 
 def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_share: float,
@@ -165,7 +166,7 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
         s = work.symbols(costs, 1, 1, work.master_tuples, "elevator")
         each = s.c_r + s.c_n + c_s_hit
         return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0,
-                          work.master_tuples)
+                          work.master_tuples, course=_course(work, pool, cut, costs))
     rejected = work.frequencies.absent * (1 - false_positives(bits))  # of the stream, if all missed
     work = replace(work, frequencies=work.frequencies.rejecting(1 - false_positives(bits)))
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
@@ -183,4 +184,14 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
     plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
     return Prediction("elevatorjoin", sizes, front + at_once, disk, work.beside(plain + s.c_i, s),
                       plain, memory(h_s=x.h_s, **layout), x.h_s, x.h_r,
-                      {"filter_bits": bits} if bits else {})
+                      {"filter_bits": bits} if bits else {}, _course(work, pool, cut, costs))
+
+
+def _course(work: Workload, pool: float, cut: Cut, costs: Costs) -> Course:
+    """The first sweep finds nothing in H_R, which all of the pool is H_S for; e - 1 times as many
+    tuples leave in it as H_S holds, since what comes is spread over the whole of R."""
+    first = min(pool / work.elevator_tuple_bytes,
+                largest_chunk(cut.most_tuples) * cut.number / 2)
+    s = work.symbols(costs, first, cut.tuples, phase="elevator")
+    return Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
+                  s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, first, (math.e - 1) * first, 1.0)

@@ -3,6 +3,7 @@ stream, the master relation and M."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,23 +40,27 @@ def known_costs(home: str | Path | None = None) -> Costs:
 
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
            on: Sequence[tuple[str, str]],
-           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL) -> Choice:
-    """The algorithm and parameters with the highest predicted service rate, and the reason. Among
+           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL,
+           tuples: float = math.inf) -> Choice:
+    """The algorithm and parameters with the highest predicted rate, and the reason. Among
     algorithms whose rates are even, one that reaches its rate soonest.
 
     sample: stream tuples, the more the better; some 100,000 of the first micro-batches are enough.
-    If M is too small for all that the models propose, ``SMALLEST``. Raises NotEnoughMemory if it is
-    too small for that too.
+    tuples: of the stream in this run, where that is known; else the rate is that of the steady
+    state. If M is too small for all that the models propose, ``SMALLEST``. Raises NotEnoughMemory
+    if it is too small for that too.
     """
-    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample)
+    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample,
+                    stream_tuples=tuples)
 
     def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
         return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on,
-                         columns=columns, parameters=parameters, costs=costs, sample=sample)
+                         columns=columns, parameters=parameters, costs=costs, sample=sample,
+                         tuples=tuples)
 
     ranking = tuple(tune_all(work, memory, costs))
     while ranking:
-        best = fastest(ranking, lambda p: p.mu)
+        best = fastest(ranking, lambda p: p.rate)
         try:
             opened(best.algorithm, best.parameters)
             break

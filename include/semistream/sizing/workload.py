@@ -25,11 +25,11 @@ LOOKED_UP = 256
 
 def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
              frequencies: Frequencies | None = None,
-             batch_tuples: float = float("inf")) -> Workload:
+             batch_tuples: float = float("inf"), stream_tuples: float = float("inf")) -> Workload:
     """A workload with the sizes that tuples like the sample's have in the operators.
 
     frequencies: of the keys; else the sample's; without one, or of an empty one, those of Zipf's
-    law with exponent 1, which the papers assume.
+    law with exponent 1, which the papers assume. stream_tuples: of this run, where that is known.
     """
     tuples = _in_stored_types(spec, sample) if sample else None
     layout, master = StreamLayout.of(spec), spec.master
@@ -47,7 +47,7 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
         frequencies=frequencies,
         page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
         fan_out=look.fan_out, matches=look.fan_out * (1 - frequencies.absent),
-        batch_tuples=batch_tuples,
+        batch_tuples=batch_tuples, tuples=stream_tuples, gaps=look.gaps,
         reads_ahead=master.buffers > 1,
         cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
@@ -86,6 +86,7 @@ class Look(NamedTuple):
 
     absent: float = 0.0  # share of the stream tuples whose value R does not have
     fan_out: float = 1.0  # master tuples of a value that it has
+    gaps: float = 0.0  # share of the absent ones that R's index does not know to be absent
 
 
 def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
@@ -96,9 +97,12 @@ def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
     some = np.random.default_rng(0).choice(values, min(LOOKED_UP, len(values)), replace=False,
                                            p=counts / counts.sum())
     pages = spec.master.with_partition(1)
+    spans = pages.partitions_of(some)
     found = np.array([sum(int((pages.read_codes(n) == code).sum()) for n in range(*span))
-                      for code, span in zip(some, pages.partitions_of(some), strict=True)])
-    return Look(float((found == 0).mean()), float(found[found > 0].mean()) if found.any() else 1.0)
+                      for code, span in zip(some, spans, strict=True)])
+    here, absent = found[found > 0], spans[found == 0]
+    return Look(float((found == 0).mean()), float(here.mean()) if len(here) else 1.0,
+                float((absent[:, 0] < absent[:, 1]).mean()) if len(absent) else 0.0)
 
 
 def _values(spec: JoinSpec, sample: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
