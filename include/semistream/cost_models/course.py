@@ -32,14 +32,18 @@ class Course:
     cycles: float = 0.0  # q
     scans: bool = False
 
-    def seconds(self, mu: float, h_s: float) -> float:
-        """Of the whole run; mu: the service rate in the steady state, tuples/s; h_s: what waits in
-        it."""
+    def parts(self, h_s: float) -> tuple[float, float, float]:
+        """The tuples of the warm-up, of the steady state and of the drain; h_s: what waits in the
+        steady state."""
         warm = min(self.cycles * self.cycle, self.tuples)
         left = 0.0 if self.scans else min(h_s, self.tuples)
         if not self.scans and self.tuples < self.first + self.cycles * self.cycle:
             left, warm = min(self.first, self.tuples), max(self.tuples - self.first, 0.0)
-        steady = max(self.tuples - warm - left, 0.0)
+        return warm, max(self.tuples - warm - left, 0.0), left
+
+    def seconds(self, mu: float, h_s: float) -> float:
+        """Of the whole run; mu: the service rate in the steady state, tuples/s."""
+        warm, steady, left = self.parts(h_s)
         reads = warm / max(self.cycle, 1e-9) * self.partitions + self._last(left)
         return (warm + left) * self.miss + reads * self.read + steady / mu
 

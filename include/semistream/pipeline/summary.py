@@ -15,6 +15,7 @@ from sqlalchemy import Connection, case, func, select, true
 
 from semistream.config import Places
 from semistream.pipeline.steps import run_summary
+from semistream.streaming.summary import end_to_end
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
@@ -130,6 +131,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     worked = bool(run["batches"])  # else there was nothing new
     memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
+    table.add_row("end to end", f"{end_to_end(run):,.0f} tuples/s" if worked else "–", "")
     table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–",
                   total.get("cache_share", ""))
     table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))

@@ -75,15 +75,19 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
                   "choose")
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
     return Choice(best.algorithm, best.parameters,
-                  _reason(best, ranking, memory, master, work.frequencies, costs), ranking)
+                  _reason(best, ranking, memory, master, work.frequencies, costs, tuples),
+                  ranking)
 
 
 def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,
-            frequencies: Frequencies, costs: Costs) -> str:
-    share = best.w_n / max(best.w, 1e-12)
-    others = ", ".join(f"{p.algorithm} {p.mu:,.0f}"
-                       for p in [p for p in ranking if p is not best][:3])
-    return (f"{best.algorithm}: {best.mu:,.0f} tuples/s expected with M = {memory:,} bytes over "
-            f"{master.tuple_count:,} master tuples, "
-            f"{share:.0%} of the stream through the cache; keys {frequencies.name}"
-            + (f"; others {others}" if others else "") + f"; costs of {costs.machine}")
+            frequencies: Frequencies, costs: Costs, tuples: float) -> str:
+    """Rates are those of this run; where its length is not known, none is told."""
+    others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
+    told = (f"about {best.rate:,.0f} tuples/s inside the join and {best.cache_share:.0%} through "
+            f"the cache, over this run of about {tuples:,.0f} tuples, expected" if bounded
+            else "the fastest by the cost models")
+    behind = ", ".join(f"{p.algorithm} {p.rate:,.0f}" if bounded else p.algorithm for p in others)
+    return (f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
+            f"master tuples; keys {frequencies.name}"
+            + (f"; {'others' if bounded else 'next'} {behind}" if behind else "")
+            + f"; costs of {costs.machine}")

@@ -401,7 +401,9 @@ class Load:
     def _committed(self, entries: list[dict[str, Any]]) -> None:
         self.totals.add(entries)
         self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
-                           sides=self.commits.waiting_by_side, **self.totals.status())
+                           sides=self.commits.waiting_by_side,
+                           rate=self.totals.rows_read / (time.monotonic() - self.started),
+                           **self.totals.status())
 
     def _listed(self, at: Progress) -> float | None:
         """The time before which all files came that batches up to this one have; None where it is
