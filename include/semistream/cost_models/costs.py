@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,22 +248,23 @@ class Prediction:
         return service_rate(w_n=self.w_n, w_s=self.w_s, c_loop=self.c_loop)
 
     @property
-    def _bounded(self) -> Course | None:
-        """The course of a run whose length is known."""
-        known = self.course is not None and math.isfinite(self.course.tuples) and self.mu > 0
-        return self.course if known else None
-
-    @property
     def rate(self) -> float:
         """Stream tuples/s over the whole run; where its length is not known, the service rate."""
-        run = self._bounded
-        return run.tuples / run.seconds(self.mu, self.h_s) if run else self.mu
+        return self._run[0]
 
     @property
     def cache_share(self) -> float:
         """Share of the stream tuples through H_R, likewise."""
-        steady, run = self.w_n / max(self.w, 1e-12), self._bounded
-        return steady * run.parts(self.h_s)[1] / run.tuples if run else steady
+        return self._run[1]
+
+    @cached_property
+    def _run(self) -> tuple[float, float]:
+        """(rate, cache_share)"""
+        steady = self.w_n / max(self.w, 1e-12)
+        if self.course is None or not math.isfinite(self.course.tuples) or self.mu <= 0:
+            return self.mu, steady
+        seconds, share = self.course.run(self.mu, self.h_s, steady)
+        return self.course.tuples / seconds, share
 
     @property
     def mu_printed(self) -> float:

@@ -109,9 +109,9 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
                       h_s, course=course(work, cut, s, h_s))
 
 
-def course(work: Workload, cut: Cut, s: Symbols, h_s: float, cycles: float = 0.0,
-           more: float = 0.0, more_each: float = 0.0) -> Course:
+def course(work: Workload, cut: Cut, s: Symbols, h_s: float, more: float = 0.0,
+           more_each: float = 0.0) -> Course:
     """The run of an index-based join; more, more_each: what an iteration, and a tuple through H_S,
     costs beside HYBRIDJOIN's."""
     return Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i + more,
-                  s.c_o + s.c_e + s.c_s + s.c_a + more_each, h_s, 2 * h_s, cycles)
+                  s.c_o + s.c_e + s.c_s + s.c_a + more_each, h_s)

@@ -42,6 +42,6 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
                             1 / slices)
     parts = memory(w=most, n=cut.number, q=slices, **layout)
     course = Course(work.tuples, chunks, (s.c_io + cut.tuples * s.c_h) / slices + s.c_i,
-                    s.c_o + s.c_e + s.c_s + s.c_a, w * chunks, w * chunks, scans=True)
+                    s.c_o + s.c_e + s.c_s + s.c_a, w * chunks, scans=True)
     return Prediction("r-meshjoin", sizes, 0.0, w, corrected, printed, parts, w * chunks,
                       course=course)

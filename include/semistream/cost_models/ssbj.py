@@ -121,6 +121,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
     h_s = min(pool / work.stream_tuple_bytes, cut.number * largest_chunk(cut.most_tuples))
     course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_e + s.c_s + s.c_a + s.c_o + s.c_r, h_s, h_s, FIRST_SWITCH, scans=True)
+                    s.c_e + s.c_s + s.c_a + s.c_o + s.c_r, h_s, scans=True)
+    course = course.filled_after(FIRST_SWITCH, h_s)
     return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts,
                       w_s * cut.number, x.h_r, course=course)

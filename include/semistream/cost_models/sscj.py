@@ -39,6 +39,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
                          c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
     corrected = printed + disk * s.c_r + (disk - found) * s.c_s + s.c_i + s.c_d + found * s.c_m
     corrected += (left - found) * (s.c_e + s.c_a)
-    run = course(work, cut, s, h_s, ssj.FILLING, cut.tuples * s.c_f + s.c_d, s.c_r + s.c_m)
+    run = course(work, cut, s, h_s, cut.tuples * s.c_f + s.c_d, s.c_r + s.c_m)
+    run = run.filled_after(ssj.FILLING, 2 * h_s)
     return Prediction("sscj", sizes, front, disk, work.beside(corrected, s), printed, parts, h_s,
                       cache_tuples, course=run)

@@ -92,6 +92,6 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
                    c_a=s.c_a, c_r=s.c_r, w_n=w_n, c_n=s.c_n)
     corrected = plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8
     course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s, 2 * h_s, 1.0)
+                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s).filled_after(1.0, 2 * h_s)
     return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s), plain, parts, h_s, h_r,
                       course=course)

@@ -145,8 +145,8 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
                  - s.c_p * meshjoin.unread(matches))
     course = Course(work.tuples, cut.number,
                     s.c_io + cut.tuples * (s.c_h + s.c_f) + s.c_i + s.c_d,
-                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r + s.c_m, disk * cut.number,
-                    disk * cut.number, FILLING, scans=True)
+                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r + s.c_m, disk * cut.number, scans=True)
+    course = course.filled_after(FILLING, disk * cut.number)
     return Prediction(algorithm, sizes, front, disk, work.beside(corrected, s), printed, parts,
                       disk * cut.number, cache_tuples, course=course)
 

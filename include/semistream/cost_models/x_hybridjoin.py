@@ -21,7 +21,6 @@ Corrections, beside the printed equations:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -105,6 +104,6 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
                      c_e=s.c_e, c_s=s.c_s, c_a=s.c_a)
     plain = printed + s.c_i + s.c_2 + at_once * s.c_s - disk * (1 - waits.present) * s.c_o
     # the first H_S is full of what is made resident: nearly all of it leaves while that is loaded
-    run = replace(course(work, cut, s, h_s, 1.0), cycle=h_s)
+    run = course(work, cut, s, h_s).filled_after(1.0, h_s)
     return Prediction(algorithm, sizes, resident, disk + at_once, work.beside(plain, s), printed,
                       parts, h_s, d_n, course=run)

@@ -19,7 +19,8 @@ from semistream.joins.stream_table.by_key import ByKey
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.master import MasterRelation
 
-# values of a sample that are looked for in R: how many are absent, how many tuples others have
+# tuples of a sample whose values are looked for in R: how many are absent, how many tuples of R
+# others have
 LOOKED_UP = 256
 
 
@@ -94,15 +95,18 @@ def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
     values, counts = _values(spec, sample) if sample is not None else (np.zeros(0, np.int64),) * 2
     if not len(values) or not spec.master.tuple_count:
         return Look()
-    some = np.random.default_rng(0).choice(values, min(LOOKED_UP, len(values)), replace=False,
-                                           p=counts / counts.sum())
+    # tuples are drawn, not values: a frequent one counts as often as it comes
+    drawn = np.random.default_rng(0).choice(len(values), LOOKED_UP, p=counts / counts.sum())
+    which, times = np.unique(drawn, return_counts=True)
+    some = values[which]
     pages = spec.master.with_partition(1)
     spans = pages.partitions_of(some)
     found = np.array([sum(int((pages.read_codes(n) == code).sum()) for n in range(*span))
                       for code, span in zip(some, spans, strict=True)])
-    here, absent = found[found > 0], spans[found == 0]
-    return Look(float((found == 0).mean()), float(here.mean()) if len(here) else 1.0,
-                float((absent[:, 0] < absent[:, 1]).mean()) if len(absent) else 0.0)
+    lost, waits = times * (found == 0), spans[:, 0] < spans[:, 1]
+    return Look(float(lost.sum() / times.sum()),
+                float(found[found > 0].mean()) if found.any() else 1.0,
+                float(lost[waits].sum() / max(lost.sum(), 1)))
 
 
 def _values(spec: JoinSpec, sample: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
