@@ -27,7 +27,7 @@ BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
               "workers": "workers", "budget": "budget", "stream-stream": "stream_stream",
               "elevatorjoin-ablation": "elevatorjoin_ablation",
               "flink": "flink_join", "pathway": "pathway_join",
-              "nexmark": "nexmark"}  # name: module
+              "nexmark": "nexmark", "choice": "choice"}  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}
 
 

@@ -155,7 +155,7 @@ class VariantPeer:
     def _feed(self) -> None:
         batch = self._batch(self.fed)
         self.fed += 1
-        _add(self.expected, batch.filter(pa.array(batch["key"].to_numpy() % 2 == 0)))
+        add(self.expected, batch.filter(pa.array(batch["key"].to_numpy() % 2 == 0)))
         self._pass_on(self.join.process(batch))
 
     def _pass_on(self, outputs: Iterator[JoinOutput]) -> None:
@@ -166,10 +166,10 @@ class VariantPeer:
             self.cpu += time.process_time() - cpu
             if output is None:
                 return
-            _add(self.answer, output.joined)
+            add(self.answer, output.joined)
 
 
-def _add(answer: Answer, rows: pa.RecordBatch) -> None:
+def add(answer: Answer, rows: pa.RecordBatch) -> None:
     """Count rows, and the sum of a hash of key and id."""
     key, number = (rows[n].to_numpy().view(np.uint64) for n in ("key", "id"))
     answer.rows += rows.num_rows

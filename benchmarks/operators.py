@@ -50,7 +50,7 @@ class HashJoin(SemiStreamJoin):
             self.cache.stage_tuples(partition.payload, rows, first + rows, size)
             first += len(rows)
         self.cache.switch()
-        self.h_s = ByKey(self.layout)  # where nothing ever waits
+        self.h_s = ByKey(self.layout, 1)  # where nothing ever waits
 
     def _open(self, strings: float) -> None:
         pass

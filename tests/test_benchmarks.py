@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import anchors, caches, data, docs, harness  # noqa: E402
+from benchmarks import anchors, caches, choice, data, docs, harness  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
 
@@ -339,3 +339,45 @@ def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
     monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("/meshjoin.py"))
     assert docs.behind("ssbj", tmp_path).endswith(
         "\n**To be measured again**: by today's meshjoin, which changed since.\n")
+
+
+RECORDED = [json.loads(line) for line in (docs.RESULTS / "choice-small.jsonl").read_text()
+            .splitlines()]
+
+
+def test_auto_was_measured_beside_all_others_at_every_point_of_the_grid():
+    points = choice.grid(choice.SCALES["small"])
+    assert len(points) == 60
+    assert [choice.Point(**row["point"]) for row in RECORDED] == points
+    for name in ("master", "columns", "memory", "skew", "absent", "drifts", "tuples"):
+        assert len({getattr(p, name) for p in points}) > 1
+    assert all(row["right"] and len(row["rates"]) > 1 for row in RECORDED)
+
+
+def test_auto_is_within_a_quarter_of_the_fastest_or_it_is_said_why():
+    slower = {row["case"] for row in RECORDED if row["ratio"] < choice.RIGHT}
+    assert slower == set(choice.EXCEPTIONS) and all(choice.EXCEPTIONS.values())
+
+
+@pytest.mark.parametrize("row", RECORDED, ids=lambda row: row["case"])
+def test_the_models_still_choose_what_was_measured(row, tmp_path_factory):
+    """A model that chooses otherwise has to be measured again: make bench ARGS=choice."""
+    point = choice.Point(**row["point"])
+    relation = choice.master(data.Files(tmp_path_factory.getbasetemp() / "choice"), point)
+    chosen = choice.chosen(point, relation, choice.batch(point, 0))
+    assert chosen.algorithm == row["peer"]
+    for name, size in row["parameters"].items():
+        assert chosen.parameters[name] == pytest.approx(size, rel=0.1, abs=1), name
+
+
+def test_a_choice_is_measured_beside_all_others(tmp_path):
+    bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path / "results")
+    choice.run(bench, choice.SCALES["smallest"])
+    rows = [json.loads(line) for line in (tmp_path / "results" / "choice-smallest.jsonl")
+            .read_text().splitlines()]
+    assert [row["case"] for row in rows] == [p.name for p in
+                                             choice.grid(choice.SCALES["smallest"])]
+    for row in rows:
+        assert row["right"] and row["rows"] and row["predicted"][row["peer"]] > 0
+        assert row["rates"][row["peer"]] == row["rate"] and row["baseline"] in row["rates"]
+        assert 0 < row["ratio"] <= 1 or row["baseline"] != row["peer"]

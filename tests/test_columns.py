@@ -88,6 +88,7 @@ def test_numbers_that_the_sink_lacks_are_counted_and_proven(spark, tmp_path, war
     said = [note for note in result.notes if "stored as NULL" in note]
     assert len(said) == (1 if nulled else 0)
     assert ("NULL, not a number: x" in describe(summary)) == bool(nulled)
+    assert f"{summary['rows_read'] / summary['seconds']:,.0f} tuples/s" in describe(summary)
     engine = connect(warehouse_url)
     with engine.connect() as connection:
         kept = connection.scalars(select(load_batches.c.nulled)).all()

@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ from semistream.cost_models import (
     x_hybridjoin,
 )
 from semistream.cost_models.costs import PhaseCosts, service_rate
+from semistream.cost_models.course import Course
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
 from semistream.cost_models.solve import crossing
 from semistream.cost_models.units import NANOSECOND
@@ -245,6 +247,59 @@ class TestEquations:
         n = x.tuples / (x.h_r * float(harmonic(1_000_000, 1.0)))
         assert n - n**0.5 == pytest.approx(2 * 0.5 * (109 + 26) / 22, rel=0.05)
         assert x.tuples * (1 - x.hit) == pytest.approx(2 * x.h_s, rel=0.01)
+
+
+class TestCourse:
+    """S = 1,000,000, N = 100, c_read 1 ms, c_miss 1 us, mu = 2,000,000/s, half of it by H_R."""
+
+    RUN = Course(1e6, 100, 1e-3, 1e-6, first=1e5).filled_after(2, 1e5)
+
+    def test_of_an_index(self):
+        # 200,000 tuples and 200 reads while the cache fills; 700,000 settled; a drain of 100,000
+        # tuples and all 100 partitions
+        seconds, share = self.RUN.run(2e6, 1e5, 0.5)
+        assert seconds == pytest.approx(0.2 + 0.2 + 0.35 + 0.1 + 0.1)
+        assert share == pytest.approx(0.35)
+
+    def test_of_a_scan(self):
+        # it reads while H_S fills, and once more at the end
+        seconds, share = replace(self.RUN, scans=True).run(2e6, 1e5, 0.5)
+        assert seconds == pytest.approx(0.2 + 0.2 + 0.4 + 0.1) and share == pytest.approx(0.4)
+
+    def test_of_a_stream_that_h_s_holds(self):
+        # 50 tuples wait for 100 (1 - e^-0.5) partitions
+        assert replace(self.RUN, tuples=50).run(2e6, 1e5, 0.5) == pytest.approx(
+            (50e-6 + 0.1 * (1 - math.exp(-0.5)), 0))
+
+
+def test_a_stream_that_is_short_is_not_promised_the_steady_state():
+    for name in MODELS:
+        rates = [tune(name, workload(tuples=n), 12e6, TYPICAL) for n in (1e4, 1e6, 1e8)]
+        assert [p.rate for p in rates] == sorted(p.rate for p in rates)
+        assert rates[0].rate < 0.5 * rates[2].rate and rates[0].cache_share < 0.01
+
+
+class TestXHybridjoin:
+    """Of all of R, no more is resident than came in the first H_S."""
+
+    def test_residents(self):
+        work = workload(r_t=100_000)
+        found = predict("tuned-x-hybridjoin", work, 50e6, TYPICAL, disk_tuples=1024,
+                        resident_tuples=100_000)
+        different = work.frequencies.different(found.h_s)
+        assert found.h_r == pytest.approx(different) and different < 100_000
+        assert found.c_loop > different * TYPICAL.at(found.h_s, 1024, phase="index").c_h
+
+    @pytest.mark.parametrize("name", ["hybridjoin", "tuned-x-hybridjoin", "sscj"])
+    def test_keys_that_r_lacks_wait_for_their_partition(self, name):
+        """Those of which the index does not know; it is not for nothing that they leave."""
+        known = Frequencies.zipf(100_000, 1.0)
+        absent = replace(known, p=0.9 * known.p)
+        rates = [tune(name, workload(r_t=100_000, frequencies=absent, gaps=gaps), 6e6, TYPICAL).mu
+                 for gaps in (0.0, 1.0)]
+        assert rates[1] < rates[0]
+        present = tune(name, workload(r_t=100_000, frequencies=known), 6e6, TYPICAL).mu
+        assert rates[1] < 1.1 * present
 
 
 class TestCrossing:
@@ -544,6 +599,27 @@ class TestChoice:
         rates = {p.algorithm: p.mu for p in everything.ranking}
         assert everything.algorithm == "elevatorjoin"
         assert min(rates["ssbj"], rates["elevatorjoin"]) > 0.95 * everything.ranking[0].mu
+
+    def test_a_prediction_is_for_the_run_at_hand(self, master):
+        sample = stream_of(ZipfKeys(R_T, 1.0, seed=5).draw(0, 50_000))
+        chosen = [choose(sample, master, 1_000_000, [("key", "key")], tuples=n)
+                  for n in (100_000, 10_000_000)]
+        short, long = ({p.algorithm: p for p in c.ranking} for c in chosen)
+        for name in ("elevatorjoin", "ssbj"):
+            assert short[name].rate < long[name].rate <= 1.2 * long[name].mu
+            assert short[name].cache_share < 0.6 * long[name].cache_share
+        assert "over this run of about 100,000 tuples" in chosen[0].reason
+        assert f"about {chosen[1].ranking[0].rate:,.0f} tuples/s" in chosen[1].reason
+        unknown = choose(sample, master, 1_000_000, [("key", "key")])
+        assert "tuples/s" not in unknown.reason and "%" not in unknown.reason
+
+    def test_knows_which_absent_keys_wait_for_a_partition(self, tmp_path):
+        even = published(tmp_path / "master", np.arange(2, 40_002, 2))
+        keys = np.arange(2, 20_002, 2)
+        absent = {"between R's": keys + 1, "beyond them": keys + 10**9}
+        gaps = {where: describe(spec_of(even), stream_of(np.concatenate([keys, others]))).gaps
+                for where, others in absent.items()}
+        assert gaps["between R's"] > 0.95 and gaps["beyond them"] == 0
 
     def test_finds_absent_keys(self, master):
         keys = np.where(np.arange(20_000) % 2, ZipfKeys(R_T, 0.5).draw(0, 20_000),

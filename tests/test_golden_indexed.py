@@ -14,6 +14,7 @@ import oracle
 from semistream.errors import StateError
 from semistream.joins import REGISTRY, JoinState, elevatorjoin
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
+from semistream.joins.stream_table import by_key_kernels
 from semistream.joins.stream_table.by_key import ByKey
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
@@ -217,17 +218,17 @@ def test_x_hybridjoin(master):
     # h_S = 6, d_N = d_S = 2. When H_S is full: 30 three times, 10 twice, 70 once; the non-swappable
     # part will be 30 10.
     #                                     H_S and Q, oldest first         non-swappable  read  leave
-    # 1                                   0:30 1:10 2:30 3:70 4:10 5:30   loading        p1    0 2 5
-    # 2                                   1:10 3:70 4:10                  loading        p0    1 4
+    # 1                                   0:30 1:10 2:30 3:70 4:10 5:30   loading        p0    1 4
+    # 2                                   0:30 2:30 3:70 5:30             loading        p1    0 2 5
     # 3 refill 6:30 7:60 8:10 9:20 10:50  3:70 6:30 7:60 8:10 9:20 10:50  6 8            p3    3
     #   refill 11:30; drain
     # 4                                   7:60 9:20 10:50 11:30           11             p2    7 10
     # 5                                   9:20                                           p0    9
     join = open_with("x-hybridjoin", master, 6)
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
-    assert joined == [[0, 2, 5], [1, 4], [6, 8], [3], [11], [7, 10], [9]] and not unmatched
+    assert joined == [[1, 4], [0, 2, 5], [6, 8], [3], [11], [7, 10], [9]] and not unmatched
     assert trace(join, "w_n", "w_s", "waiting", "cached") == [
-        (0, 3, 3, 0), (0, 2, 1, 0), (2, 1, 3, 2), (1, 2, 1, 2), (0, 1, 0, 2)]
+        (0, 2, 4, 0), (0, 3, 1, 0), (2, 1, 3, 2), (1, 2, 1, 2), (0, 1, 0, 2)]
 
 
 def test_tuned_x_hybridjoin(master):
@@ -335,7 +336,7 @@ def test_a_join_that_adds_no_column(algorithm, master):
 
 def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():
     h_s = ByKey(
-        StreamLayout(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())])))
+        StreamLayout(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())])), 1)
     h_s.open(30, 20_000)
     rng, waiting, n = np.random.default_rng(2), {}, 0
     for _ in range(300):
@@ -353,8 +354,22 @@ def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():
         assert list(held) == list(waiting.values())
         if count < 20:
             gone = np.unique(np.r_[h_s.key[h_s.oldest], rng.integers(0, 40, 12)])
-            removed = h_s.remove(h_s.find(gone, (0, 1)).met).slots
+            removed = h_s.remove(h_s.find(gone, np.zeros(len(gone), np.int32), (0, 1)).met).slots
             assert sorted(h_s.key[removed]) == sorted(w[0] for w in waiting.values()
                                                       if w[0] in gone)
             waiting = {i: w for i, w in waiting.items() if w[0] not in gone}
     assert n == 6000
+
+
+def test_those_that_wait_for_a_partition_are_found_without_a_look_at_the_others():
+    schema = pa.schema([("id", pa.int64())])
+    h_s, partitions = ByKey(StreamLayout(schema), 50), np.arange(1000, dtype=np.int32) // 20
+    h_s.open(0, 200_000)
+    buffer = StreamBuffer(h_s.layout, pa.record_batch([np.arange(1000)], schema=schema),
+                          np.arange(1000))
+    buffer.spans = np.stack([partitions, partitions + 1], axis=1)
+    assert h_s.admit(buffer) == 1000
+    mine = h_s.key[:1000] // 20 == 7
+    h_s.link[:1000][~mine, by_key_kernels.FIRST] = 7  # whoever looks at them takes them for its own
+    h_s.link[:1000][~mine, by_key_kernels.LAST] = 8
+    assert sorted(h_s.key[h_s.within((7, 8))]) == list(range(140, 160))

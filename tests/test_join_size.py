@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -83,6 +84,24 @@ def test_many_keys_are_estimated_within_the_bound(method, estimate):
                      "--seed", 1)
     assert abs(again["estimate"] - exact) <= again["bound"]
     assert again["estimate"] != found["estimate"]
+
+
+def test_a_sketch_that_cannot_tell_says_so_and_how_much_memory_would(run, estimate):
+    sides = [np.random.default_rng(seed).permutation(2_000_000)[:50_000] for seed in (1, 2)]
+    for name, codes in zip("ab", sides, strict=True):
+        pq.write_table(pa.table({"k": codes}), f"{name}.parquet")
+    exact = len(np.intersect1d(*sides))
+    join = ("a.parquet", "b.parquet", "--on", "k", "--memory")
+    found = estimate(*join, "16KB")
+    assert found["bound"] > found["estimate"] and found["enough_bytes"] > 4 * 16_000
+    told = run("estimate-join-size", *join, "16KB")[1]
+    assert re.search(r"estimated join size +cannot tell", told)
+    assert re.search(r"Cannot tell with 16 KB: at most [\d,]+ rows .* \d+ [KM]B would tell a join",
+                     told)
+    better = estimate(*join, found["enough_bytes"])
+    assert abs(better["estimate"] - exact) <= better["bound"] <= 1.2 * found["enough_for"]
+    told = estimate(*join, "64MB")
+    assert told["enough_bytes"] == 0 and abs(told["estimate"] - exact) <= told["bound"] < exact
 
 
 def test_a_snapshot_and_a_directory_of_files(run, estimate):

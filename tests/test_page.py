@@ -78,7 +78,7 @@ class Page:
         """The status of an app that ran and was killed."""
         checkpoint = self.places.checkpoints / name
         checkpoint.mkdir(parents=True)
-        StatusFile(checkpoint, name).update(state="running", rows_read=4000)
+        StatusFile(checkpoint, name).update(state="running", rows_read=4000, rate=765.4)
         return checkpoint
 
 
@@ -133,17 +133,19 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     shown = page.get()
     assert shown.status_code == 200 and 'id="error"' not in shown.text
     for part in ("<td>sales</td>", "fact_sales", "8,003", "2.0 MB of 4.0 MB", "50.0%", "complete",
-                 "sweep one", "4.0 MB: ssbj, 12,345 tuples/s", "killed"):
+                 "end to end", ">765<", "sweep one", "4.0 MB: ssbj, 12,345 tuples/s", "killed"):
         assert part in shown.text, part
     numbers = ("rows_read", "matched", "unmatched", "waiting", "output_rows", "service_rate",
                "cache_share", "memory_peak", "memory_budget", "batches")
     (checkpoint / "summary.json").write_text(
-        json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1)}))
+        json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1), "rows_read": 500, "seconds": 4}))
     screen = Console(width=120, record=True, file=open(tmp_path / "screen", "w"))  # noqa: SIM115
     told = summary.final_summary("sales", page.places)
     assert told["rejected_master"] == 0
     screen.print(summary.summary_table(told))
     told = screen.export_text()
+    assert re.search(r"service rate +│ +1 tuples/s", told)
+    assert re.search(r"end to end +│ +125 tuples/s", told)
     assert "master rows left out" not in told
     with page.engine.begin() as c:
         row = {"reason": "unparsable", "detail": "", "tuple": "", "rejected_at": NOW}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import numpy as np
@@ -131,7 +132,15 @@ def test_auto_for_files(files, tmp_path, capsys):
     assert stats["algorithm"] in REGISTRY and stats["matched"] == 30_000
     assert stats["memory_peak"] <= 400_000
     assert stats["reason"].startswith(f"{stats['algorithm']}: ")
-    assert f"auto: {stats['algorithm']}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"auto: {stats['algorithm']}" in told
+    # the prediction is of this run, which has about so many tuples
+    tuples = int(re.search(r"run of about ([\d,]+) tuples", told)[1].replace(",", ""))
+    assert 0.8 * stats["rows_read"] < tuples < 1.25 * stats["rows_read"]
+    # beside the rate inside the join stands the one that a user sees
+    assert f"end to end         {stats['rate']:,.0f}" in re.sub(" {2,}", " " * 9, told)
+    assert stats["rate"] == pytest.approx(stats["rows_read"] / stats["seconds"])
+    assert stats["rate"] < stats["service_rate"]
 
 
 def tune(capsys, *arguments: str) -> dict:

@@ -177,6 +177,7 @@ def _print_summary(summary: Any, settings: Any) -> None:
           for reason, n in sorted(summary.unmatched.items())),
         ("output rows", f"{summary.output_rows:,}", str(settings.out)),
         ("service rate", f"{summary.service_rate:,.0f}", "rows/s inside the join"),
+        ("end to end", f"{summary.rate:,.0f}", "rows/s with reading, start and writing"),
         ("through the cache", f"{summary.cache_share:.1%}",
          "of the rows, without waiting for the disk"),
         ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
@@ -233,7 +234,7 @@ def _join_streams(arguments: argparse.Namespace) -> int:
     screen.print(f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} "
                  "allowed")
     screen.print(f"{summary.service_rate:,.0f} tuples/s inside {summary.algorithm}, "
-                 f"{summary.seconds:.1f} s in all")
+                 f"{summary.rate:,.0f} end to end, {summary.seconds:.1f} s in all")
     for name, count in summary.ignored_fields.items():
         screen.print(f"field ignored: {name}, {count:,} values", markup=False)
     for kind, texts in (("note", summary.notes), ("unparsable", summary.examples)):
@@ -325,7 +326,10 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
     table = Table(show_header=False, box=None, pad_edge=False)
     for style, justify in (("bold", "left"), ("", "right"), ("dim", "left")):
         table.add_column(style=style, justify=justify)  # type: ignore[arg-type]
-    table.add_row("estimated join size", f"{found.estimate:,}", "rows")
+    if found.doubt:
+        table.add_row("estimated join size", "cannot tell", f"{found.estimate:,} rows")
+    else:
+        table.add_row("estimated join size", f"{found.estimate:,}", "rows")
     table.add_row("off by at most", f"{found.bound:,}",
                   f"with a probability of {found.confidence:.0%}")
     for symbol, side in (("A", found.left), ("B", found.right)):
@@ -337,6 +341,8 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
                   f"in all; {found.ns_per_key:.0f} ns a key in the sketches")
     screen = Console(highlight=False, soft_wrap=True)
     screen.print(table)
+    if found.doubt:
+        screen.print(found.doubt, markup=False)
     for note in found.notes:
         screen.print(f"note: {note}", markup=False)
     return 0

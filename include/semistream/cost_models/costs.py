@@ -8,11 +8,13 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.errors import ConfigError
 
@@ -177,6 +179,8 @@ class Workload:
     fan_out: float = 1.0  # master tuples per join value
     matches: float = 1.0  # output rows per stream tuple
     batch_tuples: float = math.inf  # stream tuples that come at a time
+    tuples: float = math.inf  # of the stream in this run
+    gaps: float = 0.0  # share of the absent tuples of which R's index does not know that they are
     reads_ahead: bool = False  # whether the next partition is read while one is probed
     cut: Callable[[int], Cut] | None = None  # how R really is cut, where it is there
 
@@ -217,7 +221,8 @@ def service_rate(*, w_n: float, w_s: float, c_loop: float) -> float:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one algorithm at one setting, in its steady state."""
+    """What a model says of one algorithm at one setting: of its steady state and, by ``rate``, of
+    the run."""
 
     algorithm: str
     sizes: dict[str, float]  # the setting, by the names of the operator's parameters
@@ -230,6 +235,7 @@ class Prediction:
     h_r: float = 0.0  # tuples in H_R
     # parameters that the model itself has chosen for these sizes
     chosen: dict[str, float] = field(default_factory=dict)
+    course: Course | None = None  # of the run, where it is known
 
     @property
     def w(self) -> float:
@@ -240,6 +246,25 @@ class Prediction:
     def mu(self) -> float:
         """Service rate, tuples/s."""
         return service_rate(w_n=self.w_n, w_s=self.w_s, c_loop=self.c_loop)
+
+    @property
+    def rate(self) -> float:
+        """Stream tuples/s over the whole run; where its length is not known, the service rate."""
+        return self._run[0]
+
+    @property
+    def cache_share(self) -> float:
+        """Share of the stream tuples through H_R, likewise."""
+        return self._run[1]
+
+    @cached_property
+    def _run(self) -> tuple[float, float]:
+        """(rate, cache_share)"""
+        steady = self.w_n / max(self.w, 1e-12)
+        if self.course is None or not math.isfinite(self.course.tuples) or self.mu <= 0:
+            return self.mu, steady
+        seconds, share = self.course.run(self.mu, self.h_s, steady)
+        return self.course.tuples / seconds, share
 
     @property
     def mu_printed(self) -> float:

@@ -25,7 +25,8 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.costs import Costs, Cut, Prediction, Workload, infeasible
+from semistream.cost_models.course import Course, Stage
 from semistream.cost_models.meshjoin import unread
 from semistream.cost_models.solve import crossing
 from semistream.joins.elevatorjoin import LEAST_H_S, SWITCH_SHARE
@@ -34,6 +35,9 @@ from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
 
 FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of a hundred absent keys pass
+FILL = 4e-9  # seconds a byte of R that goes into H_R; measured, of tuples of 13 columns
+# of a run: sweeps that are looked at one by one; as many tuples as this come in the next as well
+MOST_SWEEPS, EVEN_SWEEPS = 12, 0.05
 ROUNDS, SETTLED = 6, 1e-3  # of finding phi: at most so many; a relative change this small is none
 
 
@@ -146,7 +150,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
         return _predict(work, m, costs, disk_tuples, disk_share, max(filter_bits, 0))
     options = (0, *FILTER_BITS) if work.frequencies.absent else (0,)
     found = (_predict(work, m, costs, disk_tuples, disk_share, bits) for bits in options)
-    return max(found, key=lambda p: p.mu)
+    return max(found, key=lambda p: p.rate)
 
 
 def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_share: float,
@@ -161,13 +165,16 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
         return infeasible("elevatorjoin", sizes)
     c_s_hit = work.symbols(costs, 1, 1).c_s
     all_of_r = work.values * (work.fan_out * work.cached_tuple_bytes + work.cached_key_bytes)
-    if all_of_r <= pool * (1 - LEAST_H_S):
+    sweep = _Sweep(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
+    whole = all_of_r <= pool * (1 - LEAST_H_S)
+    if whole and not work.frequencies.absent:
         s = work.symbols(costs, 1, 1, work.master_tuples, "elevator")
         each = s.c_r + s.c_n + c_s_hit
         return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0,
-                          work.master_tuples)
+                          work.master_tuples, course=_course(work, sweep, cut, costs, whole))
     rejected = work.frequencies.absent * (1 - false_positives(bits))  # of the stream, if all missed
     work = replace(work, frequencies=work.frequencies.rejecting(1 - false_positives(bits)))
+    sweep = _Sweep(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     disk = w_s(h_s=x.h_s, n=cut.number)
     front = disk * x.hit / max(1 - x.hit, 1e-9)
@@ -183,4 +190,39 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
     plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
     return Prediction("elevatorjoin", sizes, front + at_once, disk, work.beside(plain + s.c_i, s),
                       plain, memory(h_s=x.h_s, **layout), x.h_s, x.h_r,
-                      {"filter_bits": bits} if bits else {})
+                      {"filter_bits": bits} if bits else {},
+                      _course(work, sweep, cut, costs, whole))
+
+
+
+def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) -> Course:
+    """The run, sweep by sweep: what is cached in one is what the one before has shown.
+
+    The first finds nothing in H_R, which all of the pool is H_S for. As what comes is spread over
+    all of R, e - 1 times as many tuples leave in it as H_S holds. whole: all of R is cached by its
+    stops.
+    """
+    first = min(sweep.pool / sweep.v_s, sweep.useful)
+    s = work.symbols(costs, first, cut.tuples, phase="elevator")
+    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
+                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, first)
+    if not math.isfinite(work.tuples):
+        return course
+    hit_cost, fill = s.c_r + s.c_n + sweep.c_s_hit, work.cached_tuple_bytes * FILL
+    stages: list[Stage] = []
+    t, hit, cached, came = (math.e - 1) * first, 0.0, 0.0, 0.0
+    while len(stages) < MOST_SWEEPS and came < work.tuples:
+        came += t
+        b = sweep.at(math.log(max(t, 1.0)))
+        known = work.frequencies.different(came) * work.fan_out
+        here = work.master_tuples if whole else min(b.h_r, known)
+        seconds = (cut.number * course.read + t * (hit * hit_cost + (1 - hit) * course.miss)
+                   + max(here - cached, 0.0) * fill)
+        stages.append(Stage(t, hit, seconds))
+        cached, hit = here, min(b.hit, work.frequencies.top(here / work.fan_out) + b.lost)
+        before, t = t, 2 * b.h_s / max(1 - hit, 1e-9)
+        if whole or abs(t - before) < EVEN_SWEEPS * before:
+            break
+    in_vain = min(work.frequencies.different(min(first, work.tuples)) * work.fan_out,
+                  sweep.most / sweep.value_bytes * work.fan_out) * fill
+    return replace(course, stages=tuple(stages), in_vain=in_vain)

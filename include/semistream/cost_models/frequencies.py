@@ -162,6 +162,10 @@ class Frequencies:
                                          self.lost.name)
         return Frequencies(self.p / left, self.keys, self.name, lost)
 
+    def different(self, draws: float) -> float:
+        """Different values to expect among so many stream tuples."""
+        return float(self.keys @ -np.expm1(-draws * self.p))
+
     def without(self, h: float) -> Frequencies:
         """What the stream looks like behind a cache of the h most frequent values."""
         left = np.minimum(self.keys, np.maximum(self._ends[1:] - h, 0.0))

@@ -11,6 +11,7 @@ Corrections, beside the printed equations:
   tuples, an arrival causes sum P / (1 + P A) reads, and A is what makes sum P A (1 + P A / 2) / (1
   + P A) tuples wait, which is h_S.
 - *one hash table*: as in SSJ.
+- *absent keys*: those of which the index does not know wait for their partition as others do.
 - *iteration*: c_I, as in MESHJOIN; *reading ahead*: of the partition of the oldest tuple that this
   read does not finish.
 """
@@ -20,7 +21,15 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.costs import (
+    Costs,
+    Cut,
+    Prediction,
+    Symbols,
+    Workload,
+    infeasible,
+)
+from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.solve import crossing
 
@@ -64,6 +73,24 @@ def reads(partitions: Frequencies, h_s: float, passing: float = 0.0) -> Reads:
     return Reads(1.0 / float(mass @ (1 / (1 + p * age))), age)
 
 
+class Waiting(NamedTuple):
+    """What of a stream waits in H_S of an index-based join."""
+
+    partitions: Frequencies  # how probable each partition is, of tuples that wait
+    present: float  # share of those that wait that has a match
+    at_once: float  # tuples that the index knows to be absent, for each one that waits
+
+
+def waiting(work: Workload, stream: Frequencies, number: float) -> Waiting:
+    """R in so many partitions. An absent key of which the index does not know waits for a partition
+    as others do, for each of them alike."""
+    in_gaps, present = stream.absent * work.gaps, 1 - stream.absent
+    of = stream.partitions(number)
+    share = max(present + in_gaps, 1e-9)
+    return Waiting(Frequencies(of.p + in_gaps / number, of.keys, of.name), present / share,
+                   (stream.absent - in_gaps) / share)
+
+
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Prediction:
     """m: M, bytes; disk_tuples: d."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
@@ -71,11 +98,20 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible("hybridjoin", sizes)
-    present = 1 - work.frequencies.absent
-    w = reads(work.frequencies.partitions(cut.number), h_s).w
+    waits = waiting(work, work.frequencies, cut.number)
+    w = reads(waits.partitions, h_s).w
     s = work.symbols(costs, h_s, cut.tuples, phase="index")
     printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
                      c_a=s.c_a)
-    absent = w * (1 - present) / max(present, 1e-9)  # unmatched at once, by the index
-    corrected = work.beside(printed + s.c_i + absent * s.c_s, s)
-    return Prediction("hybridjoin", sizes, 0.0, w + absent, corrected, printed, parts, h_s)
+    at_once = w * waits.at_once
+    plain = printed + s.c_i + at_once * s.c_s - w * (1 - waits.present) * s.c_o
+    return Prediction("hybridjoin", sizes, 0.0, w + at_once, work.beside(plain, s), printed, parts,
+                      h_s, course=course(work, cut, s, h_s))
+
+
+def course(work: Workload, cut: Cut, s: Symbols, h_s: float, more: float = 0.0,
+           more_each: float = 0.0) -> Course:
+    """The run of an index-based join; more, more_each: what an iteration, and a tuple through H_S,
+    costs beside HYBRIDJOIN's."""
+    return Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i + more,
+                  s.c_o + s.c_e + s.c_s + s.c_a + more_each, h_s)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.course import Course
 from semistream.joins.scan_phase import largest_chunk
 
 
@@ -69,5 +70,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
                      c_a=s.c_a)
     matches = w * (1 - work.frequencies.absent)
     corrected = work.beside(printed + s.c_i - s.c_p * unread(matches), s)
+    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
+                    s.c_o + s.c_e + s.c_s + s.c_a, w * cut.number, scans=True)
     return Prediction("meshjoin", sizes, 0.0, w, corrected, printed, memory(w=most, **layout),
-                      w * cut.number)
+                      w * cut.number, course=course)

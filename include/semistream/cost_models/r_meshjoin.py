@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from semistream.cost_models import meshjoin
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.course import Course
 
 
 def memory(*, b: float, v_r: float, w: float, n: float, q: float, v_s: float, v_ptr: float = 0.0,
@@ -40,4 +41,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     corrected = work.beside(printed + s.c_i - s.c_p * meshjoin.unread(matches) / slices, s,
                             1 / slices)
     parts = memory(w=most, n=cut.number, q=slices, **layout)
-    return Prediction("r-meshjoin", sizes, 0.0, w, corrected, printed, parts, w * chunks)
+    course = Course(work.tuples, chunks, (s.c_io + cut.tuples * s.c_h) / slices + s.c_i,
+                    s.c_o + s.c_e + s.c_s + s.c_a, w * chunks, scans=True)
+    return Prediction("r-meshjoin", sizes, 0.0, w, corrected, printed, parts, w * chunks,
+                      course=course)

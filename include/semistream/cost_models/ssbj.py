@@ -26,10 +26,13 @@ import math
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.course import Course
 from semistream.cost_models.meshjoin import unread
 from semistream.cost_models.solve import crossing
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.ssbj import CANDIDATE_BYTES, LEAST_H_S, most_candidates
+
+FIRST_SWITCH = 4.0  # R-cycles before the first one with something in H_R: rc begins at 2
 
 
 def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h: float, e_r: float,
@@ -116,5 +119,9 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
                      w_s=w_s, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
     matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
+    h_s = min(pool / work.stream_tuple_bytes, cut.number * largest_chunk(cut.most_tuples))
+    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
+                    s.c_e + s.c_s + s.c_a + s.c_o + s.c_r, h_s, scans=True)
+    course = course.filled_after(FIRST_SWITCH, h_s)
     return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts,
-                      w_s * cut.number, x.h_r)
+                      w_s * cut.number, x.h_r, course=course)

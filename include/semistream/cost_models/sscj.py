@@ -4,15 +4,15 @@ Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-S
 (2013), "[1]" below. Its Eq. 1 and Eq. 2 are SSJ's.
 
 Corrections: *look-up of the misses*, *key bytes*, *one hash table* and *detection* as in SSJ; *w in
-the steady state*, *iteration* and *reading ahead* as in HYBRIDJOIN, over what the stream looks like
-behind the cache.
+the steady state*, *absent keys*, *iteration* and *reading ahead* as in HYBRIDJOIN, over what the
+stream looks like behind the cache.
 """
 
 from __future__ import annotations
 
 from semistream.cost_models import ssj
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
-from semistream.cost_models.hybridjoin import reads
+from semistream.cost_models.hybridjoin import course, reads, waiting
 
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
@@ -30,13 +30,16 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
         return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
                              parts)
     missed = work.frequencies.without(cache_tuples / work.fan_out)
-    present = 1 - missed.absent
-    found = reads(missed.partitions(cut.number), h_s).w if present > 1e-9 else 1.0
-    disk = found / max(present, 1e-9)
+    waits = waiting(work, missed, cut.number)
+    left = reads(waits.partitions, h_s).w
+    found, disk = left * waits.present, left * (1 + waits.at_once)
     front = ssj.w_n(p_n=hit, s_n=disk / (1 - hit), n=1)
     s = work.symbols(costs, h_s, cut.tuples, cache_tuples, "index")
     printed = ssj.c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=found, c_o=s.c_o,
                          c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
     corrected = printed + disk * s.c_r + (disk - found) * s.c_s + s.c_i + s.c_d + found * s.c_m
+    corrected += (left - found) * (s.c_e + s.c_a)
+    run = course(work, cut, s, h_s, cut.tuples * s.c_f + s.c_d, s.c_r + s.c_m)
+    run = run.filled_after(ssj.FILLING, 2 * h_s)
     return Prediction("sscj", sizes, front, disk, work.beside(corrected, s), printed, parts, h_s,
-                      cache_tuples)
+                      cache_tuples, course=run)

@@ -23,6 +23,7 @@ import math
 import numpy as np
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.solve import crossing
 from semistream.cost_models.ssj import in_memory
@@ -90,4 +91,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     plain = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w_s=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
                    c_a=s.c_a, c_r=s.c_r, w_n=w_n, c_n=s.c_n)
     corrected = plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8
-    return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s), plain, parts, h_s, h_r)
+    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
+                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s).filled_after(1.0, 2 * h_s)
+    return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s), plain, parts, h_s, h_r,
+                      course=course)

@@ -31,8 +31,11 @@ import math
 
 from semistream.cost_models import meshjoin
 from semistream.cost_models.costs import Costs, Prediction, Symbols, Workload, infeasible
+from semistream.cost_models.course import Course
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation
 from semistream.joins.frequency_detection import SWITCH_SHARE
+
+FILLING = 2.0  # R-cycles, without what they find later, in which the cache comes to its hits
 
 
 def memory(*, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float) -> dict[str,
@@ -140,8 +143,12 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
     matches = disk * (1 - work.frequencies.absent / (1 - hit))
     corrected = (printed + disk * (s.c_r + s.c_m) + s.c_i + s.c_d
                  - s.c_p * meshjoin.unread(matches))
+    course = Course(work.tuples, cut.number,
+                    s.c_io + cut.tuples * (s.c_h + s.c_f) + s.c_i + s.c_d,
+                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r + s.c_m, disk * cut.number, scans=True)
+    course = course.filled_after(FILLING, disk * cut.number)
     return Prediction(algorithm, sizes, front, disk, work.beside(corrected, s), printed, parts,
-                      disk * cut.number, cache_tuples)
+                      disk * cut.number, cache_tuples, course=course)
 
 
 def in_memory(algorithm: str, sizes: dict[str, float], s: Symbols, h_r: float,

@@ -11,10 +11,11 @@ Corrections, beside the printed equations:
 - *oldest first*: Eq. 4 gives every partition the same chance to be read; but the oldest tuple
   chooses it, as in HYBRIDJOIN, whose steady state over the keys that are not resident gives w here.
 - *observed residents*: the non-swappable part has the keys that were most frequent in the first
-  full H_S, not the most probable ones.
+  full H_S, not the most probable ones, and no others: d_N is at most as many as came in it.
 - *second probe*: the non-swappable part is probed each iteration, at an iteration's costs for
   finding and removing.
-- *one hash table*: as in SSJ; *iteration*: c_I, as in MESHJOIN; *reading ahead* as in HYBRIDJOIN.
+- *absent keys* as in HYBRIDJOIN; *one hash table*: as in SSJ; *iteration*: c_I, as in
+  MESHJOIN; *reading ahead* as in HYBRIDJOIN.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.harmonic import harmonic, power_sum
-from semistream.cost_models.hybridjoin import reads
+from semistream.cost_models.hybridjoin import course, reads, waiting
 
 
 def memory(*, m: float, d_s: float, v_r: float, d_n: float, v_n: float) -> dict[str, float]:
@@ -89,16 +90,20 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible(algorithm, sizes)
+    d_n = min(d_n, work.frequencies.different(h_s) * work.fan_out)
     hit, missed = work.frequencies.split(d_n / work.fan_out, h_s)
-    share, present = hit / max(1 - hit, 1e-9), max(1 - missed.absent, 1e-9)
-    left_over = missed.partitions(cut.number)
-    rest = float(left_over.p @ left_over.keys)
-    # where nothing is left over, all that waits leaves at once
-    disk = reads(left_over, h_s, share).w if rest > 1e-9 else h_s / (1 + share)
-    resident, absent = disk * share, disk * (1 - present) / present
+    waits = waiting(work, missed, cut.number)
+    rest = float(waits.partitions.p @ waits.partitions.keys) * (1 - hit)  # share of the stream
+    if rest > 1e-9:
+        disk = reads(waits.partitions, h_s, hit / rest).w
+        resident, at_once = disk * hit / rest, disk * waits.at_once
+    else:  # nothing is left over: all that waits leaves at once
+        disk, resident, at_once = 0.0, h_s, h_s * missed.absent * (1 - hit) / max(hit, 1e-9)
     s = work.symbols(costs, h_s, cut.tuples, phase="index")
     printed = c_loop(c_io=s.c_io, d_n=d_n, d_s=cut.tuples, c_h=s.c_h, w=resident + disk, c_o=s.c_o,
                      c_e=s.c_e, c_s=s.c_s, c_a=s.c_a)
-    corrected = work.beside(printed + s.c_i + s.c_2 + absent * s.c_s, s)
-    return Prediction(algorithm, sizes, resident, disk + absent, corrected, printed, parts, h_s,
-                      d_n)
+    plain = printed + s.c_i + s.c_2 + at_once * s.c_s - disk * (1 - waits.present) * s.c_o
+    # the first H_S is full of what is made resident: nearly all of it leaves while that is loaded
+    run = course(work, cut, s, h_s).filled_after(1.0, h_s)
+    return Prediction(algorithm, sizes, resident, disk + at_once, work.beside(plain, s), printed,
+                      parts, h_s, d_n, course=run)

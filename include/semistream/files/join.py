@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections import Counter
@@ -55,6 +56,7 @@ class Summary:
     waiting: int = 0
     output_rows: int = 0
     service_rate: float = 0.0  # inside the operator
+    rate: float = 0.0  # of the whole command: reading, start and writing too
     cache_share: float = 0.0  # of the stream tuples, through H_R
     memory_peak: int = 0  # of the operator's arrays
     memory_budget: int = 0
@@ -92,7 +94,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         summary.notes += stream.notes
         chunks = stack.enter_context(closing(ahead(stream.chunks())))
         first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
-        operator = _open(settings, first.rows, relation, summary)
+        operator = _open(settings, first.rows, relation, summary, _tuples(stream, first))
         outputs = _Outputs(settings, operator, stack)
         for chunk in chain([first], chunks):
             outputs.reject(chunk.rejected, summary)
@@ -128,18 +130,25 @@ def _formats(settings: Any) -> tuple[dict[str, ColumnFormat], dict[str, ColumnFo
 
 
 def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation,
-          summary: Summary) -> SemiStreamJoin:
+          summary: Summary, tuples: float) -> SemiStreamJoin:
     """The operator. What is open, the algorithm or its sizes, the cost models choose by a sample of
-    the stream; the summary gets the algorithm's name, and the reason for it."""
+    the stream and how many tuples it has; the summary gets the algorithm's name, and the reason for
+    it."""
     memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
     costs, parameters = known_costs(Places.from_environment().home), settings.parameters
     if settings.auto:
-        choice = choose(sample, relation, memory, on, columns, costs=costs)
+        choice = choose(sample, relation, memory, on, columns, costs=costs, tuples=tuples)
         summary.algorithm, summary.reason = choice.algorithm, choice.reason
         parameters = choice.parameters
     return open_join(summary.algorithm, memory=memory, stream=sample.schema, master=relation, on=on,
                      columns=columns, join_type=settings.join_type, parameters=parameters,
-                     costs=costs, sample=sample)
+                     costs=costs, sample=sample, tuples=tuples)
+
+
+def _tuples(stream: FileSource, first: Chunk) -> float:
+    """About how many tuples the stream has, by what its first chunk took of its bytes."""
+    read = stream.bytes_done / max(stream.bytes_total, 1)
+    return max(first.rows.num_rows / read, 1.0) if read else math.inf
 
 
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
@@ -298,6 +307,7 @@ def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, secon
     summary.waiting = stats.waiting
     summary.unmatched |= stats.rejected
     summary.service_rate = stats.rows_read / stats.seconds if stats.seconds else 0.0
+    summary.rate = summary.rows_read / seconds if seconds else 0.0
     summary.cache_share = stats.cache_hits / stats.rows_read if stats.rows_read else 0.0
     summary.memory_peak, summary.r_cycles = stats.memory_peak, stats.r_cycles
     summary.bytes_read, summary.resident_peak = stats.bytes_read, resident

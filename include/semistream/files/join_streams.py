@@ -156,6 +156,7 @@ class StreamsSummary:
     relocated: int = 0  # tuples that went to disk
     disk_joins: int = 0
     service_rate: float = 0.0  # inside the operator
+    rate: float = 0.0  # of the whole command: reading, start and writing too
     memory_peak: int = 0
     memory_budget: int = 0
     seconds: float = 0.0  # of the whole command
@@ -453,6 +454,7 @@ def _total(summary: StreamsSummary, join: StreamStreamJoin, streams: list[_Strea
     summary.output_rows, summary.relocated, summary.disk_joins = (s.output_rows, s.relocated,
                                                                   s.disk_joins)
     summary.service_rate = total / s.seconds if s.seconds else 0.0
+    summary.rate = total / seconds if seconds else 0.0
     summary.memory_peak, summary.seconds, summary.statistics = s.memory_peak, seconds, s.as_dict()
 
 

@@ -23,6 +23,13 @@ class DiskPartition:
         self.codes = spec.master.read_codes(number)
         self._pages: list[pa.RecordBatch] = []
 
+    def firsts(self, span: tuple[int, int]) -> np.ndarray:
+        """The first partition that may have each tuple's key, int32[n], where all partitions of the
+        span are read: this one, if it is the only one."""
+        if span[1] - span[0] == 1:
+            return np.full(len(self.codes), self.number, np.int32)
+        return np.ascontiguousarray(self._spec.master.partitions_of(self.codes)[:, 0])
+
     def read(self) -> list[pa.RecordBatch]:
         """Its payload, page by page."""
         if not self._pages:

@@ -16,16 +16,14 @@ Deviations, and why:
   tuple's links to its neighbours in age are part of its H_S slot, so that alpha, the share of H_S,
   is fixed by the layout.
 - Many-to-many, by the rule of `joins/stream_table/by_key.py`; the paper assumes unique master keys.
-- A key for which the index knows no partition is unmatched without entering H_S. When the oldest
-  key is not in its partition, all waiting keys that would have been there too leave with it; and so
-  they do in the next iterations while such keys are found.
+- A key for which the index knows no partition is unmatched without entering H_S. One that is not in
+  its partition leaves when that is read, as those that are.
 - While H_S is not full it only fills, without an iteration, until more tuples come or the join is
   drained.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -55,7 +53,8 @@ class Hybridjoin(SemiStreamJoin):
 
     def __init__(self, spec: JoinSpec, parameters: HybridjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
+        self.index = IndexReader(self.spec)
+        self.h_s = ByKey(self.layout, self.master.partition_count)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -70,17 +69,15 @@ class Hybridjoin(SemiStreamJoin):
             while (yield from fill(self.h_s, buffer, self.output)):
                 yield from self.iterate()
 
-    def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
-        """expected: tuples; if fewer leave, keys that are absent are looked for."""
+    def iterate(self) -> Iterator[JoinOutput]:
         begun, h_s = self._begin(), self.h_s
-        span, met, read = h_s.span(h_s.oldest), [], 0  # the oldest key in Q
+        span, read = h_s.span(h_s.oldest), 0  # the oldest key in Q
         # READ the partition that the index gives for it
         for partition in self.index.read(span, h_s.following(span)):
-            found = h_s.find(partition.codes, span)
+            found = h_s.find(partition.codes, partition.firsts(span), span)
             yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
-            met.append(found.met)
             read += len(partition.codes)
-        removed = h_s.remove(h_s.through(span, met, expected))  # DELETE these from H_S and Q
+        removed = h_s.remove(h_s.within(span))  # DELETE these from H_S and Q
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.index.cycles)
 
@@ -90,10 +87,6 @@ class Hybridjoin(SemiStreamJoin):
 
     def _is_due(self, passes: float, age: float) -> bool:
         return self.h_s.age >= age
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        while self.h_s.live:
-            yield from self.iterate(expected=math.inf)
 
     def _state(self) -> State:
         return self.h_s.tables(), {"disk buffer": self.index.values(), "H_S": self.h_s.values()}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from semistream.joins.arena import Arena, mapped, release
+from semistream.joins.arena import Arena, mapped
 from semistream.joins.disk_partition import DiskPartition, tuples_of
 from semistream.joins.master_cache import cached_bytes
 from semistream.joins.selection import slices
@@ -18,16 +18,18 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 def resident_bytes(spec: JoinSpec) -> float:
-    """Bytes of a tuple in the non-swappable part: key code, link and the columns that are added or
-    compared."""
-    return 8 + cached_bytes(spec)
+    """Bytes of a tuple in the non-swappable part: key code, link, its key's first partition and the
+    columns that are added or compared."""
+    return 8 + 4 + cached_bytes(spec)
 
 
 class Resident:
-    """A portion of the non-swappable part: codes, int64[n], the key codes of its tuples."""
+    """A portion of the non-swappable part: codes, int64[n], the key codes of its tuples; firsts,
+    int32[n], the first disk partition of each."""
 
     def __init__(self, of: NonSwappablePart, part: slice):
-        self._store, self._first, self.codes = of.store, part.start, of.codes[part]
+        self._store, self._first = of.store, part.start
+        self.codes, self.firsts = of.codes[part], of.firsts[part]
 
     def take(self, rows: np.ndarray) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(self._store.get(self._first + rows),
@@ -38,7 +40,8 @@ class NonSwappablePart:
     """Master tuples that stay in memory, all that their keys have, in ``places`` (d_N) places.
 
     They are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition that may
-    have them, ``complete``; until then each key takes 9 bytes more. tuples: how many are findable.
+    have them, ``complete``; until then each key takes 9 bytes more. Those of unique keys lie in the
+    order of the partitions, as H_S does. tuples: how many are findable.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
@@ -56,19 +59,25 @@ class NonSwappablePart:
         """Their key codes, int64[tuples]."""
         return self._codes[:self.tuples]
 
+    @property
+    def firsts(self) -> np.ndarray:
+        """The first disk partition of each, int32[tuples]."""
+        return self._owner[:self.tuples]
+
     def portions(self) -> Iterator[Resident]:
         return (Resident(self, part) for part in slices(self.tuples))
 
     def choose(self, keys: np.ndarray) -> list[int]:
         """Hold the tuples of these keys, int64[n], from now on. Returns the numbers of the
-        partitions that may have them, those of the first key first."""
+        partitions that may have them; where keys may have more tuples than there are places, those
+        of the first key first."""
         numbers: dict[int, None] = {}
         for part in slices(len(keys)):
             spans = self.spec.master.partitions_of(keys[part])
             numbers |= dict.fromkeys(number for a, b in spans for number in range(a, b))
         self.chosen, self._keys = True, np.sort(keys)
         self._dropped = np.zeros(len(keys), bool)  # keys whose tuples do not all fit
-        return list(numbers)
+        return sorted(numbers) if self.spec.master.unique else list(numbers)
 
     def gather(self, partition: DiskPartition) -> None:
         """Take the chosen keys' tuples of a partition that was read."""
@@ -101,9 +110,9 @@ class NonSwappablePart:
             kept = part.start + np.flatnonzero(~self._dropped[self._owner[part]])
             into = slice(left, left + len(kept))
             self._codes[into], self.store.tuples[into] = self._codes[kept], self.store.tuples[kept]
+            self._owner[into] = self.spec.master.partitions_of(self._codes[into])[:, 0]
             left += len(kept)
         self.tuples = left
-        release(self._owner, 0)
         del self._keys, self._dropped
 
     # State

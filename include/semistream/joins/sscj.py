@@ -23,7 +23,6 @@ tuples of a key or none.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 
@@ -64,7 +63,8 @@ class Sscj(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
                                   parameters.threshold)
-        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
+        self.index = IndexReader(self.spec)
+        self.h_s = ByKey(self.layout, self.master.partition_count)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
@@ -86,19 +86,17 @@ class Sscj(SemiStreamJoin):
         if h_s.live:  # the stream buffer is empty
             yield from self.iterate()
 
-    def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
-        """The disk-probing phase. expected: tuples; if fewer leave, keys that are absent are looked
-        for."""
+    def iterate(self) -> Iterator[JoinOutput]:
+        """The disk-probing phase."""
         begun, h_s, cycles = self._begin(), self.h_s, self.index.cycles
-        span, met, read = h_s.span(h_s.oldest), [], 0  # the oldest key in Q
+        span, read = h_s.span(h_s.oldest), 0  # the oldest key in Q
         # READ the partition that the index gives for it
         for partition in self.index.read(span, h_s.following(span)):
-            found = h_s.find(partition.codes, span)
+            found = h_s.find(partition.codes, partition.firsts(span), span)
             yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
             self.h_r.detect(partition, found.counts)  # SWITCH the frequent ones into H_R
-            met.append(found.met)
             read += len(partition.codes)
-        removed = h_s.remove(h_s.through(span, met, expected))  # DELETE these from H_S and Q
+        removed = h_s.remove(h_s.within(span))  # DELETE these from H_S and Q
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.index.cycles)
         if self.index.cycles > cycles:
@@ -110,10 +108,6 @@ class Sscj(SemiStreamJoin):
 
     def _is_due(self, passes: float, age: float) -> bool:
         return self.h_s.age >= age
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        while self.h_s.live:
-            yield from self.iterate(expected=math.inf)
 
     def _state(self) -> State:
         tables = self.h_s.tables() | {"cache": self.h_r.table()}

@@ -158,7 +158,8 @@ class Ssij(SemiStreamJoin):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
-        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
+        self.index = IndexReader(self.spec)
+        self.h_s = ByKey(self.layout, self.master.partition_count)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
@@ -195,28 +196,24 @@ class Ssij(SemiStreamJoin):
     def iterate(self) -> Iterator[JoinOutput]:
         """The join phase; each block read is an iteration."""
         h_s, blocks = self.h_s, self.blocks
-        waiting = h_s.waiting(len(blocks.cached))
-        plan = self._plan(waiting)
+        plan = self._plan(h_s.waiting(len(blocks.cached)))
         blocks.replace(plan)
         oldest = h_s.span(h_s.oldest)
         spans = [oldest, *((n, n + 1) for n in plan.tolist() if not oldest[0] <= n < oldest[1])]
         for span, following in itertools.zip_longest(spans, spans[1:]):
-            yield from self._read(span, following or h_s.following(span),
-                                  float(waiting[slice(*span)].sum()))
+            yield from self._read(span, following or h_s.following(span))
         blocks.switch()
         blocks.utility *= FADE
 
-    def _read(self, span: Span, following: Span, expected: float) -> Iterator[JoinOutput]:
-        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE them. expected:
-        tuples that wait."""
-        begun, h_s, met, read = self._begin(), self.h_s, [], 0
+    def _read(self, span: Span, following: Span) -> Iterator[JoinOutput]:
+        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE them."""
+        begun, h_s, read = self._begin(), self.h_s, 0
         for block in self.index.read(span, following):
-            found = h_s.find(block.codes, span)
+            found = h_s.find(block.codes, block.firsts(span), span)
             yield from self.output.matches(block, h_s, h_s.pairs(found))
             self.blocks.see(block)
-            met.append(found.met)
             read += len(block.codes)
-        removed = h_s.remove(h_s.through(span, met, expected))
+        removed = h_s.remove(h_s.within(span))
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.index.cycles)
 

@@ -31,7 +31,6 @@ Deviations, and why:
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Generator, Iterator
 
 import numpy as np
@@ -64,7 +63,8 @@ class XHybridjoin(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters, d_n: int | None = None):
         """d_n: d_N, where l and k are apart (Tuned X-HYBRIDJOIN)."""
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.index, self.h_s = IndexReader(self.spec), ByKey(self.layout)
+        self.index = IndexReader(self.spec)
+        self.h_s = ByKey(self.layout, self.master.partition_count)
         self.arena.reserve("swappable part", self.master.partition_bytes)
         self.non_swappable = NonSwappablePart(
             self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n)
@@ -101,13 +101,12 @@ class XHybridjoin(SemiStreamJoin):
             self._end(begun, removed, read, self.index.cycles)
         part.complete()
 
-    def iterate(self, expected: float = 0.0) -> Iterator[JoinOutput]:
-        """expected: tuples; if fewer leave, keys that are absent are looked for."""
+    def iterate(self) -> Iterator[JoinOutput]:
         begun, h_s, removed, read = self._begin(), self.h_s, 0, 0
         met = [np.empty(0, np.int32)]
         # for each tuple r of the non-swappable part
         for part in self.non_swappable.portions():
-            found = h_s.find(part.codes, EVERYWHERE)
+            found = h_s.find(part.codes, part.firsts, EVERYWHERE)
             yield from self.output.matches(part, h_s, h_s.pairs(found))  # OUTPUT
             met.append(found.met)
         hits = h_s.remove(np.concatenate(met))  # DELETE these from H_S and Q
@@ -115,22 +114,21 @@ class XHybridjoin(SemiStreamJoin):
         yield from self.output.finish(h_s, hits)
         if h_s.live:  # the partition of the oldest key in Q
             span = h_s.span(h_s.oldest)
-            removed, read = yield from self._swap(span, h_s.following(span), expected)
+            removed, read = yield from self._swap(span, h_s.following(span))
         self._end(begun, removed, read, self.index.cycles)
 
-    def _swap(self, span: Span, following: Span, expected: float = 0.0,
+    def _swap(self, span: Span, following: Span,
               load: bool = False) -> Generator[JoinOutput, None, tuple[int, int]]:
         """READ the span into the swappable part and join it. load: and LOAD from it into the
         non-swappable part. Returns (stream tuples finished, disk tuples read)."""
-        h_s, met, read = self.h_s, [], 0
+        h_s, read = self.h_s, 0
         for partition in self.index.read(span, following):
-            found = h_s.find(partition.codes, span)
+            found = h_s.find(partition.codes, partition.firsts(span), span)
             yield from self.output.matches(partition, h_s, h_s.pairs(found))  # OUTPUT
-            met.append(found.met)
             read += len(partition.codes)
             if load:
                 self.non_swappable.gather(partition)
-        removed = h_s.remove(h_s.through(span, met, expected))  # DELETE these from H_S and Q
+        removed = h_s.remove(h_s.within(span))  # DELETE these from H_S and Q
         yield from self.output.finish(h_s, removed)
         return len(removed.slots), read
 
@@ -140,10 +138,6 @@ class XHybridjoin(SemiStreamJoin):
 
     def _is_due(self, passes: float, age: float) -> bool:
         return self.h_s.age >= age
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        while self.h_s.live:
-            yield from self.iterate(expected=math.inf)
 
     def _state(self) -> State:
         tables = self.h_s.tables() | self.non_swappable.tables()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -46,13 +47,17 @@ class Side:
 @dataclass(frozen=True)
 class JoinSize:
     """estimate: rows of the inner equijoin; bound: what it is off by at most, with probability
-    ``confidence``, both rows; memory_bytes: of both sketches; ns_per_key: inside the sketches."""
+    ``confidence``, both rows; memory_bytes: of both sketches; enough_bytes: of both that would tell
+    a join of ``enough_for`` rows, where these tell nothing, else 0; ns_per_key: inside the
+    sketches."""
 
     estimate: int
     bound: int
     confidence: float
     method: str
     memory_bytes: int
+    enough_bytes: int
+    enough_for: int
     left: Side
     right: Side
     seconds: float
@@ -62,6 +67,16 @@ class JoinSize:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def doubt(self) -> str:
+        """What is said where the estimate may be off by more than itself; else nothing."""
+        if not self.enough_bytes:
+            return ""
+        return (f"Cannot tell with {in_units(self.memory_bytes)}: at most "
+                f"{self.estimate + self.bound:,} rows with a probability of {self.confidence:.0%} "
+                f"({self.method}). {in_units(self.enough_bytes)} would tell a join of "
+                f"{self.enough_for:,} rows.")
+
     def describe(self) -> str:
         """A few lines for a log."""
         sides = (f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
@@ -69,7 +84,7 @@ class JoinSize:
         told = (f"The join has {self.estimate:,} rows, off by at most {self.bound:,} with a "
                 f"probability of {self.confidence:.0%} ({self.method}, {self.memory_bytes:,} "
                 f"bytes).")
-        return "\n".join((told, *sides, *self.notes))
+        return "\n".join((self.doubt or told, *sides, *self.notes))
 
 
 class _Rows(NamedTuple):
@@ -167,9 +182,33 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
     estimate = min(max(round(found.value), 0), left.inserted * right.inserted)
     if 0 < settings.max_output_rows < estimate:
         raise TooManyRows(settings.max_output_rows, estimate, round(found.bound), 1 - FAILURE)
+    memory = left.memory_bytes + right.memory_bytes
     return JoinSize(estimate, round(found.bound), 1 - FAILURE,
-                    settings.method, left.memory_bytes + right.memory_bytes, a, b,
+                    settings.method, memory, *enough(memory, found.value, found.bound), a, b,
                     time.perf_counter() - begun, 1e9 * busy / keys_read, notes)
+
+
+def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
+    """(memory, to two digits, rows) at which the bound would be no more than these rows: as many as
+    estimated, or a quarter of the present bound if that is more. (0, 0) where it is no more than
+    the estimate.
+
+    A bound falls with the root of s1 (``sketches/bounds.py``), which grows with the memory.
+    """
+    if bound <= max(estimate, 0.5):
+        return 0, 0
+    rows = max(estimate, bound / 4)
+    wanted = memory * (bound / rows) ** 2
+    digit = 10 ** (math.floor(math.log10(wanted)) - 1)
+    return math.ceil(wanted / digit) * digit, round(rows)
+
+
+def in_units(size: int) -> str:
+    """A size as settings have it."""
+    for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size >= bytes_:
+            return f"{size / bytes_:.3g} {unit}"
+    return f"{size} bytes"
 
 
 def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]:

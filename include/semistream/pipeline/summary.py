@@ -16,6 +16,7 @@ from sqlalchemy import Connection, case, func, select, true
 from semistream.config import Places
 from semistream.joins.waits import in_seconds
 from semistream.pipeline.steps import run_summary
+from semistream.streaming.summary import end_to_end
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
@@ -131,6 +132,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     worked = bool(run["batches"])  # else there was nothing new
     memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
+    table.add_row("end to end", f"{end_to_end(run):,.0f} tuples/s" if worked else "–", "")
     table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–",
                   total.get("cache_share", ""))
     table.add_row("longest wait for master data",

@@ -42,26 +42,29 @@ def known_costs(home: str | Path | None = None) -> Costs:
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
            on: Sequence[tuple[str, str]],
            columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL,
-           demand: Demand | None = None) -> Choice:
-    """The algorithm and parameters with the highest predicted service rate, and the reason. Among
+           tuples: float = math.inf, demand: Demand | None = None) -> Choice:
+    """The algorithm and parameters with the highest predicted rate, and the reason. Among
     algorithms whose rates are even, one that reaches its rate soonest. demand: a bound on waiting,
     which is to be kept with the least work at its rate, or at the highest rate where none is known.
 
     sample: stream tuples, the more the better; some 100,000 of the first micro-batches are enough.
-    If M is too small for all that the models propose, ``SMALLEST``. Raises NotEnoughMemory if it is
-    too small for that too.
+    tuples: of the stream in this run, where that is known; else the rate is that of the steady
+    state. If M is too small for all that the models propose, ``SMALLEST``. Raises NotEnoughMemory
+    if it is too small for that too.
     """
-    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample)
+    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample,
+                    stream_tuples=tuples)
 
     def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
         return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on,
-                         columns=columns, parameters=parameters, costs=costs, sample=sample)
+                         columns=columns, parameters=parameters, costs=costs, sample=sample,
+                         tuples=tuples)
 
     ranking = tuple(tune_all(work, memory, costs))
 
     def worth(p: Prediction) -> float:
         if demand is None:
-            return p.mu
+            return p.rate
         phase = MODELS[p.algorithm].phase
         if math.isinf(demand.rate):
             return highest_rate(p, work, costs, phase, demand.max_wait)
@@ -82,7 +85,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
         reason = (f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to "
                   "choose")
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
-    reason = _reason(best, ranking, memory, master, work.frequencies, costs)
+    reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples)
     if demand is not None:
         reason += "; " + spoken(price(best, work, costs, MODELS[best.algorithm].phase, demand),
                                 demand)
@@ -90,11 +93,14 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
 
 
 def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,
-            frequencies: Frequencies, costs: Costs) -> str:
-    share = best.w_n / max(best.w, 1e-12)
-    others = ", ".join(f"{p.algorithm} {p.mu:,.0f}"
-                       for p in [p for p in ranking if p is not best][:3])
-    return (f"{best.algorithm}: {best.mu:,.0f} tuples/s expected with M = {memory:,} bytes over "
-            f"{master.tuple_count:,} master tuples, "
-            f"{share:.0%} of the stream through the cache; keys {frequencies.name}"
-            + (f"; others {others}" if others else "") + f"; costs of {costs.machine}")
+            frequencies: Frequencies, costs: Costs, tuples: float) -> str:
+    """Rates are those of this run; where its length is not known, none is told."""
+    others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
+    told = (f"about {best.rate:,.0f} tuples/s inside the join and {best.cache_share:.0%} through "
+            f"the cache, over this run of about {tuples:,.0f} tuples, expected" if bounded
+            else "the fastest by the cost models")
+    behind = ", ".join(f"{p.algorithm} {p.rate:,.0f}" if bounded else p.algorithm for p in others)
+    return (f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
+            f"master tuples; keys {frequencies.name}"
+            + (f"; {'others' if bounded else 'next'} {behind}" if behind else "")
+            + f"; costs of {costs.machine}")

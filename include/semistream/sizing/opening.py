@@ -3,6 +3,7 @@ model."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,20 +26,21 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
               on: Sequence[tuple[str, str]],
               columns: Sequence[str] | None = None, join_type: str = "inner",
               parameters: dict[str, Any] | None = None,
-              costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None) -> SemiStreamJoin:
+              costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None,
+              tuples: float = math.inf) -> SemiStreamJoin:
     """A join operator of the named algorithm, holding at most ``memory`` bytes.
 
     The other arguments are those of ``join_spec``. parameters: the algorithm's. A size that is 0 or
-    not among them becomes that of the highest service rate by the algorithm's cost model, for keys
-    as a sample of the stream has them (without one, by Zipf's law); or, where the operator does not
-    fit M with it, a smaller one. Raises ConfigError for whatever cannot work, NotEnoughMemory with
-    an amount that does; no stream needs more later.
+    not among them becomes that of the highest rate by the algorithm's cost model, for keys as a
+    sample of the stream has them (without one, by Zipf's law) and for so many tuples of the stream;
+    or, where the operator does not fit M with it, a smaller one. Raises ConfigError for whatever
+    cannot work, NotEnoughMemory with an amount that does; no stream needs more later.
     """
     entry = find_algorithm(algorithm)
     asked = entry.parameters.load(parameters or {})
     spec = join_spec(entry.name, memory, stream, master, on, columns, join_type)
     still_open = open_sizes(entry, asked)
-    for settings in _from_best_to_smallest(entry, spec, asked, still_open, costs, sample):
+    for settings in _from_best_to_smallest(entry, spec, asked, still_open, costs, sample, tuples):
         try:
             return entry.make(spec, settings)
         except ConfigError as e:
@@ -65,14 +67,16 @@ def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
 
 
 def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str],
-                           costs: Costs, sample: pa.RecordBatch | None) -> Iterator[Settings]:
+                           costs: Costs, sample: pa.RecordBatch | None,
+                           tuples: float) -> Iterator[Settings]:
     """asked, with values for the sizes that are open: the model's best, with what it chooses beside
     them; halves of them; and the smallest that there are."""
     chosen = open_choices(entry, asked) if sample else []
     if still_open or chosen:
         given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
         with suppress(ConfigError):  # the models know averages: what they find too small may do
-            best = tune(entry.name, describe(spec, sample), spec.memory, costs, **given).parameters
+            best = tune(entry.name, describe(spec, sample, stream_tuples=tuples), spec.memory,
+                        costs, **given).parameters
             names = [n for n in (*still_open, *chosen) if n in best]
             yield asked.model_copy(update={n: best[n] for n in names})
             sizes = {n: best[n] for n in still_open}

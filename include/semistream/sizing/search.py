@@ -55,7 +55,7 @@ def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
 
 
 def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: float) -> Prediction:
-    """The sizes of the highest service rate; those given are kept. Raises ConfigError when none
+    """The sizes of the highest rate; those given are kept. Raises ConfigError when none
     fits M."""
     names = [n for n in MODELS[algorithm].sizes if n not in given] if algorithm in MODELS else []
     limits = [tuple(map(math.log, bounds(n, work, memory))) for n in names]
@@ -64,17 +64,17 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
     def cost(x: Iterable[float]) -> float:
         """ln of the seconds per stream tuple."""
         mu = predict(algorithm, smooth, memory, costs,
-                     **dict(zip(names, map(math.exp, x), strict=True)), **given).mu
+                     **dict(zip(names, map(math.exp, x), strict=True)), **given).rate
         return -math.log(mu) if mu > 0 else NEVER
 
     best = _minimum(cost, limits) if names else ()
     sizes = dict(zip(names, map(math.exp, best), strict=True))
     found = _rounded(algorithm, work, memory, costs, sizes, given)
     # R's largest partition may be far larger than the average one
-    while found.mu <= 0 and sizes.get("disk_tuples", 0) > work.page_tuples:
+    while found.rate <= 0 and sizes.get("disk_tuples", 0) > work.page_tuples:
         sizes["disk_tuples"] /= 2
         found = _rounded(algorithm, work, memory, costs, sizes, given)
-    if found.mu <= 0:
+    if found.rate <= 0:
         raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and "
                                     "a tuple for each partition", int(memory), "Give more memory.")
     if found.w_s == 0 and "disk_tuples" in names:
@@ -90,7 +90,7 @@ def _largest_disk_buffer(found: Prediction, work: Workload, memory: float,
     while size > smallest:
         wider = predict(found.algorithm, work, memory, costs,
                         **found.sizes | {"disk_tuples": _pages(size, work)})
-        if wider.w_s == 0 and wider.mu >= found.mu:
+        if wider.w_s == 0 and wider.rate >= found.rate:
             return wider
         size /= 2
     return found
@@ -110,7 +110,7 @@ def tune_all(work: Workload, memory: float, costs: Costs,
             found.append(tune(algorithm, work, memory, costs))
         except ConfigError:
             continue
-    return sorted(found, key=lambda p: -p.mu)
+    return sorted(found, key=lambda p: -p.rate)
 
 
 def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
@@ -168,4 +168,4 @@ def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes:
     found = [predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)),
                      **given)
              for option in itertools.product(*options)]
-    return max(found, key=lambda p: p.mu)
+    return max(found, key=lambda p: p.rate)

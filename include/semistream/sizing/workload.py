@@ -19,17 +19,18 @@ from semistream.joins.stream_table.by_key import ByKey
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.master import MasterRelation
 
-# values of a sample that are looked for in R: how many are absent, how many tuples others have
+# tuples of a sample whose values are looked for in R: how many are absent, how many tuples of R
+# others have
 LOOKED_UP = 256
 
 
 def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
              frequencies: Frequencies | None = None,
-             batch_tuples: float = float("inf")) -> Workload:
+             batch_tuples: float = float("inf"), stream_tuples: float = float("inf")) -> Workload:
     """A workload with the sizes that tuples like the sample's have in the operators.
 
     frequencies: of the keys; else the sample's; without one, or of an empty one, those of Zipf's
-    law with exponent 1, which the papers assume.
+    law with exponent 1, which the papers assume. stream_tuples: of this run, where that is known.
     """
     tuples = _in_stored_types(spec, sample) if sample else None
     layout, master = StreamLayout.of(spec), spec.master
@@ -47,7 +48,7 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
         frequencies=frequencies,
         page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
         fan_out=look.fan_out, matches=look.fan_out * (1 - frequencies.absent),
-        batch_tuples=batch_tuples,
+        batch_tuples=batch_tuples, tuples=stream_tuples, gaps=look.gaps,
         reads_ahead=master.buffers > 1,
         cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
@@ -86,6 +87,7 @@ class Look(NamedTuple):
 
     absent: float = 0.0  # share of the stream tuples whose value R does not have
     fan_out: float = 1.0  # master tuples of a value that it has
+    gaps: float = 0.0  # share of the absent ones that R's index does not know to be absent
 
 
 def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
@@ -93,12 +95,18 @@ def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
     values, counts = _values(spec, sample) if sample is not None else (np.zeros(0, np.int64),) * 2
     if not len(values) or not spec.master.tuple_count:
         return Look()
-    some = np.random.default_rng(0).choice(values, min(LOOKED_UP, len(values)), replace=False,
-                                           p=counts / counts.sum())
+    # tuples are drawn, not values: a frequent one counts as often as it comes
+    drawn = np.random.default_rng(0).choice(len(values), LOOKED_UP, p=counts / counts.sum())
+    which, times = np.unique(drawn, return_counts=True)
+    some = values[which]
     pages = spec.master.with_partition(1)
+    spans = pages.partitions_of(some)
     found = np.array([sum(int((pages.read_codes(n) == code).sum()) for n in range(*span))
-                      for code, span in zip(some, pages.partitions_of(some), strict=True)])
-    return Look(float((found == 0).mean()), float(found[found > 0].mean()) if found.any() else 1.0)
+                      for code, span in zip(some, spans, strict=True)])
+    lost, waits = times * (found == 0), spans[:, 0] < spans[:, 1]
+    return Look(float(lost.sum() / times.sum()),
+                float(found[found > 0].mean()) if found.any() else 1.0,
+                float(lost[waits].sum() / max(lost.sum(), 1)))
 
 
 def _values(spec: JoinSpec, sample: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:

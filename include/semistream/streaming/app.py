@@ -404,7 +404,9 @@ class Load:
         self.totals.add(entries)
         self.planner.bound.check(self.totals.latest_wait, sum(e["rows_read"] for e in entries))
         self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
-                           sides=self.commits.waiting_by_side, **self.totals.status())
+                           sides=self.commits.waiting_by_side,
+                           rate=self.totals.rows_read / (time.monotonic() - self.started),
+                           **self.totals.status())
 
     def _listed(self, at: Progress) -> float | None:
         """The time before which all files came that batches up to this one have; None where it is

@@ -45,7 +45,8 @@ class Status:
     unmatched: int = 0
     waiting: int = 0
     sides: dict[str, int] = field(default_factory=dict)  # of these, held of each of two streams
-    service_rate: float = 0.0
+    service_rate: float = 0.0  # inside the operators
+    rate: float = 0.0  # end to end, since the app began
     memory_peak: int = 0
     resident_peak: int = 0
     median_wait: float = 0.0  # s that tuples waited for master data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,12 @@ class Totals:
             "bytes_read": self.bytes_read}
 
 
+def end_to_end(summary: Mapping[str, Any]) -> float:
+    """Stream tuples a second of the whole run, as a user sees it: with reading, Spark and the sink.
+    The service rate is that inside the operators."""
+    return summary["rows_read"] / summary["seconds"] if summary.get("seconds") else 0.0
+
+
 def describe(summary: dict[str, Any]) -> str:
     """The summary for people."""
     s = summary
@@ -98,6 +105,7 @@ def describe(summary: dict[str, Any]) -> str:
         *((f"  NULL, not a number: {column}", f"{count:,}")
           for column, count in sorted(s.get("nulled", {}).items())),
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
+        ("end to end", f"{end_to_end(s):,.0f} tuples/s"),
         *(() if s["sides"] else (
             ("through the cache", f"{s['cache_share']:.1%}"),
             ("waited, median", in_seconds(s["median_wait"])),

@@ -40,7 +40,7 @@ class Advice:
             best = self.best.get(memory)
             table = Table(title=f"M = {memory:,} bytes. {self.about}", title_justify="left",
                           box=None, pad_edge=False)
-            for name in ("algorithm", "sizes", "predicted\ntuples/s",
+            for name in ("algorithm", "sizes", "predicted,\nsteady, tuples/s",
                          *(("measured\ntuples/s", "error") if self.measured else ()),
                          "c_loop ms", "memory, bytes"):
                 table.add_column(name, justify="left"

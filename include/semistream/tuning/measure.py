@@ -136,9 +136,10 @@ def settled(point: Point) -> bool:
 
 
 def error(point: Point) -> float:
-    """Of the predicted rate, relative to the measured one; nan where there is none."""
-    return (point.predicted_rate / point.rate - 1 if point.rate and point.predicted_rate
-            else math.nan)
+    """Of the predicted rate, relative to the measured one; nan where there is none, or it has not
+    settled: what is predicted is the steady state."""
+    return (point.predicted_rate / point.rate - 1
+            if settled(point) and point.rate and point.predicted_rate else math.nan)
 
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:

@@ -87,7 +87,7 @@ def _plots(points: Sequence[Point], case: Case, costs: Costs) -> list[dict[str, 
 
 def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
     figure, axes = figure_of(5.2, 4.4)
-    known = [p for p in points if p.rate and p.predicted_rate]
+    known = [p for p in points if settled(p) and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):
         mine = [p for p in known if p.algorithm == algorithm]
         axes.scatter([p.rate for p in mine], [p.predicted_rate for p in mine], s=28,

@@ -2,7 +2,8 @@
 
 A key's master tuples may lie in several disk partitions: many-to-many across a border, or keys of
 one hash code. A stream tuple knows its key's range of partitions. It takes part in an iteration
-only if that reads the whole range, and then leaves in it, with a match or without.
+only if that reads the whole range, and then leaves in it, with a match or without. All that wait
+for a partition are found together, whatever else waits: the hash table is laid out by partition.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class ByKey(StreamTable):
 
     OVERHEAD = 8 + 8 * 4 + 1 + 4  # key, link, flags, head: bytes of a tuple beside its payload
 
-    def __init__(self, layout: StreamLayout):
+    def __init__(self, layout: StreamLayout, partitions: int):
+        """partitions: N, into which R is cut."""
         super().__init__(layout)
+        self.partitions = max(partitions, 1)
         self.slot_bytes = self.OVERHEAD + TupleStore.slot_bytes(layout.held)
         self.capacity = self.heap_at = self.heap_live = self._tick = 0
-        # the last search for absent keys found some: look for more in each iteration
-        self.sweeping = False
         self.q = np.array([-1, -1, -1, 0, 0], np.int64)
 
     @classmethod
@@ -92,7 +93,7 @@ class ByKey(StreamTable):
         self.store = TupleStore(self.layout.held, self.most, min(most, MOST_HEAP))
         self.key, self.flags = mapped(self.most, np.int64), mapped(self.most, np.uint8)
         self.link, self.head = mapped(self.most, np.int32, 8), mapped(self.most, np.int32)
-        self.head[:] = -1
+        self.head[:], self._share = -1, self.most / self.partitions
         self.divide(self.most)
         self._opened_at, self.opened = time.perf_counter(), True
 
@@ -128,8 +129,8 @@ class ByKey(StreamTable):
         # one of its own for each batch: the heap is compacted batch by batch
         self._tick = max(self._now(), self._tick + 1)
         arrived = (self._tick + 2**31) % 2**32 - 2**31
-        kernels.append(buffer.codes[rows], buffer.spans, arrived, self.head, self.key, self.link,
-                       self.flags, self.q, slots)
+        kernels.append(buffer.codes[rows], buffer.spans, arrived, self._share, self.head, self.key,
+                       self.link, self.flags, self.q, slots)
         self.heap_at = self.store.put(buffer.incoming, rows, slots, self.heap_at)
         self.heap_live += int(buffer.sizes[:count].sum())
         return count
@@ -152,12 +153,12 @@ class ByKey(StreamTable):
         slot = kernels.outside(self.oldest, *span, self.link)
         return self.span(slot) if slot >= 0 else (0, 0)
 
-    def find(self, codes: np.ndarray, span: Span) -> FoundKeys:
-        """The waiting tuples with these key codes, int64[n], whose partitions are all in the
-        span."""
+    def find(self, codes: np.ndarray, firsts: np.ndarray, span: Span) -> FoundKeys:
+        """The waiting tuples with these key codes, int64[n], whose partitions are all in the span.
+        firsts: int32[n], the first partition that may hold each one."""
         found, counts, met = (np.empty(len(codes), np.int32) for _ in range(3))
-        _, n = kernels.find(codes, *span, self.head, self.key, self.link, self.flags, found, counts,
-                            met)
+        _, n = kernels.find(codes, firsts, *span, self._share, self.head, self.key, self.link,
+                            self.flags, found, counts, met)
         return FoundKeys(found, counts, met[:n])
 
     def pairs(self, found: FoundKeys) -> Pairs:
@@ -169,34 +170,13 @@ class ByKey(StreamTable):
 
     # Leaving
 
-    def through(self, span: Span, met: list[np.ndarray], expected: float) -> np.ndarray:
-        """The leaders whose keys are through when the partitions of the span were read, int32[n]:
-        those that were met, and the absent ones, as far as they are looked for.
-
-        When the oldest key turns out to be absent, or fewer than `expected` tuples were met, all
-        absent keys that would have been in these partitions are looked for: each would cost the
-        same read again.
-        """
-        found = np.concatenate(met) if met else np.empty(0, np.int32)
-        few = kernels.count(found, self.link) < min(expected, self.live)
-        if few or self.sweeping or self._oldest_is_absent(span):
-            absent = self._unmet(span)
-            self.sweeping = len(absent) > 0
-            found = np.concatenate([found, absent])
-        return found
-
-    def _oldest_is_absent(self, span: Span) -> bool:
-        if self.oldest < 0:
-            return False
-        first, last = self.span(self.oldest)
-        return span[0] <= first and last <= span[1] and not self.flags[self.oldest] & kernels.MET
-
-    def _unmet(self, span: Span) -> np.ndarray:
-        """Leaders whose partitions are all in the span and that this iteration did not find."""
-        out = np.empty(kernels.unmet(*span, self.link, self.flags, self.q, np.empty(0, np.int32)),
-                       np.int32)
+    def within(self, span: Span) -> np.ndarray:
+        """The leaders whose partitions are all in the span, int32[n]: once these were read, they
+        are through, with a match or without."""
+        place = *span, self._share, self.head, self.link
+        out = np.empty(kernels.within(*place, np.empty(0, np.int32)), np.int32)
         if len(out):
-            kernels.unmet(*span, self.link, self.flags, self.q, out)
+            kernels.within(*place, out)
         return out
 
     def remove(self, leaders: np.ndarray) -> Removed:
@@ -204,7 +184,7 @@ class ByKey(StreamTable):
         if not len(leaders):
             return Removed.none()
         slots = np.empty(kernels.count(leaders, self.link), np.int64)
-        kernels.remove(leaders, self.head, self.key, self.link, self.q, slots)
+        kernels.remove(leaders, self._share, self.head, self.key, self.link, self.q, slots)
         if self.layout.has_strings:
             self.heap_live -= sum(int(column.lengths[slots].sum(dtype=np.int64))
                                   for column in self.store.variable)

@@ -1,5 +1,9 @@
 """Numba kernels of H_S by key (`ByKey`).
 
+Each disk partition has a part of the hash table, as large as the others': ``share`` buckets. A
+key's bucket is in the part of the first partition that may hold it. So those that wait for a
+partition are found without a look at the others.
+
 A waiting tuple has a slot. The *leader* of a key is its oldest tuple; ``head`` and CHAIN hash the
 leaders, SAME links a leader to the other tuples of its key, COUNT is how many they are together (0:
 not a leader). PREV and NEXT are Q, the tuples in the order of age. FIRST and LAST are the disk
@@ -7,8 +11,8 @@ partitions that may hold the key, [FIRST, LAST). ARRIVED numbers the batch that 
 slots below the high-water mark are linked by SAME.
 
 Arrays: key int64[slots], key codes; link int32[slots, 8], with the columns just named; flags
-uint8[slots], MATCHED and MET; head int32[buckets], a leader or -1; q int64[5], the ends of Q, the
-first free slot, the high-water mark, the tuples.
+uint8[slots], MATCHED and MET; head int32[buckets], a leader or -1; share float64; q int64[5], the
+ends of Q, the first free slot, the high-water mark, the tuples.
 """
 
 from __future__ import annotations
@@ -17,38 +21,63 @@ import numpy as np
 
 from semistream.compiled import njit
 from semistream.joins.intrinsics import prefetch
-from semistream.joins.key_table import GROUP, bucket, fetch_chains
+from semistream.joins.key_table import GROUP, mix, scale
 
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
 # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
 OLDEST, NEWEST, FREE, HIGH, LIVE = range(5)
-MET = 2  # beside MATCHED in flags: (of a leader) finishes in this iteration
+MET = 2  # beside MATCHED in flags: (of a leader) was found, and leaves in this iteration
 
 
 @njit(inline="always")
-def _leader(code, head, key, link):
-    """The leader of the code's key, or -1.
+def _bucket(code, first, share):
+    """The bucket of a key that partition `first` may hold, and none before it."""
+    part = np.int64(first * share)
+    return part + scale(mix(code), np.int64((first + 1) * share) - part)
+
+
+@njit(inline="always")
+def _leader(code, b, head, key, link):
+    """The leader of the code's key, in bucket b, or -1.
 
     in      head int32[buckets], key int64[slots], link int32[slots, 8]
     """
-    s = head[bucket(code, len(head))]
+    s = head[b]
     while s >= 0 and key[s] != code:
         s = link[s, CHAIN]
     return s
 
 
+@njit(inline="always")
+def _fetch(buckets, head, key, link):
+    """Have fetched what these buckets lead to.
+
+    in      buckets int64[n], head int32[buckets], key int64[slots], link int32[slots, 8]
+    """
+    for b in buckets:
+        prefetch(head, b)
+    for b in buckets:
+        s = max(head[b], 0)
+        prefetch(key, s)
+        prefetch(link, s)
+
+
 @njit(cache=True)
-def append(codes, spans, arrived, head, key, link, flags, q, slots):
+def append(codes, spans, arrived, share, head, key, link, flags, q, slots):
     """Append tuples to H_S and Q, the i-th with the partition range spans[i], in slots[i].
 
     in      codes int64[n], spans int32[n, 2]
     in/out  head int32[buckets], key int64[slots], link int32[slots, 8], q int64[5]
     out     flags uint8[slots], slots int64[n]
     """
+    group = np.empty(GROUP, np.int64)
     for i in range(len(codes)):
         if i % GROUP == 0:
-            fetch_chains(codes, i, min(i + GROUP, len(codes)), head, key, link)
-        code, s = codes[i], q[FREE]
+            n = min(GROUP, len(codes) - i)
+            for j in range(n):
+                group[j] = _bucket(codes[i + j], spans[i + j, 0], share)
+            _fetch(group[:n], head, key, link)
+        code, s, b = codes[i], q[FREE], group[i % GROUP]
         if s >= 0:
             q[FREE] = link[s, SAME]
             prefetch(link, max(q[FREE], 0))
@@ -57,13 +86,12 @@ def append(codes, spans, arrived, head, key, link, flags, q, slots):
             q[HIGH] += 1
         slots[i], key[s], flags[s] = s, code, 0
         link[s, FIRST], link[s, LAST], link[s, ARRIVED] = spans[i, 0], spans[i, 1], arrived
-        leader = _leader(code, head, key, link)
+        leader = _leader(code, b, head, key, link)
         if leader >= 0:
             link[s, SAME], link[leader, SAME] = link[leader, SAME], s
             link[s, COUNT] = 0
             link[leader, COUNT] += 1
         else:
-            b = bucket(code, len(head))
             link[s, CHAIN], link[s, SAME], link[s, COUNT] = head[b], -1, 1
             head[b] = s
         link[s, PREV], link[s, NEXT] = q[NEWEST], -1
@@ -76,20 +104,26 @@ def append(codes, spans, arrived, head, key, link, flags, q, slots):
 
 
 @njit(cache=True)
-def find(codes, first, last, head, key, link, flags, found, counts, met):
+def find(codes, firsts, first, last, share, head, key, link, flags, found, counts, met):
     """The leader of each code, or -1, and its key's tuples, of keys whose partitions are all in
     [first, last); and the leaders found for the first time in this iteration, which get MET.
     Returns (sum of counts, leaders met).
 
-    in      codes int64[n], head int32[buckets], key int64[slots], link int32[slots, 8]
+    firsts: the first partition that may hold each code.
+
+    in      codes int64[n], firsts int32[n], head int32[buckets], key int64[slots],
+            link int32[slots, 8]
     in/out  flags uint8[slots]
     out     found int32[n], counts int32[n], met int32[n]
     """
-    total, n = 0, 0
+    total, n, group = 0, 0, np.empty(GROUP, np.int64)
     for i in range(len(codes)):
         if i % GROUP == 0:
-            fetch_chains(codes, i, min(i + GROUP, len(codes)), head, key, link)
-        s = _leader(codes[i], head, key, link)
+            some = min(GROUP, len(codes) - i)
+            for j in range(some):
+                group[j] = _bucket(codes[i + j], firsts[i + j], share)
+            _fetch(group[:some], head, key, link)
+        s = _leader(codes[i], group[i % GROUP], head, key, link)
         if s < 0 or link[s, FIRST] < first or link[s, LAST] > last:
             found[i], counts[i] = -1, 0
             continue
@@ -119,20 +153,23 @@ def pairs(first, last, found, link, out_row, out_slot):
 
 
 @njit(cache=True)
-def unmet(first, last, link, flags, q, out):
-    """Leaders whose partitions are all in [first, last) and that `find` did not meet. Returns how
-    many they are.
+def within(first, last, share, head, link, out):
+    """Leaders whose partitions are all in [first, last). Returns how many they are.
 
-    in      link int32[slots, 8], flags uint8[slots], q int64[5]
+    in      head int32[buckets], link int32[slots, 8]
     out     out int32[k], the first k of them
     """
     n = 0
-    for s in range(q[HIGH]):
-        if (link[s, COUNT] and link[s, FIRST] >= first and link[s, LAST] <= last
-                and not flags[s] & MET):
-            if n < len(out):
-                out[n] = s
-            n += 1
+    # where there are more partitions than buckets, neighbours have one together
+    end = max(np.int64(last * share), np.int64((last - 1) * share) + 1)
+    for b in range(np.int64(first * share), end):
+        s = head[b]
+        while s >= 0:
+            if link[s, FIRST] >= first and link[s, LAST] <= last:
+                if n < len(out):
+                    out[n] = s
+                n += 1
+            s = link[s, CHAIN]
     return n
 
 
@@ -149,7 +186,7 @@ def count(leaders, link):
 
 
 @njit(cache=True)
-def remove(leaders, head, key, link, q, out):
+def remove(leaders, share, head, key, link, q, out):
     """Remove all tuples of the keys of these leaders from H_S and Q. The contents of their slots
     stay until the next `append`.
 
@@ -160,7 +197,7 @@ def remove(leaders, head, key, link, q, out):
     k = 0
     for i in range(len(leaders)):
         s = leaders[i]
-        b = bucket(key[s], len(head))
+        b = _bucket(key[s], link[s, FIRST], share)
         if head[b] == s:
             head[b] = link[s, CHAIN]
         else:
