@@ -6,8 +6,10 @@ import time
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from semistream.cli import main
 from semistream.cost_models import MODELS, TYPICAL
 from semistream.cost_models.bound import Demand, due, highest_rate, price
 from semistream.errors import ConfigError
@@ -182,3 +184,20 @@ def test_the_rate_is_known_where_all_of_the_first_micro_batch_was_looked_at():
     assert bound.demand(500) == (4.0, 250.0)
     assert bound.demand(waiting.SAMPLED) == (4.0, math.inf)
     assert WaitingBound(0, None).demand(500) is None
+
+
+def test_tune_tells_what_a_bound_takes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+    pq.write_table(pa.Table.from_batches([tuples(0, 2000)]), tmp_path / "s.parquet")
+    pq.write_table(MASTER, tmp_path / "r.parquet")
+    asked = ["tune", "--stream", str(tmp_path / "s.parquet"), "--master",
+             str(tmp_path / "r.parquet"), "--on", "k", "--memory", "300KB", "--partitions", "1",
+             "--algorithms", "meshjoin,hybridjoin"]
+    assert main([*asked, "--max-wait", "2", "--rate", "3"]) == 0
+    told = capsys.readouterr().out
+    assert "MB/s" in told and "busy" in told
+    assert "Best: hybridjoin" in told and "max_wait 2 s at 3 tuples/s takes" in told
+    assert main(asked) == 0
+    assert "busy" not in capsys.readouterr().out
+    assert main([*asked, "--max-wait", "2"]) == 2
+    assert "'rate' must be given with max_wait" in capsys.readouterr().err

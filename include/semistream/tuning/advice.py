@@ -10,6 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from semistream.config import Places
+from semistream.cost_models.bound import Demand, spoken
+from semistream.errors import ConfigError
 from semistream.progress import Progress, silent
 from semistream.sizing.case import Case
 from semistream.sizing.search import spelled
@@ -27,6 +29,7 @@ class Advice:
     points: list[Point]
     best: dict[int, Point]
     measured: bool
+    demand: Demand | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {"about": self.about, "recommended": [recommendation(p) for p in self.best.values()],
@@ -42,6 +45,7 @@ class Advice:
                           box=None, pad_edge=False)
             for name in ("algorithm", "sizes", "predicted,\nsteady, tuples/s",
                          *(("measured\ntuples/s", "error") if self.measured else ()),
+                         *(("master data\nMB/s", "busy") if self.demand else ()),
                          "c_loop ms", "memory, bytes"):
                 table.add_column(name, justify="left"
                                  if name in ("algorithm", "sizes", "memory, bytes") else "right")
@@ -49,34 +53,42 @@ class Advice:
                 table.add_row(*self._row(p), style="bold green" if p is best else None)
             table.caption = (f"Best: {best.algorithm}, {spelled(best.parameters)}" if best
                              else "M is too small for all of them")
+            if best and best.price and self.demand:
+                table.caption += "; " + spoken(best.price, self.demand)
             table.caption_justify = "left"
             yield table
 
     def _row(self, p: Point) -> list[str]:
         if not p.predicted_rate and p.rate is None:
-            return [p.algorithm, "–", "–", *(["–", "–"] if self.measured else []), "–", p.error]
+            return [p.algorithm, "–", "–", *(["–", "–"] if self.measured else []),
+                    *(["–", "–"] if self.demand else []), "–", p.error]
         wrong = error(p)
         told = [f"{p.rate:,.0f}" if p.rate else "failed",
                 f"{wrong:+.0%}" if wrong == wrong else "–"] if self.measured else []
         parts = (p.error if p.state == FAILED
                  else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items()))
         return [p.algorithm, spelled(p.parameters), f"{p.predicted_rate:,.0f}", *told,
+                *((f"{p.price.bytes_read / 1e6:,.3g}", f"{p.price.busy:.0%}") if p.price else ()),
                 f"{1e3 * p.predicted_c_loop:.2f}", parts]
 
 
 def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False,
            progress: Progress = silent) -> Advice:
     """By the models alone in a moment; measured: the grid's points are run, one after the other."""
+    if bool(settings.max_wait) != bool(settings.rate):
+        raise ConfigError("rate", "must be given with max_wait, and max_wait with it",
+                          settings.rate, "Give both, or none of them.")
+    demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
     costs = costs_for(case, places, settings.calibrate)
     points = grid(case, settings.memory, case.algorithms(settings.algorithms),
-                  settings.grid if measured else 1, costs)
+                  settings.grid if measured else 1, costs, demand)
     if measured:
         done: list[Point] = []
         for p in points:
             progress("measuring", len(done), len(points))
             done.append(measure(case, p))
         points = done
-    return Advice(describe(case, costs.machine), points, recommend(points), measured)
+    return Advice(describe(case, costs.machine), points, recommend(points), measured, demand)
 
 
 def describe(case: Case, machine: str) -> str:

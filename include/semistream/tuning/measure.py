@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from semistream.cost_models import Costs, Prediction
+from semistream.cost_models import MODELS, Costs, Prediction
+from semistream.cost_models.bound import Demand, Price, price
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.registry import REGISTRY
 from semistream.sizing import open_join
@@ -47,12 +48,13 @@ class Point:
     rows: int = 0
     seconds: float = 0.0
     error: str = ""
+    price: Price | None = None  # of a bound on waiting; bytes of all operators, of whose time most
 
 
 def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: int,
-         costs: Costs) -> list[Point]:
+         costs: Costs, demand: Demand | None = None) -> list[Point]:
     """Every algorithm's points for every budget. One that the model finds no setting for is there
-    too, with its own defaults."""
+    too, with its own defaults. demand: a bound on waiting, whose price is told."""
     points: list[Point] = []
     for memory, algorithm in itertools.product(budgets, algorithms):
         each = int(memory) // case.partitions
@@ -60,7 +62,8 @@ def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: i
             best = tune(algorithm, case.workload, each, costs)
             found = [p for sizes in around(case, best, each, count)
                      if (p := predict(algorithm, case.workload, each, costs, **sizes)).mu > 0]
-            points += [point_of(case, int(memory), p, p.sizes == best.sizes) for p in found]
+            points += [point_of(case, int(memory), p, p.sizes == best.sizes,
+                                priced(case, p, costs, demand)) for p in found]
         except ConfigError as e:
             points.append(Point(0, algorithm, int(memory), case.partitions, {}, error=str(e)))
     return [replace(p, number=i) for i, p in enumerate(points)]
@@ -79,10 +82,20 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
 
 
-def point_of(case: Case, memory: int, p: Prediction, best: bool) -> Point:
+def priced(case: Case, p: Prediction, costs: Costs, demand: Demand | None) -> Price | None:
+    """Return what the bound takes of all operators, as the slowest one has it."""
+    if demand is None:
+        return None
+    mine = demand._replace(rate=demand.rate * case.share)
+    each = price(p, case.workload, costs, MODELS[p.algorithm].phase, mine)
+    return each._replace(bytes_read=each.bytes_read * case.partitions)
+
+
+def point_of(case: Case, memory: int, p: Prediction, best: bool,
+             taken: Price | None = None) -> Point:
     turnover = p.h_s * p.w / p.w_s if p.w_s > 0 else 0.0
     return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop,
-                 p.memory, best, turnover / case.share)
+                 p.memory, best, turnover / case.share, price=taken)
 
 
 def measure(case: Case, point: Point) -> Point:
@@ -143,12 +156,14 @@ def error(point: Point) -> float:
 
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:
-    """For each budget the point of the highest rate: measured where any was, else predicted."""
+    """For each budget the point of the highest rate: measured where any was, else predicted; or
+    that which keeps a bound on waiting with the least work."""
     known = [p for p in points if p.state != FAILED and (p.state != OPEN or p.predicted_rate)]
     found: dict[int, Point] = {}
     for memory in dict.fromkeys(p.memory for p in known):
         mine = [p for p in known if p.memory == memory]
         measured = [p for p in mine if p.rate is not None]
         found[memory] = (max(measured, key=lambda p: p.rate or 0.0) if measured
-                         else fastest(mine, lambda p: p.predicted_rate))
+                         else fastest(mine, lambda p: 1 / p.price.busy if p.price
+                                      else p.predicted_rate))
     return found

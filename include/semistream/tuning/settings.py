@@ -44,6 +44,11 @@ class TuneSettings(Settings):
                                                  "measured with")
     calibrate: bool = Field(False, description="Measure first what the papers' costs are on this "
                                                "machine with these tuples, and keep them for later")
+    max_wait: float = Field(0, ge=0, description="Most seconds that a stream tuple may wait, as a "
+                                                 "load has it: what that takes is told, and the "
+                                                 "best is what keeps it with the least work; with "
+                                                 "rate")
+    rate: float = Field(0, ge=0, description="Stream tuples a second, for max_wait")
     types: Pairs = Field({}, description="Types of the sample's columns, COLUMN=TYPE, over those "
                                          "found")
     master_types: Pairs = Field({}, description="Types of the master file's columns, likewise")
