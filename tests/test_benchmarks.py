@@ -24,14 +24,15 @@ from semistream.joins import REGISTRY  # noqa: E402
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "memory", "grid", "duckdb", "sinks", "--scale",
-               "smallest",
+    command = [sys.executable, "-m", "benchmarks", "memory", "grid", "console", "duckdb", "sinks",
+               "--scale", "smallest",
                "--set", "databases=delta", "--data", tmp_path / "data", "--output",
                tmp_path / "results"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"),
-                           ("duckdb", "duckdb, sorted"), ("sinks", "write_deltalake")):
+                           ("console", "duckdb"), ("duckdb", "duckdb, sorted"),
+                           ("sinks", "write_deltalake")):
         rows = [json.loads(line) for line in (tmp_path / "results"
                                               / f"{name}-smallest.jsonl").read_text().splitlines()]
         assert len(rows) > 1

@@ -35,7 +35,7 @@ def _join_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _join_streams_arguments(parser: argparse.ArgumentParser) -> None:
-    from semistream.files import JoinStreams
+    from semistream.files.join_streams import JoinStreams
 
     _settings_arguments(parser, JoinStreams)
 
@@ -205,7 +205,7 @@ def _print_summary(summary: Any, settings: Any) -> None:
 
 
 def _join_streams(arguments: argparse.Namespace) -> int:
-    from semistream.files import JoinStreams, join_streams
+    from semistream.files.join_streams import JoinStreams, join_streams
 
     settings = _settings(JoinStreams, arguments)
     with _progress(arguments.progress) as progress:

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semistream.files.join import join_files, publish_file
-    from semistream.files.join_streams import JoinStreams, join_streams
     from semistream.files.opening import open_source
     from semistream.files.settings import JoinFiles, MasterFile
 
-MODULES = {"join_files": "join", "publish_file": "join", "JoinStreams": "join_streams",
-           "join_streams": "join_streams", "open_source": "opening", "JoinFiles": "settings",
-           "MasterFile": "settings"}
-__all__ = ["JoinFiles", "JoinStreams", "MasterFile", "join_files", "join_streams", "open_source",
-           "publish_file"]
+MODULES = {"join_files": "join", "publish_file": "join", "open_source": "opening",
+           "JoinFiles": "settings", "MasterFile": "settings"}
+__all__ = ["JoinFiles", "MasterFile", "join_files", "open_source", "publish_file"]
 
 
 def __getattr__(name: str) -> Any:
