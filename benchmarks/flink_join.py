@@ -18,24 +18,21 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
-import pymysql
 
-from benchmarks.data import COLUMNS, Answer, Files, Stream, master_batches
+from benchmarks.data import COLUMNS, Answer, Stream, master_batches
 from benchmarks.flink_cluster import Cluster, cluster, install
-from benchmarks.harness import MB, ROOT, Bench, Sample, Unavailable
+from benchmarks.flink_database import Server, Tables, database, declared
+from benchmarks.harness import MB, Bench, Sample
 from benchmarks.processes import Program, answer_of, forget, program
 from benchmarks.spark_join import APP, App, AppPeer, Case, ProgramPeer, arguments, places
 
@@ -60,11 +57,10 @@ class Settings:
 
 
 SCALES = {"smallest": Settings(master=20_000, tuples=40_000, few=20_000, looked_up=20_000,
-                               seconds=3, warm_up=1,
-                               files=2),
+                               seconds=3, warm_up=1, files=2),
           "small": Settings(),
           "full": Settings(master=2_000_000, tuples=10_000_000, few=300_000,
-                           looked_up=1_000_000, memories=(64, 250), seconds=30, warm_up=20,
+                           looked_up=1_000_000, memories=(64, 250), seconds=20, warm_up=15,
                            files=8)}
 
 
@@ -136,60 +132,7 @@ class Arrivals(Case):
         return self.files.made(f"{name}-{self.batches}x{self.batch}.parquet", make)
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Columns of R and of S besides the key, and their types in SQL."""
-
-    master: Mapping[str, str]
-    stream: Mapping[str, str]
-
-
 TABLES = Tables(dict.fromkeys(COLUMNS.names[1:], "BIGINT"), {"id": "BIGINT", "quantity": "INT"})
-
-
-@dataclass(frozen=True)
-class Server:
-    """A MariaDB server with R in the table r of the database r."""
-
-    port: int
-    process: int
-
-    @property
-    def resident(self) -> int:
-        """Bytes, now."""
-        return int(psutil.Process(self.process).memory_full_info().pss)
-
-
-@contextmanager
-def database(files: Files, batches: Iterable[pa.RecordBatch], tables: Tables) -> Iterator[Server]:
-    """A private server, the tests' one, with R in it. Raises Unavailable where there is none."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from conftest import MARIADBD, MariaDB
-
-    if not MARIADBD:
-        raise Unavailable("no mariadbd (apt-get install mariadb-server-core)")
-    directory = files.runs / "mariadb"
-    directory.mkdir(parents=True)
-    server = MariaDB(directory)
-    server.install()
-    server.start()
-    try:
-        rows = directory / "r.csv"
-        with open(rows, "wb") as file:
-            for batch in batches:
-                csv.write_csv(batch, file, csv.WriteOptions(include_header=False))
-        columns = ", ".join(declared({"key": "BIGINT"} | tables.master))
-        with pymysql.connect(host="127.0.0.1", port=server.port, user="root", local_infile=True,
-                     autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE r")
-            cursor.execute(f"CREATE TABLE r.r ({columns}, PRIMARY KEY (`key`))")
-            cursor.execute(f"LOAD DATA LOCAL INFILE '{rows}' INTO TABLE r.r FIELDS TERMINATED BY "
-                           f"',' OPTIONALLY ENCLOSED BY '\"'")
-            cursor.execute("ANALYZE TABLE r.r")
-        rows.unlink()
-        yield Server(server.port, server.process.pid)
-    finally:
-        server.stop()
 
 
 # ---- Flink
@@ -239,10 +182,6 @@ class Flink:
                 table("s", s, files_of(stream) | options),
                 table("joined", [*s, *added], files_of(output)),
                 "INSERT INTO joined " + SELECTS[self.join].format(joined)]
-
-
-def declared(columns: Mapping[str, str]) -> list[str]:
-    return [f"`{name}` {kind} NOT NULL" for name, kind in columns.items()]
 
 
 def files_of(path: Path) -> dict[str, str]:

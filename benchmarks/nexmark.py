@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from benchmarks.data import Answer
 from benchmarks.flink_cluster import install
+from benchmarks.flink_database import Tables, database
 from benchmarks.flink_join import (
     BATCH,
     CONSOLE,
@@ -25,8 +26,6 @@ from benchmarks.flink_join import (
     Console,
     Flink,
     Loading,
-    Tables,
-    database,
 )
 from benchmarks.harness import MB, Bench, Sample
 from benchmarks.nexmark_data import BID, Bids, SideFiles, side_batches

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -21,7 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import flink_cluster, flink_join, nexmark, peer_environments  # noqa: E402
 from benchmarks.data import COLUMNS, Answer, Files, master_batches  # noqa: E402
-from benchmarks.flink_join import Absent, Arrivals, Flink, Server  # noqa: E402
+from benchmarks.flink_database import Server, database  # noqa: E402
+from benchmarks.flink_join import Absent, Arrivals, Flink  # noqa: E402
 from benchmarks.harness import Unavailable  # noqa: E402
 from benchmarks.nexmark_data import BID, Bids, Enriched, SideFiles, side_batches  # noqa: E402
 from benchmarks.pathway_join import Texts  # noqa: E402
@@ -158,7 +160,7 @@ def test_the_database_has_r(tmp_path):
 
     if not __import__("conftest").MARIADBD:
         pytest.skip("no mariadbd")
-    with flink_join.database(Files(tmp_path), side_batches(700), nexmark.TABLES) as server:
+    with database(Files(tmp_path), side_batches(700), nexmark.TABLES) as server:
         with pymysql.connect(host="127.0.0.1", port=server.port, user="root",
                              database="r") as connection, connection.cursor() as cursor:
             cursor.execute("SELECT `key`, value FROM r ORDER BY `key`")
@@ -170,6 +172,16 @@ def test_the_database_has_r(tmp_path):
                              strict=True))
     with pytest.raises(pymysql.err.OperationalError):
         pymysql.connect(host="127.0.0.1", port=server.port, user="root")
+
+
+def test_the_tests_options_for_jvms_do_not_reach_the_measured_ones():
+    """The tests' server is in a module that makes every JVM start soon, and run slowly."""
+    told = subprocess.run(
+        [sys.executable, "-c", "import os; from benchmarks.flink_database import tests_server as t;"
+                               "print(t().__name__, os.environ.get('JDK_JAVA_OPTIONS'))"],
+        cwd=ROOT, env={k: v for k, v in os.environ.items() if k != "JDK_JAVA_OPTIONS"},
+        capture_output=True, text=True, check=True)
+    assert told.stdout == "MariaDB None\n"
 
 
 # ---- latency

@@ -1,0 +1,83 @@
+"""A MariaDB server with R, for joins that look it up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import pyarrow as pa
+import pyarrow.csv as csv
+import pymysql
+
+from benchmarks.data import Files
+from benchmarks.harness import ROOT, Unavailable
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Columns of R and of S besides the key, and their types in SQL."""
+
+    master: Mapping[str, str]
+    stream: Mapping[str, str]
+
+
+def declared(columns: Mapping[str, str]) -> list[str]:
+    return [f"`{name}` {kind} NOT NULL" for name, kind in columns.items()]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A MariaDB server with R in the table r of the database r."""
+
+    port: int
+    process: int
+
+    @property
+    def resident(self) -> int:
+        """Bytes, now."""
+        return int(psutil.Process(self.process).memory_full_info().pss)
+
+
+def tests_server() -> Callable[[Path], Any]:
+    """The class of the tests' server. Raises Unavailable where there is none."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    with patch.dict(os.environ):  # the tests' options for JVMs would slow those that are measured
+        from conftest import MARIADBD, MariaDB
+    if not MARIADBD:
+        raise Unavailable("no mariadbd (apt-get install mariadb-server-core)")
+    return MariaDB
+
+
+@contextmanager
+def database(files: Files, batches: Iterable[pa.RecordBatch], tables: Tables) -> Iterator[Server]:
+    """A private server, the tests' one, with R in it. Raises Unavailable where there is none."""
+    make = tests_server()
+    directory = files.runs / "mariadb"
+    directory.mkdir(parents=True)
+    server = make(directory)
+    server.install()
+    server.start()
+    try:
+        rows = directory / "r.csv"
+        with open(rows, "wb") as file:
+            for batch in batches:
+                csv.write_csv(batch, file, csv.WriteOptions(include_header=False))
+        columns = ", ".join(declared({"key": "BIGINT"} | tables.master))
+        with pymysql.connect(host="127.0.0.1", port=server.port, user="root", local_infile=True,
+                     autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE r")
+            cursor.execute(f"CREATE TABLE r.r ({columns}, PRIMARY KEY (`key`))")
+            cursor.execute(f"LOAD DATA LOCAL INFILE '{rows}' INTO TABLE r.r FIELDS TERMINATED BY "
+                           f"',' OPTIONALLY ENCLOSED BY '\"'")
+            cursor.execute("ANALYZE TABLE r.r")
+        rows.unlink()
+        yield Server(server.port, server.process.pid)
+    finally:
+        server.stop()
