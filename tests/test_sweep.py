@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,8 @@ from semistream.config import Places
 from semistream.master import open_snapshot
 from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
-from semistream.tuning.measure import MEASURED, Point
+from semistream.tuning.advice import Advice
+from semistream.tuning.measure import MEASURED, Point, error
 from semistream.tuning.sweep import advised, better
 
 pytestmark = pytest.mark.usefixtures("airflow_environment")
@@ -115,6 +117,15 @@ def test_auto_takes_from_a_sweep_only_what_is_better_than_its_own_choice(own, ra
     best = Point(0, "ssbj", 1_000_000, 2, {}, state=MEASURED, rate=rate)
     mine = Point(1, "elevatorjoin", 1_000_000, 2, {}, state=MEASURED if own else "failed", rate=own)
     assert [p.number for p in better({1_000_000: best}, [best, mine], {"1000000": 1})] == taken
+
+
+def test_no_error_is_told_of_a_rate_that_has_not_settled():
+    point = Point(0, "ssbj", 1_000_000, 2, {}, state=MEASURED, rate=100.0, predicted_rate=29_654.0)
+    assert error(point) == pytest.approx(295.54)
+    unsettled = replace(point, error="not settled: 80 to 100 tuples/s")
+    assert error(unsettled) != error(unsettled)  # nan
+    told = Advice("", [point, unsettled], {}, True)._row
+    assert "+29554%" in told(point) and not any("%" in cell for cell in told(unsettled))
 
 
 def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):

@@ -105,7 +105,8 @@ class _Sweep:
             self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
             if abs(self.phi - before) < SETTLED * before:
                 break
-        left = (self.pool - c.bytes - self.pool / SWITCH_SHARE) / self.v_s
+        # the switching buffer has what H_R leaves beside the least H_S
+        left = max(self.pool - c.bytes - self.pool / SWITCH_SHARE, self.pool - self.most) / self.v_s
         keys, hit = c.keys, c.hit
         if left >= self.useful:  # what H_S has no use for goes to H_R
             absent = c.absent * self.v_e
