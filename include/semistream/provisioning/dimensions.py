@@ -197,6 +197,7 @@ class Rejected(NamedTuple):
 
 
 FORMS = b"semistream.formats"  # in the metadata of a dimension's schema
+SMALL = 20_000_000  # values that one process publishes before Spark has started
 EXAMPLES = 5  # of rejected rows that an error shows
 
 
@@ -442,6 +443,11 @@ class Dimension:
     schema: pa.Schema
     rows: int
     changes: int
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process publishes it sooner than Spark does."""
+        return self.rows * len(self.schema) <= SMALL
 
     def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what a snapshot's manifest says of the form of its key columns."""

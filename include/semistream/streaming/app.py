@@ -40,6 +40,7 @@ from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
 from semistream.streaming.kept_formats import check_kept
+from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import (
     POLL,
     MicroBatch,
@@ -170,6 +171,21 @@ class Load:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
                 self._drain()
             self.commits.settle()
+        return self._ended(listed)
+
+    def idle(self) -> dict[str, Any] | None:
+        """Do without Spark what a run does that finds nothing to do. Gives its summary; None where
+        a run has something to do. Raises SemistreamError where a run would."""
+        listed = time.time()
+        with self.commits:
+            plan = plan_of_idle_load(self.settings, self.job, self.commits, self.planner)
+            if plan is None:
+                return None
+            self.planner.plan = plan
+            return self._ended(listed)
+
+    def _ended(self, listed: float) -> dict[str, Any]:
+        """Note the end of a run; gives its summary. listed: when the source was, s since 1970."""
         if (self.settings.trigger == AVAILABLE_NOW and not self._stopping
                 and self.commits.last is not None):
             self.commits.ledger.source_was_listed(self.commits.last[0], listed)
