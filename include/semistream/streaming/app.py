@@ -39,8 +39,8 @@ from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
-from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.idle import plan_of_idle_load
+from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.micro_batch import (
     POLL,
     MicroBatch,
@@ -53,7 +53,7 @@ from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_t
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
-from semistream.streaming.session import DrainFirst
+from semistream.streaming.session import TermHandler
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -112,7 +112,7 @@ class Load:
         self._told = False  # how many rows a batch of this run will have
         self._stopping, self._signalled = False, threading.Event()
         self._takes_signals = False
-        self._drain_first: DrainFirst | None = None
+        self._of_jvm: TermHandler | None = None
         self._starting: threading.Thread | None = None  # of the Python workers
         self._called = time.time()  # Spark last, with a batch; it lists the source after that
 
@@ -150,7 +150,7 @@ class Load:
             self.spark.conf.set(name, value)
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._takes_signals:
-            self._drain_first = DrainFirst(spark.sparkContext, self._signalled.set)
+            self._of_jvm = TermHandler(spark.sparkContext, self._signalled.set)
         self._starting = threading.Thread(target=_start_workers,
                                           args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
@@ -453,8 +453,7 @@ class Load:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too, which waits for
-        the end of the block."""
+        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -463,8 +462,8 @@ class Load:
         try:
             yield
         finally:
-            if self._drain_first is not None:
-                self._drain_first.end()
+            if self._of_jvm is not None:
+                self._of_jvm.end()
             signal.signal(signal.SIGTERM, former)
 
     def _summary(self) -> dict[str, Any]:
