@@ -85,12 +85,18 @@ SESSION = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Spark looks at each file of a micro-batch again. More than 32 it looks at in tasks, by default
+    # one a file, which takes 5 ms each.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
     # no stack trace for every column expression
     "spark.sql.dataFrameQueryContext.enabled": "false",
     # Its rename is as atomic, and the default's starts two processes for each.
     "spark.sql.streaming.checkpointFileManagerClass":
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 }
+
+
+LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # files, at most
 
 
 class Load:
@@ -148,6 +154,8 @@ class Load:
         self.spark = spark.newSession()
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
+        if all(map(is_local, self.job.streams)):  # which takes some us a file
+            self.spark.conf.set(LOOKED_AT_BY_DRIVER, str(2**31 - 1))
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._takes_signals:
             self._of_jvm = TermHandler(spark.sparkContext, self._signalled.set)
