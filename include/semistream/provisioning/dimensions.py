@@ -25,11 +25,13 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
+    literal_column,
     or_,
     select,
     update,
 )
 from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import IntegrityError
 
 from semistream.column_format import ColumnFormat, key_forms
 from semistream.config import Job, surrogate_key
@@ -117,11 +119,13 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
 def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
                progress: Progress) -> ProvisionResult:
     name, keys, schema = job.master.name, key_columns(job), rows.schema
+    sqlite = engine.dialect.name == "sqlite"
     with said(dimension.name), engine.begin() as connection:
         # a name as long as the dimension's
         staging = Table(f"new_{name}", MetaData(),
                         *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
-                                 primary_key=f.name in keys, autoincrement=False) for f in schema],
+                                 primary_key=f.name in keys and not sqlite, autoincrement=False)
+                          for f in schema],
                         prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
         # of a provisioning that failed: it belongs to the connection, not to the transaction
         _drop_staging(connection, staging)
@@ -130,6 +134,8 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
         read, reasons = staged.read, staged.reasons
         if sum(reasons.values()) > job.master.max_rejected * read:
             raise TooManyRejected(job, read, reasons, staged.first)
+        if sqlite:
+            _index_staging(connection, staging, keys)
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
@@ -332,7 +338,7 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
         staged.first += rejected[:EXAMPLES - len(staged.first)]
         staged.reasons.update(r.reason for r in rejected)
         staged.nulled.update(nulled(good, connection.dialect.name))
-        bulk_insert(connection, staging, good, replace=True)
+        bulk_insert(connection, staging, good, replace=bool(staging.primary_key.columns))
         progress(f"reading {name}", staged.read, None)
     return staged
 
@@ -377,6 +383,8 @@ def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> No
 def _upsert(connection: Connection, staging: Table, dimension: Table,
             keys: tuple[str, ...]) -> tuple[int, int]:
     """(rows updated, rows inserted)."""
+    if connection.execute(select(dimension).limit(1)).first() is None:
+        return 0, _fill(connection, staging, dimension, keys)
     values = [c.name for c in staging.columns if c.name not in keys]
     same = [dimension.c[k] == staging.c[k] for k in keys]
     updated = 0
@@ -392,9 +400,37 @@ def _upsert(connection: Connection, staging: Table, dimension: Table,
     return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
 
 
+def _fill(connection: Connection, staging: Table, dimension: Table, keys: tuple[str, ...]) -> int:
+    """Insert all rows into an empty dimension, in the order of their keys; gives their number."""
+    names = [c.name for c in staging.columns]
+    quote = connection.dialect.identifier_preparer.quote
+    # "+": sort the rows, rather than look each of them up as the index has it
+    order = [literal_column(f"+{quote(k)}") if connection.dialect.name == "sqlite"
+             else staging.c[k] for k in keys]
+    rows = select(*[staging.c[n] for n in names]).order_by(*order)
+    return connection.execute(insert(dimension).from_select(names, rows)).rowcount
+
+
 def _all(conditions: list[Any]) -> Any:
     first, *rest = conditions
     return first & _all(rest) if rest else first
+
+
+def _index_staging(connection: Connection, staging: Table, keys: tuple[str, ...]) -> None:
+    """Make the keys of SQLite's staging table unique: of those that come twice, the last row stays.
+
+    An index that is made behind the rows is sorted once; one that grows with them is written at
+    random places.
+    """
+    quote = connection.dialect.identifier_preparer.quote
+    table, names = quote(staging.name), ", ".join(map(quote, keys))
+    index = f"CREATE UNIQUE INDEX temp.{quote(f'{staging.name}_key')} ON {table} ({names})"
+    try:
+        connection.exec_driver_sql(index)
+    except IntegrityError:
+        connection.exec_driver_sql(f"DELETE FROM temp.{table} WHERE rowid NOT IN "
+                                   f"(SELECT max(rowid) FROM temp.{table} GROUP BY {names})")
+        connection.exec_driver_sql(index)
 
 
 def _drop_staging(connection: Connection, staging: Table) -> None:
