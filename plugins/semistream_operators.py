@@ -164,7 +164,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
         self.job = job
         self.checkpoint: Path | None = None
 
-    def execute(self, context: Any) -> dict[str, Any] | None:
+    def execute(self, context: Any) -> Any:
         self.use_connections()
         settings = self.settings(context)
         self.checkpoint = checkpoint = settings.directory(places())

@@ -1,11 +1,12 @@
-"""Whether a load has anything to do, told without Spark: by the checkpoint, the ledger and a listing
-of the source's files."""
+"""Whether a load has anything to do, told without Spark: by the checkpoint, the ledger and a
+listing of the source's files."""
 
 from __future__ import annotations
 
 import os
 
 from semistream.config import AnyJob, Job
+from semistream.sizing.plan import Plan
 from semistream.source_files import Unseen, list_files
 from semistream.streaming.commit import Commits
 from semistream.streaming.planning import Planner
@@ -14,11 +15,10 @@ from semistream.streaming.settings import AVAILABLE_NOW, AppSettings
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.sources.reader import is_local, is_read
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
-from semistream.streaming.task import AnyPlan
 
 
 def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
-                      planner: Planner | StreamStreamPlanner) -> AnyPlan | None:
+                      planner: Planner | StreamStreamPlanner) -> Plan | None:
     """Return the plan of the newest commit, if there is nothing to do after it. None else, and
     where only Spark can tell.
 
@@ -30,7 +30,7 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
         return None
     assert isinstance(planner, Planner)
     progress, last = commits.take_up(), commits.last
-    if progress is None or last is None or commits.needs_plan or commits.pending is not None:
+    if progress is None or last is None or commits.needs_plan:
         return None
     query, ledger = commits.checkpoint / "query", commits.ledger
     if not begun_by_spark(commits.checkpoint) == done_by_spark(commits.checkpoint) == last[0]:
@@ -43,6 +43,7 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
             settings.sink:
         return None
     plan = progress.plan
+    assert isinstance(plan, Plan)
     wanted = planner.wanted(settings.partitions or plan.partitions)
     if wanted != plan.asked() or not all_loaded(job, commits):
         return None
