@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import IntegrityError
 
 from semistream.column_format import ColumnFormat, key_forms
 from semistream.config import Job, surrogate_key
@@ -121,21 +120,20 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
     name, keys, schema = job.master.name, key_columns(job), rows.schema
     sqlite = engine.dialect.name == "sqlite"
     with said(dimension.name), engine.begin() as connection:
-        # a name as long as the dimension's
-        staging = Table(f"new_{name}", MetaData(),
-                        *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
-                                 primary_key=f.name in keys and not sqlite, autoincrement=False)
-                          for f in schema],
-                        prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
+        # names as long as the dimension's
+        staging = _staging_table(f"new_{name}", schema, {*keys, *job.on.values()}, keys)
+        # SQLite writes rows that come in no order to random places of a table with a key
+        unsorted = _staging_table(f"raw_{name}", schema) if sqlite else staging
         # of a provisioning that failed: it belongs to the connection, not to the transaction
-        _drop_staging(connection, staging)
-        staging.create(connection)
-        staged = _stage(connection, staging, rows, job, progress)
+        for table in {staging, unsorted}:
+            _drop_staging(connection, table)
+            table.create(connection)
+        staged = _stage(connection, unsorted, rows, job, progress)
         read, reasons = staged.read, staged.reasons
         if sum(reasons.values()) > job.master.max_rejected * read:
             raise TooManyRejected(job, read, reasons, staged.first)
-        if sqlite:
-            _index_staging(connection, staging, keys)
+        if unsorted is not staging:
+            _sort(connection, unsorted, staging)
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
@@ -383,8 +381,6 @@ def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> No
 def _upsert(connection: Connection, staging: Table, dimension: Table,
             keys: tuple[str, ...]) -> tuple[int, int]:
     """(rows updated, rows inserted)."""
-    if connection.execute(select(dimension).limit(1)).first() is None:
-        return 0, _fill(connection, staging, dimension, keys)
     values = [c.name for c in staging.columns if c.name not in keys]
     same = [dimension.c[k] == staging.c[k] for k in keys]
     updated = 0
@@ -400,37 +396,29 @@ def _upsert(connection: Connection, staging: Table, dimension: Table,
     return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
 
 
-def _fill(connection: Connection, staging: Table, dimension: Table, keys: tuple[str, ...]) -> int:
-    """Insert all rows into an empty dimension, in the order of their keys; gives their number."""
-    names = [c.name for c in staging.columns]
-    quote = connection.dialect.identifier_preparer.quote
-    # "+": sort the rows, rather than look each of them up as the index has it
-    order = [literal_column(f"+{quote(k)}") if connection.dialect.name == "sqlite"
-             else staging.c[k] for k in keys]
-    rows = select(*[staging.c[n] for n in names]).order_by(*order)
-    return connection.execute(insert(dimension).from_select(names, rows)).rowcount
-
-
 def _all(conditions: list[Any]) -> Any:
     first, *rest = conditions
     return first & _all(rest) if rest else first
 
 
-def _index_staging(connection: Connection, staging: Table, keys: tuple[str, ...]) -> None:
-    """Make the keys of SQLite's staging table unique: of those that come twice, the last row stays.
+def _staging_table(name: str, schema: pa.Schema, indexed: Collection[str] = (),
+                   keys: Sequence[str] = ()) -> Table:
+    """A temporary table, clustered by its keys, if it has any. indexed: columns of short texts."""
+    columns = [Column(quoted(f.name), sql_type(f, f.name in indexed), primary_key=f.name in keys,
+                      autoincrement=False) for f in schema]
+    return Table(name, MetaData(), *columns, prefixes=["TEMPORARY"], mysql_engine="InnoDB",
+                 mysql_charset="utf8mb4", sqlite_with_rowid=not keys)
 
-    An index that is made behind the rows is sorted once; one that grows with them is written at
-    random places.
-    """
-    quote = connection.dialect.identifier_preparer.quote
-    table, names = quote(staging.name), ", ".join(map(quote, keys))
-    index = f"CREATE UNIQUE INDEX temp.{quote(f'{staging.name}_key')} ON {table} ({names})"
-    try:
-        connection.exec_driver_sql(index)
-    except IntegrityError:
-        connection.exec_driver_sql(f"DELETE FROM temp.{table} WHERE rowid NOT IN "
-                                   f"(SELECT max(rowid) FROM temp.{table} GROUP BY {names})")
-        connection.exec_driver_sql(index)
+
+def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
+    """Move SQLite's rows in the order of their keys; of those with the same key the last stays."""
+    names = [c.name for c in staging.columns]
+    arrival = next(alias for alias in ("rowid", "oid", "_rowid_")
+                   if alias not in map(str.lower, names))
+    rows = select(*unsorted.columns).order_by(
+        *[unsorted.c[k.name] for k in staging.primary_key], literal_column(arrival))
+    connection.execute(insert(staging).prefix_with("OR REPLACE").from_select(names, rows))
+    _drop_staging(connection, unsorted)
 
 
 def _drop_staging(connection: Connection, staging: Table) -> None:
