@@ -7,7 +7,7 @@ from airflow.sdk import Param, dag, task
 
 from semistream.config import Job, Publishing
 from semistream.pipeline import steps
-from semistream_operators import MASTER, SparkAppOperator, attempt, form, places
+from semistream_operators import MASTER, PublishOperator, attempt, form, places
 
 MEMORY = {"type": "string", "default": "256MB", "minLength": 1,
           "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$"}
@@ -32,10 +32,10 @@ def provision_master_data() -> None:
         """Upsert the dimension table by business key."""
         return attempt(steps.provision, params["job"], places())
 
-    publish = SparkAppOperator(
-        task_id="publish", application=str(SPARK_APPS / "publish_snapshot.py"),
-        application_args=["--job", "{{ params.job }}", "--memory", "{{ params.memory }}"],
-        name="semistream publish", driver_memory="1g")
+    publish = PublishOperator(
+        task_id="publish", job="{{ params.job }}", memory="{{ params.memory }}",
+        application=str(SPARK_APPS / "publish_snapshot.py"), name="semistream publish",
+        driver_memory="1g")
 
     @task(outlets=[MASTER])
     def announce(params: dict, *, outlet_events: dict) -> dict:

@@ -23,7 +23,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from semistream.config import PASSWORD, Places, Settings
 from semistream.errors import ConfigError
 from semistream.pipeline import drivers
-from semistream.streaming.settings import AppSettings
+from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
 
 MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset(
@@ -131,6 +131,23 @@ class SparkAppOperator(SparkSubmitOperator):
                     "connection 'warehouse', with the deploy mode client; or use another master.")
 
 
+class PublishOperator(SparkAppOperator):
+    """Publishes a job's dimension: in this process where it is small, by a Spark app where it is
+    large, not at all where nothing has changed."""
+
+    template_fields = (*SparkSubmitOperator.template_fields, "job", "memory")
+
+    def __init__(self, *, job: str, memory: str, **kwargs: Any):
+        super().__init__(application_args=["--job", job, "--memory", memory], **kwargs)
+        self.job, self.memory = job, memory
+
+    def execute(self, context: Any) -> Any:
+        from semistream.pipeline import steps
+
+        if not attempt(steps.publish, self.job, self.memory, places()):
+            super().execute(context)
+
+
 class SemiStreamLoadOperator(SparkAppOperator):
     """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is
     over.
@@ -147,7 +164,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
         self.job = job
         self.checkpoint: Path | None = None
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Any) -> Any:
         self.use_connections()
         settings = self.settings(context)
         self.checkpoint = checkpoint = settings.directory(places())
@@ -156,6 +173,9 @@ class SemiStreamLoadOperator(SparkAppOperator):
         if drivers.is_alive(checkpoint):
             self.reattach(checkpoint, owner,
                           by_asset=context["dag_run"].run_type == "asset_triggered")
+        elif self.is_idle(settings):
+            self.log.info("%s has nothing to do: Spark is not started", self.job)
+            return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
         else:
             self.application_args = settings.to_arguments()
             self._hook = self._get_hook()
@@ -171,6 +191,12 @@ class SemiStreamLoadOperator(SparkAppOperator):
 
         return attempt(steps.load_settings, self.job, dict(context["params"]),
                        recommendations(context))
+
+    def is_idle(self, settings: AppSettings) -> bool:
+        """Whether the load has nothing to do, which is then noted."""
+        from semistream.pipeline import steps
+
+        return isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places())
 
     def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
         record = drivers.last_launch(checkpoint)

@@ -87,7 +87,7 @@ def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("group", [False, True])
-def test_sigterm_to_spark_submit_or_its_process_group_drains(tmp_path, group):
+def test_sigterm_to_spark_submit_or_its_process_group_drains_and_ends_with_0(tmp_path, group):
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     load.add_file(1000)
@@ -103,7 +103,7 @@ def test_sigterm_to_spark_submit_or_its_process_group_drains(tmp_path, group):
             os.killpg(os.getpgid(app.process.pid), signal.SIGTERM)
         else:
             app.process.send_signal(signal.SIGTERM)
-        app.end()
+        assert app.end() == 0, app.output()
         until(lambda: not Path(f"/proc/{status.pid}").exists(), 60, "the driver's end")
     finally:
         app.close()

@@ -241,18 +241,32 @@ def counts(url: str, app: str) -> Counter:
     return Counter(rows._asdict()) + Counter(facts=facts[0], ids=facts[1])
 
 
-def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_job):
-    """By `make load`, with its summary; a second run of a DAG adds only what is new, and a lost row
-    fails the proof."""
+@pytest.fixture
+def submitted(tmp_path, monkeypatch) -> Path:
+    """A file with a line for each process of spark-submit, which runs this script once."""
+    started = tmp_path / "started"
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-env.sh").write_text(f"echo $$ >> '{started}'\n")
+    started.touch()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    return started
+
+
+def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_job, submitted):
+    """By `make load`, with its summary; a second one starts no Spark, a second run of a DAG adds
+    only what is new, and a lost row fails the proof."""
     job, app, url = str(small_job.file), small_job.file.stem, airflow_environment["WAREHOUSE_URL"]
-    made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job],
-                          capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert re.search(r"rows read .* 3,000 │\n",
-                     made.stdout) and re.search(r"complete .* yes │\n", made.stdout), made.stdout
-    assert counts(url, app) == small_job.expected
+    for rows_read in (3000, 0):
+        made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job],
+                              capture_output=True, text=True)
+        assert made.returncode == 0, made.stdout + made.stderr
+        assert re.search(rf"rows read .* {rows_read:,} │ .* 3,000 │\n", made.stdout), made.stdout
+        assert re.search(r"complete .* yes │\n", made.stdout), made.stdout
+        assert counts(url, app) == small_job.expected
+        assert len(submitted.read_text().splitlines()) == 1  # the load; small masters need none
     small_job.add(500)
     run(airflow, "semi_stream_load", job=job, memory="1MB")
+    assert len(submitted.read_text().splitlines()) == 2
     assert counts(url, app) == small_job.expected
     engine = create_engine(url)
     with engine.begin() as connection:  # a row is lost, of what was proven already

@@ -3,7 +3,9 @@ import gzip
 import json
 import re
 from decimal import Decimal
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
@@ -80,6 +82,41 @@ def test_upsert_keeps_surrogate_keys_and_rewrites_only_what_changed(warehouse, t
     assert second["c"] == first["c"] | {"price": None} and second["a"] == first["a"]
     assert second["b"] == first["b"]
     assert len({r["product_sk"] for r in second.values()}) == 5
+
+
+def test_of_rows_with_the_same_key_the_last_one_stays(warehouse, tmp_path):
+    """In whichever order they come; a column may have the name that SQLite numbers rows by."""
+    rows = pa.table({"sku": ["b", "a", "b", "a", "b"], "rowid": [9, 7, 1, 8, 5],
+                     "part": ["y", "x", "y", "x", "x"]})
+    path = write(tmp_path / "products.parquet", rows)
+    assert counts(provision(job(path, business_key=["sku"]), warehouse)) == (2, 0, 0, 3)
+    assert [(r["sku"], r["rowid"]) for r in stored(warehouse)] == [("a", 8), ("b", 5)]
+    write(path, rows.slice(0, 4))
+    assert counts(provision(job(path, business_key=["sku"]), warehouse)) == (0, 1, 1, 2)
+    assert [(r["sku"], r["rowid"]) for r in stored(warehouse)] == [("a", 8), ("b", 1)]
+
+
+def test_rows_in_no_order_are_written_a_few_times_and_not_at_random_places(tmp_path):
+    """Of SQLite, whose B-trees would be read and written again with every row."""
+    keys = np.random.default_rng(1).permutation(60_000)
+    path = write(tmp_path / "products.parquet",
+                 pa.table({"sku": [f"k{k:06}" for k in keys], "n": keys}))
+    file = tmp_path / "warehouse.db"
+    engine = connect(f"sqlite:///{file}")
+    before = transferred()
+    provision(job(path), engine)
+    provision(job(path), engine)
+    moved = transferred()
+    engine.dispose()
+    size = file.stat().st_size
+    assert moved["wchar"] - before["wchar"] < 15 * size
+    assert moved["rchar"] - before["rchar"] < 20 * size
+
+
+def transferred() -> dict[str, int]:
+    """Bytes that this process has read and written so far."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return {name: int(count) for name, count in (line.split(": ") for line in lines)}
 
 
 def test_rows_that_cannot_be_taken_are_counted_and_kept_with_the_reason(warehouse, tmp_path):

@@ -208,6 +208,7 @@ def test_files_are_shared_out_by_their_size():
 
 def test_wide_tuples_are_decoded_fewer_at_a_time(tmp_path, side, monkeypatch):
     monkeypatch.setattr("semistream.streaming.sources.reader.TASK_BYTES", 100_000)
+    monkeypatch.setattr("semistream.streaming.exchange.GATHERED_BYTES", 100_000)
     stream = pa.schema([("sku", pa.string()), ("text", pa.string())])
     rows = pa.table({"sku": [f"c{i}" if i % 10 else None for i in range(1000)],
                      "text": [f"{i:1000}" for i in range(1000)]}, stream)
@@ -220,6 +221,22 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(tmp_path, side, monkeypatch):
     parts = [[of.of_partition(p, numbered).tuples.num_rows
               for numbered in of.files([str(tmp_path / "wide.parquet")])] for p in range(3)]
     assert np.sum(parts) == 1000 and min(map(sum, parts)) > 200
+
+
+def test_tuples_of_small_files_are_placed_together(tmp_path, side):
+    """In one piece, each with its place in its own file, and what could not be read."""
+    for number in range(20):
+        (tmp_path / f"{number:02}.csv").write_text(
+            "sku,id\n" + "".join(f"c{i},{i}\n" for i in range(number)) + "c1,x\n")
+    reader = find_reader(StreamSpec(format="csv", path=str(tmp_path), columns="sku STRING, id INT"))
+    stream = pa.schema([("sku", pa.string()), ("id", pa.int32())])
+    of = Side(0, side.placement.__class__(stream, side.placement.keys, side.placement.owners, 3),
+              reader)
+    (piece,) = of.files(sorted(map(str, tmp_path.glob("*.csv"))))
+    assert piece.chunk.rows["id"].to_pylist() == [i for n in range(20) for i in range(n)]
+    assert piece.tuples.tolist() == [i + 1 for n in range(20) for i in range(n)]
+    assert piece.rejected.tolist() == [r.line for r in piece.chunk.rejected] == [
+        n + 2 for n in range(20)]
 
 
 def test_narrower_columns_of_later_files_are_widened(spark, sqlite_load):

@@ -81,7 +81,7 @@ def make(tmp_path, small_job):
 @pytest.mark.timeout(900)
 def test_an_interrupted_load_stops_all_that_it_started_and_can_be_started_again(make):
     make.start()
-    said = make.interrupt(signal.SIGTERM, lambda: make.has("publish_snapshot.py"))
+    said = make.interrupt(signal.SIGTERM, (make.home / "warehouse.db").exists)
     assert "Stopped. What is loaded is committed" in said and "draining" not in said
     assert make.left() == []
     make.start()

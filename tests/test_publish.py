@@ -10,10 +10,13 @@ import pytest
 import yaml
 
 from semistream.config import Job, Places
+from semistream.errors import ConfigError
 from semistream.master import open_snapshot
 from semistream.master.publish import current_manifest
+from semistream.pipeline import steps
+from semistream.provisioning import dimensions
 from semistream.provisioning.dimensions import provision, publish
-from semistream.provisioning.spark import Publish, PublishSettings
+from semistream.provisioning.spark import Publish, PublishSettings, task_count
 
 APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
 ROWS = 3000
@@ -72,6 +75,41 @@ def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on
     for field in ("schema", "key_columns", "tuple_count", "null_keys", "unique", "bucket_count",
                   "page_tuples", "source"):
         assert getattr(ours, field) == getattr(theirs, field)
+
+
+def test_no_task_of_spark_is_run_for_an_empty_bucket(spark, warehouse, places):
+    """On two cores two tasks read 3,000 rows, and two write the 64 buckets."""
+    spec = job(places, ["id"])
+    provision(spec, warehouse)
+    group = f"publishing {places.home}"
+    spark.sparkContext.setJobGroup(group, "")
+    try:
+        Publish(PublishSettings(job="j"), spec, places).run(spark)
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    told = spark.sparkContext.statusTracker()
+    stages = {stage for number in told.getJobIdsForGroup(group)
+              for stage in told.getJobInfo(number).stageIds}
+    assert sum(told.getStageInfo(stage).numCompletedTasks for stage in stages) == 4
+    assert [task_count(spark, rows) for rows in (0, 1, 2, 3000, 500_001)] == [1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_small_dimension_is_published_in_process_and_none_that_has_not_changed(
+        warehouse, places, monkeypatch, is_small):
+    spec = values(["code"])
+    spec["master"]["path"] = str(places.home / "m.parquet")
+    (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
+    name, root = str(places.home / "job.yaml"), places.snapshots / "m"
+    provision(job(places, ["code"]), warehouse)
+    monkeypatch.setattr(dimensions, "SMALL", ROWS * 10 if is_small else ROWS * 10 - 1)
+    assert steps.publish(name, "16MB", places) == is_small
+    assert (current_manifest(root) is not None) == is_small
+    publish(job(places, ["code"]), warehouse, places.snapshots)
+    assert steps.publish(name, "16MB", places)
+    assert current_manifest(root).version == "v000001"
+    with pytest.raises(ConfigError, match="memory"):
+        steps.publish(name, "3 bananas", places)
 
 
 def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
@@ -23,10 +24,12 @@ from semistream.master import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app
 from semistream.streaming.commit import Commits
+from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.kafka import KafkaSource
 from semistream.streaming.sources.reader import loaded_type
 from semistream.streaming.status import read_status, request_stop
+from semistream.streaming.task import Work
 from semistream.streaming.waiting import WaitingBound
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -99,6 +102,49 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
 
         assert DeltaTable(
             settings["sink"]).to_pyarrow_table().num_rows == sqlite_load.expected()[0].total()
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_many_small_files_are_decoded_once_each_and_have_no_task_of_their_own(
+        spark, sqlite_load, monkeypatch, format):
+    for _ in range(FEW_FILES + 1):
+        sqlite_load.add_file(10)
+    job = sqlite_load.job
+    if format == "csv":
+        for file in sqlite_load.stream_directory.iterdir():
+            csv.write_csv(pq.read_table(file), file.with_suffix(".csv"))
+            file.unlink()
+        spec = job.stream.model_copy(update={"format": "csv"})
+        job = job.model_copy(update={"stream": spec})
+    files = Counter(map(str, sqlite_load.stream_directory.iterdir()))
+    decoded, place, reading = Counter(), Work.place_files, Work.reading
+
+    def placed(self, shares):
+        decoded.update(path for share in shares for side in share for path in side)
+        return place(self, shares)
+
+    def read_by_all(self, paths):
+        decoded.update({path: self.plan.partitions for side in paths for path in side})
+        return reading(self, paths)
+
+    monkeypatch.setattr(Work, "place_files", placed)
+    monkeypatch.setattr(Work, "reading", read_by_all)
+    before = finished_tasks(spark)
+    assert sqlite_load.run(spark, job, max_files=0)["rows_read"] == 10 * len(files)
+    sqlite_load.check()
+    assert decoded == files
+    # two each that get workers ready, read, join, and finish what waits
+    assert finished_tasks(spark) - before <= 8
+    decoded.clear()
+    sqlite_load.add_file(10)
+    if format == "parquet":  # of a few files, each task reads all, without a shuffle
+        assert sqlite_load.run(spark, job)["rows_read"] == 10 and set(decoded.values()) == {2}
+
+
+def finished_tasks(spark) -> int:
+    """How many tasks of Spark's have ended so far."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return sum(jobs.apply(i).numCompletedTasks() for i in range(jobs.size()))
 
 
 def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, monkeypatch):

@@ -253,8 +253,12 @@ def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, plac
         return f"{task}: {drivers.progress(places.checkpoints / _app(job))}"
 
     with _step(screen, f"{_app(job)}: {dag}", doing) as step:
-        form = {"app": _app(job)} if dag == "verify_completeness" else {"job": job}
-        step.succeeded = airflow.run("dags", "test", dag, "--conf", json.dumps(form))
+        form = ({"app": _app(job), "since_last": True} if dag == "verify_completeness"
+                else {"job": job})
+        # its own file, not all of the folder's
+        step.succeeded = airflow.run("dags", "test", dag, "--conf", json.dumps(form),
+                                     "--bundle-name", "dags-folder",
+                                     "--dagfile-path", str(ROOT / "dags" / f"{dag}.py"))
     if not step.succeeded:
         text = _text_from(log, begin).replace("\\n", "\n")
         failed = re.search(r"[^\n]*\d+ of \d+ checks failed\.\n.*?\nReport: \S+", text, re.DOTALL)

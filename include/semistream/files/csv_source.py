@@ -111,6 +111,8 @@ class CsvSource(FileSource):
         delimiter, lines = self._delimiter(path), 0  # lines before the data
         while True:
             header = consumed = 0
+            if final and not data and lines:  # all of it was read
+                return
             if not names:
                 names, header, delimiter = self._header(path, data, final)
                 if names:

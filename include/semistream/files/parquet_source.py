@@ -35,12 +35,18 @@ class ParquetSource(FileSource):
     def columns(self, path: Path) -> list[str] | None:
         return self._schema_of(path).names if path.stat().st_size else None
 
-    def _schema_of(self, path: Path) -> pa.Schema:
+    def _open(self, path: Path) -> pq.ParquetFile:
         try:
-            with open_parquet(path) as file:
-                schema = file.schema_arrow
+            return open_parquet(path)
         except (OSError, pa.ArrowException) as e:
             raise ConfigError(self.side, "must be readable Parquet", str(path), str(e)) from None
+
+    def _schema_of(self, path: Path) -> pa.Schema:
+        with self._open(path) as file:
+            return self._schema(path, file)
+
+    def _schema(self, path: Path, file: pq.ParquetFile) -> pa.Schema:
+        schema = file.schema_arrow
         twice = [n for n, count in Counter(schema.names).items() if count > 1]
         if twice:
             raise ConfigError(self.side, "must have each column once",
@@ -80,20 +86,20 @@ class ParquetSource(FileSource):
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         size, read = path.stat().st_size, 0
-        found = self._schema_of(path)
-        lacking = [n for n in self.schema.names if n not in found.names]
-        if lacking:
-            check_columns(self.side, path, found.names, self.schema.names)
-        try:
-            with open_parquet(path) as file:
-                legacy = any(name.startswith(LEGACY) for name in file.schema_arrow.metadata or ())
+        with self._open(path) as file:
+            found = self._schema(path, file)
+            lacking = [n for n in self.schema.names if n not in found.names]
+            if lacking:
+                check_columns(self.side, path, found.names, self.schema.names)
+            try:
+                legacy = any(name.startswith(LEGACY) for name in found.metadata or ())
                 for batch in parquet_batches(file, self.schema.names, self.rows, self.size,
                                              threads=self.threads):
                     first, read = read, read + batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
                     yield _of_today(path, batch.select(self.schema.names), first, legacy)
-        except (OSError, pa.ArrowException) as e:
-            raise SemistreamError(f"{path} cannot be read: {e}") from None
+            except (OSError, pa.ArrowException) as e:
+                raise SemistreamError(f"{path} cannot be read: {e}") from None
 
 
 def _of_today(path: Path, rows: pa.RecordBatch, first: int, legacy: bool) -> Raw:

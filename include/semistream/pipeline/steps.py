@@ -13,13 +13,13 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from semistream.config import Places, Settings
+from semistream.config import Places, Publishing, Settings
 from semistream.durable import write_json
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, SemistreamError
 from semistream.pipeline.settings import JoinSizeSettings
 from semistream.published import pin, read_manifest
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
-from semistream.streaming.status import checkpoint_lock
+from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import open_warehouse, removal
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
@@ -45,6 +45,29 @@ def provision(job: str, places: Places) -> dict[str, Any]:
 
     with open_warehouse(places.warehouse_url) as engine:
         return asdict(upsert(workloads.load_job(job, places), engine))
+
+
+def publish(job: str, memory: str, places: Places) -> bool:
+    """Publish a job's dimension in this process, where it has changed and is small. Return False
+    for a large one that has changed: Spark publishes it sooner.
+
+    memory: bytes that publishing may take.
+    """
+    from semistream import workloads
+    from semistream.provisioning import dimensions
+
+    loaded, given = workloads.load_job(job, places), Publishing.load({"memory": memory})
+    with open_warehouse(places.warehouse_url) as engine:
+        name, keys = loaded.master.name, tuple(loaded.on.values())
+        dimension = dimensions.open_dimension(engine, name)
+        if not dimension.is_small and dimensions.needs_publishing(
+                engine, dimension, places.snapshots / name, keys):
+            return False
+        manifest, changed = dimensions.publish(loaded, engine, places.snapshots,
+                                               memory=int(given.memory))
+    log.info("%s %s is %s", manifest.name, manifest.version,
+             "published" if changed else "current: nothing to publish")
+    return True
 
 
 def published(job: str, places: Places) -> dict[str, Any]:
@@ -73,6 +96,25 @@ def load_settings(job: str, values: Mapping[str, Any],
     from semistream.tuning.sweep import advised
 
     return advised(settings, recommended)
+
+
+def load_without_spark(settings: LoadSettings, places: Places) -> bool:
+    """Whether a load has nothing to do, which is noted as a run notes it. False where there is
+    something to do, or to refuse."""
+    from semistream import workloads
+    from semistream.streaming.app import Load
+
+    directory = settings.directory(places)
+    if not (directory / "status.json").exists():  # never started
+        return False
+    job = workloads.load_job(settings.job, places)
+    try:
+        with checkpoint_lock(directory):
+            status = StatusFile(directory, settings.name())
+            return Load(settings, job, places, status).idle() is not None
+    except SemistreamError as e:
+        log.info("left to the load itself: %s", e)
+        return False
 
 
 def stream_stream_settings(job: str, values: Mapping[str, Any]) -> StreamStreamSettings:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
+    literal_column,
     or_,
     select,
     update,
@@ -117,19 +118,22 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
 def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
                progress: Progress) -> ProvisionResult:
     name, keys, schema = job.master.name, key_columns(job), rows.schema
+    sqlite = engine.dialect.name == "sqlite"
     with said(dimension.name), engine.begin() as connection:
-        # a name as long as the dimension's
-        staging = Table(f"new_{name}", MetaData(),
-                        *[Column(quoted(f.name), sql_type(f, f.name in {*keys, *job.on.values()}),
-                                 primary_key=f.name in keys, autoincrement=False) for f in schema],
-                        prefixes=["TEMPORARY"], mysql_engine="InnoDB", mysql_charset="utf8mb4")
+        # names as long as the dimension's
+        staging = _staging_table(f"new_{name}", schema, {*keys, *job.on.values()}, keys)
+        # SQLite writes rows that come in no order to random places of a table with a key
+        unsorted = _staging_table(f"raw_{name}", schema) if sqlite else staging
         # of a provisioning that failed: it belongs to the connection, not to the transaction
-        _drop_staging(connection, staging)
-        staging.create(connection)
-        staged = _stage(connection, staging, rows, job, progress)
+        for table in {staging, unsorted}:
+            _drop_staging(connection, table)
+            table.create(connection)
+        staged = _stage(connection, unsorted, rows, job, progress)
         read, reasons = staged.read, staged.reasons
         if sum(reasons.values()) > job.master.max_rejected * read:
             raise TooManyRejected(job, read, reasons, staged.first)
+        if unsorted is not staging:
+            _sort(connection, unsorted, staging)
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
@@ -197,6 +201,7 @@ class Rejected(NamedTuple):
 
 
 FORMS = b"semistream.formats"  # in the metadata of a dimension's schema
+SMALL = 20_000_000  # values that one process publishes before Spark has started
 EXAMPLES = 5  # of rejected rows that an error shows
 
 
@@ -331,7 +336,7 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
         staged.first += rejected[:EXAMPLES - len(staged.first)]
         staged.reasons.update(r.reason for r in rejected)
         staged.nulled.update(nulled(good, connection.dialect.name))
-        bulk_insert(connection, staging, good, replace=True)
+        bulk_insert(connection, staging, good, replace=bool(staging.primary_key.columns))
         progress(f"reading {name}", staged.read, None)
     return staged
 
@@ -396,6 +401,26 @@ def _all(conditions: list[Any]) -> Any:
     return first & _all(rest) if rest else first
 
 
+def _staging_table(name: str, schema: pa.Schema, indexed: Collection[str] = (),
+                   keys: Sequence[str] = ()) -> Table:
+    """A temporary table, clustered by its keys, if it has any. indexed: columns of short texts."""
+    columns = [Column(quoted(f.name), sql_type(f, f.name in indexed), primary_key=f.name in keys,
+                      autoincrement=False) for f in schema]
+    return Table(name, MetaData(), *columns, prefixes=["TEMPORARY"], mysql_engine="InnoDB",
+                 mysql_charset="utf8mb4", sqlite_with_rowid=not keys)
+
+
+def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
+    """Move SQLite's rows in the order of their keys; of those with the same key the last stays."""
+    names = [c.name for c in staging.columns]
+    arrival = next(alias for alias in ("rowid", "oid", "_rowid_")
+                   if alias not in map(str.lower, names))
+    rows = select(*unsorted.columns).order_by(
+        *[unsorted.c[k.name] for k in staging.primary_key], literal_column(arrival))
+    connection.execute(insert(staging).prefix_with("OR REPLACE").from_select(names, rows))
+    _drop_staging(connection, unsorted)
+
+
 def _drop_staging(connection: Connection, staging: Table) -> None:
     # "TEMPORARY": plain DROP TABLE commits MySQL's transaction.
     what = ("TEMPORARY TABLE IF EXISTS " if isinstance(connection.dialect, mysql.dialect)
@@ -442,6 +467,11 @@ class Dimension:
     schema: pa.Schema
     rows: int
     changes: int
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process publishes it sooner than Spark does."""
+        return self.rows * len(self.schema) <= SMALL
 
     def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what a snapshot's manifest says of the form of its key columns."""

@@ -1,4 +1,4 @@
-"""Publishing a master snapshot on Spark: read, hash and sort in parallel, a task a bucket writes.
+"""Publishing a master snapshot on Spark: read, hash, sort and write in parallel.
 
 Spark sorts within the JVM's memory and spills; the tasks' Python processes hold some batches, which
 ``memory`` bounds, and a page. So R's size bounds nothing.
@@ -38,7 +38,7 @@ from semistream.provisioning.dimensions import (
 )
 from semistream.warehouse.connect import connect
 
-RANGE_ROWS = 250_000  # read by one task
+TASK_ROWS = 250_000  # read, or written, by one task
 SAMPLE = 1000  # surrogate keys whose rows tell how wide they are
 MOST_BATCH_BYTES = 16_000_000
 BUCKET, ORDER = "bucket", "order"
@@ -84,8 +84,10 @@ class Publish:
         # of what Spark hands to Python and takes from it, some batches are held at a time
         spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch",
                        min(int(self.settings.memory) // 16, MOST_BATCH_BYTES))
+        tasks = task_count(spark, self.dimension.rows)
         with publication:
-            infos = write_buckets(read_table(spark, self.url, self.dimension), publication)
+            infos = write_buckets(read_table(spark, self.url, self.dimension, tasks), publication,
+                                  min(tasks, publication.bucket_count))
             check_unchanged(self.engine, self.name, self.dimension)
             return publication.commit(infos)
 
@@ -99,7 +101,12 @@ class Publish:
                                   sum(batch.nbytes for batch in found) / max(rows, 1))
 
 
-def read_table(spark: SparkSession, url: str, dimension: Dimension) -> DataFrame:
+def task_count(spark: SparkSession, rows: int) -> int:
+    """Return how many tasks so many rows are worth: one a core, more for many rows."""
+    return max(min(spark.sparkContext.defaultParallelism, rows), -(-rows // TASK_ROWS), 1)
+
+
+def read_table(spark: SparkSession, url: str, dimension: Dimension, tasks: int) -> DataFrame:
     """A dimension table, read by the tasks themselves in ranges of the surrogate key."""
     sk = dimension.table.c[dimension.schema.names[0]]
     engine = connect(url)
@@ -107,7 +114,6 @@ def read_table(spark: SparkSession, url: str, dimension: Dimension) -> DataFrame
         low, high = connection.execute(select(func.min(sk), func.max(sk))).one()
     engine.dispose()
     low, high = low or 0, (high or 0) + 1
-    tasks = max(spark.sparkContext.defaultParallelism, -(-dimension.rows // RANGE_ROWS))
     step = -(-(high - low) // tasks)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,15 +130,15 @@ def read_table(spark: SparkSession, url: str, dimension: Dimension) -> DataFrame
                        tasks).mapInArrow(read, from_arrow_schema(spark_schema(dimension.schema)))
 
 
-def write_buckets(rows: DataFrame, publication: Publication) -> list[BucketInfo]:
-    """Hash and sort the rows and write each bucket in one task, into a directory that driver and
-    executors share."""
+def write_buckets(rows: DataFrame, publication: Publication, tasks: int) -> list[BucketInfo]:
+    """Hash and sort the rows. Each task writes some buckets, one after the other, into a directory
+    that driver and executors share."""
     keys, count = publication.keys, publication.bucket_count
     # mapInArrow does not quote names
     own = [quoted(name).alias(f"column_{i}") for i, name in enumerate(publication.schema.names)]
     ordered = (rows.select(bucket_expression(keys.master, keys.types, count).alias(BUCKET),
                            order_expression(keys.master, keys.types).alias(ORDER), *own)
-               .repartitionById(count, F.col(BUCKET)).sortWithinPartitions(BUCKET, ORDER)
+               .repartitionById(tasks, F.col(BUCKET)).sortWithinPartitions(BUCKET, ORDER)
                .drop(ORDER))
     write = bucket_writer(publication.directory, publication.schema, keys, publication.page_tuples)
     return [BucketInfo(**r.asDict()) for r in ordered.mapInArrow(write, WRITTEN).collect()]

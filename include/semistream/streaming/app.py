@@ -39,6 +39,7 @@ from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
+from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.micro_batch import (
     POLL,
@@ -52,7 +53,7 @@ from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_t
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
-from semistream.streaming.session import DrainFirst
+from semistream.streaming.session import TermHandler
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -84,12 +85,18 @@ SESSION = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Spark looks at each file of a micro-batch again. More than 32 it looks at in tasks, by default
+    # one a file, which takes 5 ms each.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
     # no stack trace for every column expression
     "spark.sql.dataFrameQueryContext.enabled": "false",
     # Its rename is as atomic, and the default's starts two processes for each.
     "spark.sql.streaming.checkpointFileManagerClass":
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 }
+
+
+LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # files, at most
 
 
 class Load:
@@ -111,7 +118,7 @@ class Load:
         self._told = False  # how many rows a batch of this run will have
         self._stopping, self._signalled = False, threading.Event()
         self._takes_signals = False
-        self._drain_first: DrainFirst | None = None
+        self._of_jvm: TermHandler | None = None
         self._starting: threading.Thread | None = None  # of the Python workers
         self._called = time.time()  # Spark last, with a batch; it lists the source after that
 
@@ -147,9 +154,11 @@ class Load:
         self.spark = spark.newSession()
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
+        if all(map(is_local, self.job.streams)):  # which takes some us a file
+            self.spark.conf.set(LOOKED_AT_BY_DRIVER, str(2**31 - 1))
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._takes_signals:
-            self._drain_first = DrainFirst(spark.sparkContext, self._signalled.set)
+            self._of_jvm = TermHandler(spark.sparkContext, self._signalled.set)
         self._starting = threading.Thread(target=_start_workers,
                                           args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
@@ -170,6 +179,21 @@ class Load:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
                 self._drain()
             self.commits.settle()
+        return self._ended(listed)
+
+    def idle(self) -> dict[str, Any] | None:
+        """Do without Spark what a run does that finds nothing to do. Gives its summary; None where
+        a run has something to do. Raises SemistreamError where a run would."""
+        listed = time.time()
+        with self.commits:
+            plan = plan_of_idle_load(self.settings, self.job, self.commits, self.planner)
+            if plan is None:
+                return None
+            self.planner.plan = plan
+            return self._ended(listed)
+
+    def _ended(self, listed: float) -> dict[str, Any]:
+        """Note the end of a run; gives its summary. listed: when the source was, s since 1970."""
         if (self.settings.trigger == AVAILABLE_NOW and not self._stopping
                 and self.commits.last is not None):
             self.commits.ledger.source_was_listed(self.commits.last[0], listed)
@@ -440,8 +464,7 @@ class Load:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too, which waits for
-        the end of the block."""
+        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -450,8 +473,8 @@ class Load:
         try:
             yield
         finally:
-            if self._drain_first is not None:
-                self._drain_first.end()
+            if self._of_jvm is not None:
+                self._of_jvm.end()
             signal.signal(signal.SIGTERM, former)
 
     def _summary(self) -> dict[str, Any]:

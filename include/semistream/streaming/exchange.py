@@ -16,6 +16,7 @@ import pyarrow as pa
 from semistream.errors import SemistreamError
 from semistream.files.json_source import JsonSource
 from semistream.files.source import Chunk, Rejected
+from semistream.gathering import Gathered
 from semistream.partitioning import Placement
 from semistream.scratch import task_directory
 from semistream.streaming.sources.log import plain_path
@@ -27,6 +28,8 @@ TUPLES, REJECTED, FAILED = range(3)  # kinds of messages
 COLUMNS = pa.schema([("partition", pa.int32()), ("side", pa.int32()), ("kind", pa.int32()),
                      ("message", pa.binary())])
 NOTHING = np.zeros(0, np.int64)
+GATHERED_BYTES = 4_000_000  # of tuples of small files that are placed together
+REJECTED_BYTES = 1_000  # that one of them is taken for
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -60,12 +63,12 @@ class Side:
     reader: Reader | None
 
     def files(self, paths: Sequence[str]) -> Iterator[Numbered]:
-        """Read local files. A tuple's number is its place in its file."""
+        """Read local files, small ones together. A tuple's number is its place in its file."""
         if paths:
             assert self.reader is not None
             source = self.reader.open()
-            for path in paths:
-                yield from map(_by_place, source.read(Path(path)))
+            yield from together((_by_place(chunk) for path in paths
+                                 for chunk in source.read(Path(path))), self.reader.schema)
 
     def place_files(self, paths: Sequence[str]) -> Batches:
         """Place the tuples of local files."""
@@ -144,6 +147,28 @@ class Side:
             [pa.array(partitions, pa.int32()), pa.repeat(pa.scalar(self.number, pa.int32()),
                                                          len(placed)),
              pa.array(kinds, pa.int32()), pa.array(messages, pa.binary())], schema=COLUMNS)
+
+
+def together(parts: Iterator[Numbered], schema: pa.Schema) -> Iterator[Numbered]:
+    """Put small parts together, in their order, up to `GATHERED_BYTES`."""
+    rows, held = Gathered(schema), list[Numbered]()
+    for part in parts:
+        size = part.chunk.rows.nbytes + REJECTED_BYTES * len(part.chunk.rejected)
+        if held and rows.size + size > GATHERED_BYTES:
+            yield _one(rows, held)
+            held = []
+        rows.add(part.chunk.rows)
+        held.append(part)
+    if held:
+        yield _one(rows, held)
+
+
+def _one(rows: Gathered, parts: Sequence[Numbered]) -> Numbered:
+    batches = rows.take().combine_chunks().to_batches()
+    batch = batches[0] if batches else pa.RecordBatch.from_pylist([], rows.schema)
+    rejected = [each for part in parts for each in part.chunk.rejected]
+    return Numbered(Chunk(batch, rejected), np.concatenate([p.tuples for p in parts]),
+                    np.concatenate([p.rejected for p in parts]))
 
 
 def _by_place(chunk: Chunk) -> Numbered:

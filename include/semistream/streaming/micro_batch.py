@@ -41,6 +41,9 @@ WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process termi
 # Up to so many tasks each decode all of a micro-batch's Parquet, and keep the tuples of their
 # partition: some 0.05 s a million tuples of two columns, which no exchange is worth.
 MOST_DECODING = 16
+# Files are small below a mean of so many bytes: to open one takes longer than to hand its tuples
+# on. More than a few are therefore read once, and not once a task.
+SMALL_FILE, FEW_FILES = 256_000, 64
 
 
 class Stopped(Exception):
@@ -269,9 +272,12 @@ def _own(work: Work, batch: MicroBatch) -> list[bool]:
     def own(stream: Stream, files: list[str]) -> bool:
         if work.plan.partitions == 1:
             return True
+        size = sum(map(_size, files))
+        if len(files) > FEW_FILES and size < SMALL_FILE * len(files):
+            return False
         if stream.reader is not None and stream.reader.kind == "parquet":
             return work.plan.partitions <= MOST_DECODING
-        return sum(map(_size, files)) < BLOCK
+        return size < BLOCK
 
     return [own(stream, files)
             for stream, files in zip(batch.streams, batch.read_by_tasks, strict=True)]

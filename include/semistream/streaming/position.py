@@ -39,5 +39,10 @@ def done_by_spark(checkpoint: Path) -> int:
     return max([*(offsets & commits), max(offsets, default=0) - 1])
 
 
+def begun_by_spark(checkpoint: Path) -> int:
+    """The newest batch that Spark has begun, by its own notes; -1 before the first."""
+    return max(_numbers(checkpoint / "query" / "offsets"), default=-1)
+
+
 def _numbers(directory: Path) -> set[int]:
     return {int(path.name) for path in directory.glob("*") if path.name.isdigit()}

@@ -19,8 +19,6 @@ from semistream.config import SECRET
 from semistream.scratch import scratch_directory
 
 LOOPBACK = "127.0.0.1"
-BEFORE_SPARK = 1000  # priority of a shutdown hook; Spark's own hooks are below 100
-LONGEST_DRAIN = 600  # s
 # Settings that the user's configuration overrides.
 DEFAULTS = {
     # a task whose Python worker died is tried four times, as on a cluster
@@ -80,35 +78,33 @@ def open_session(app: str) -> SparkSession:
     return session
 
 
-class DrainFirst:
-    """A shutdown hook of the JVM that waits until this process has drained. SIGTERM to spark-submit
-    reaches only the JVM, which would stop Spark at once.
+class TermHandler:
+    """Takes SIGTERM to the driver's JVM, which is the process of spark-submit, until `end`.
 
-    A Java Runnable. A thread of the JVM calls `ask`.
+    Without it the JVM would end by itself, with the code 143, and this process with it. Now it goes
+    on until this process has drained, and ends with its exit code.
+
+    A Java SignalHandler. A thread of the JVM calls `handle`.
     """
 
     def __init__(self, context: SparkContext, ask: Callable[[], None]):
-        self._ask, self._ended = ask, threading.Event()
+        self._ask = ask
         gateway = context._gateway
         ensure_callback_server_started(gateway)
-        jvm = gateway.jvm
-        self._hook = jvm.java.util.concurrent.FutureTask(self, None)
-        self._hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        self._hooks.addShutdownHook(self._hook, BEFORE_SPARK, LONGEST_DRAIN,
-                                    jvm.java.util.concurrent.TimeUnit.SECONDS)
+        self._signals = gateway.jvm.sun.misc.Signal
+        self._term = self._signals("TERM")
+        self._former = self._signals.handle(self._term, self)
 
-    def run(self) -> None:
+    def handle(self, _: object) -> None:
         self._ask()
-        self._ended.wait(LONGEST_DRAIN)
 
     def end(self) -> None:
-        """Let the JVM end."""
-        with suppress(Exception):  # the JVM is ending already
-            self._hooks.removeShutdownHook(self._hook)
-        self._ended.set()
+        """Give the signal back to the former handler."""
+        with suppress(Exception):  # the JVM has ended
+            self._signals.handle(self._term, self._former)
 
     class Java:
-        implements = ("java.lang.Runnable",)
+        implements = ("sun.misc.SignalHandler",)
 
 
 def start_session(app: str) -> Callable[[], SparkSession]:

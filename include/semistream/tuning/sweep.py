@@ -44,7 +44,6 @@ from semistream.tuning.measure import (
     recommend,
     settled,
 )
-from semistream.tuning.report import write_report
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.identity import adopt
@@ -189,6 +188,8 @@ def publish(sweep: str, places: Places) -> dict[str, Any]:
             f"The sweep {sweep} has recorded no point; see the tasks that failed.")
     advice = better(best, points, about.get("own", {}))
     about["kept"] = [m for m, p in best.items() if p not in advice]
+    from semistream.tuning.report import write_report  # with matplotlib, which advice needs not
+
     report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best,
                           _case(directory, about), Costs.load(directory / COSTS_FILE))
     shutil.rmtree(directory, ignore_errors=True)

@@ -188,6 +188,18 @@ class Ledger:
         row = self.run(lambda connection: connection.execute(query).first())
         return (row.fact_table, row.job) if row else None
 
+    def newest_sink(self) -> str | None:
+        """The setting of the sink of the newest commit."""
+        c = load_commits.c
+        query = select(c.sink).where(c.app == self.app).order_by(
+            c.batch.desc(), c.drain.desc()).limit(1)
+        return self.run(lambda connection: connection.scalar(query))
+
+    def file_paths(self) -> set[str]:
+        """The paths of the files that are loaded, as far as they are remembered."""
+        query = select(load_files.c.path).where(load_files.c.app == self.app)
+        return self.run(lambda connection: set(connection.scalars(query)))
+
     def note_checkpoint(self, checkpoint: str) -> None:
         """Note where the app's checkpoint is, for the proof."""
         a = load_apps.c

@@ -1,0 +1,64 @@
+"""Whether a load has anything to do, told without Spark: by the checkpoint, the ledger and a
+listing of the source's files."""
+
+from __future__ import annotations
+
+import os
+
+from semistream.config import AnyJob, Job
+from semistream.sizing.plan import Plan
+from semistream.source_files import Unseen, list_files
+from semistream.streaming.commit import Commits
+from semistream.streaming.planning import Planner
+from semistream.streaming.position import begun_by_spark, done_by_spark
+from semistream.streaming.settings import AVAILABLE_NOW, AppSettings
+from semistream.streaming.sources.log import SourceLog
+from semistream.streaming.sources.reader import is_local, is_read
+from semistream.streaming.stream_stream_planning import StreamStreamPlanner
+
+
+def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
+                      planner: Planner | StreamStreamPlanner) -> Plan | None:
+    """Return the plan of the newest commit, if there is nothing to do after it. None else, and
+    where only Spark can tell.
+
+    There is something to do where tuples wait, a batch was begun, a file is not loaded, or the job,
+    the sink, the settings or the master's version are others than those of the newest commit.
+    Raises SemistreamError for what a load refuses to go on from.
+    """
+    if settings.trigger != AVAILABLE_NOW or not isinstance(job, Job) or not is_listed(job):
+        return None
+    assert isinstance(planner, Planner)
+    progress, last = commits.take_up(), commits.last
+    if progress is None or last is None or commits.needs_plan:
+        return None
+    query, ledger = commits.checkpoint / "query", commits.ledger
+    if not begun_by_spark(commits.checkpoint) == done_by_spark(commits.checkpoint) == last[0]:
+        return None
+    try:
+        SourceLog(query, job.stream.format).files(last[0])
+    except FileNotFoundError:  # without which Spark cannot go on
+        return None
+    if ledger.newest_job() != (job.fact_table, job.to_ledger()) or ledger.newest_sink() != \
+            settings.sink:
+        return None
+    plan = progress.plan
+    assert isinstance(plan, Plan)
+    wanted = planner.wanted(settings.partitions or plan.partitions)
+    if wanted != plan.asked() or not all_loaded(job, commits):
+        return None
+    return plan
+
+
+def is_listed(job: Job) -> bool:
+    """Whether the stream's files can be listed from here."""
+    return is_read(job.stream) and is_local(job.stream) and bool(job.stream.path)
+
+
+def all_loaded(job: Job, commits: Commits) -> bool:
+    """Whether the ledger has every file that the source has now. An entry that cannot be looked at
+    may be, or hide, another one."""
+    loaded = commits.ledger.file_paths()
+    found = list_files(os.path.abspath(job.stream.path or ""), job.stream.options,
+                       job.stream.format)
+    return all(not isinstance(entry, Unseen) and entry.path in loaded for entry in found)
