@@ -380,7 +380,7 @@ class FedPeer(LoadingPeer):
         stream.mkdir()
         settings = arguments(self.home, case.files.snapshot(case.stream.master, COLUMNS), stream,
                              self.of.algorithm, self.memory)
-        command = [sys.executable, APP, *settings, "--trigger", "1 second", "--drain-every", "1",
+        command = [sys.executable, APP, *settings, "--trigger", "1 second",
                    "--source-columns", "key BIGINT, id BIGINT, quantity INT"]
         environment = case.environment(self.home) | places(self.home)
         with program(command, self.home / "log", environment, LOOK) as running:
