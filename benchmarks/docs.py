@@ -36,8 +36,8 @@ APP = "include/semistream/streaming"  # what benchmarks of the whole app run bes
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
                    "include/semistream/warehouse/sqlite_rows.py"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start")},
-         "console": ["include/semistream/files", "include/semistream/master",
-                     "include/semistream/parquet_encoding.py"],
+         "console": ["include/semistream/files/join.py", "include/semistream/files/sink.py",
+                     "include/semistream/master", "include/semistream/parquet_encoding.py"],
          "stream-stream": ["include/semistream/stream_joins", APP]}
 
 
