@@ -487,6 +487,7 @@ def test_help_imports_nothing_that_it_does_not_need(command, unused):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     subprocess.run([sys.executable, "-m", "semistream.files.precompile"], check=True,
