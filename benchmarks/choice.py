@@ -36,8 +36,13 @@ BATCH = 65_536  # tuples given at a time, and those that `auto` looks at
 RIGHT = 0.8  # of the fastest one's rate
 NEAR, STOPPED = 4 / 3, 1.5  # of the fastest one's time: runs again; is stopped
 LEAST = 0.3  # seconds within which none is stopped
+DEALT = 56  # points of the grid, some of them alike
 # points at which another algorithm is faster than `auto`'s, and why, by their names
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS = {
+    "R 50k x 14 M 7.8 MB zipf 0.5 absent 0% S 200k":
+        "All of R fits into M, and the run is over soon after H_R has it: to load H_R takes longer "
+        "beside so short a run than ELEVATORJOIN's model says. HYBRIDJOIN caches nothing.",
+}
 
 
 @dataclass(frozen=True)
@@ -74,25 +79,29 @@ SCALES = {"smallest": Settings(points=2, longest=200_000), "small": Settings(),
 
 def grid(s: Settings) -> list[Point]:
     """Points in which each value of each factor comes as often as the others; the first were seen
-    to be chosen wrong."""
+    to be chosen wrong, or are like those."""
+    if s.points <= 2:
+        return [Point(20_000, 4, MB, 1.0, 5, 0, s.longest),
+                Point(20_000, 14, MB, 0.0, 0, 1, s.longest)][:s.points]
     seen = [Point(500_000, 4, 32 * MB, 1.0, 5, 0, 1_000_000),
             Point(500_000, 4, 32 * MB, 1.0, 5, 0, 3_000_000),
             Point(400_000, 14, 50 * MB, 0.0, 0, 0, 1_000_000),
-            Point(400_000, 14, 13 * MB, 0.0, 0, 0, 1_000_000)]
-    if s.points <= len(seen):
-        return [Point(20_000, 4, MB, 1.0, 5, 0, s.longest), Point(20_000, 14, MB, 0.0, 0, 1,
-                                                                  s.longest)][:s.points]
-    count, order = s.points - len(seen), random.Random(6)
+            Point(400_000, 14, 13 * MB, 0.0, 0, 0, 1_000_000),
+            Point(400_000, 14, 50 * MB, 0.0, 5, 0, 2_000_000),
+            Point(200_000, 4, 13 * MB, 1.0, 5, 0, 200_000),
+            Point(200_000, 4, 13 * MB, 1.0, 40, 4, 1_000_000)]
+    order = random.Random(6)
 
     def dealt(values: list[Any]) -> list[Any]:
-        return order.sample((values * count)[:count], count)
+        return order.sample((values * DEALT)[:DEALT], DEALT)
 
     rows = zip(dealt([50_000, 200_000, 500_000]), dealt([4, 14]), dealt([0.05, 0.2, 0.6, 1.3]),
                dealt([0.0, 0.5, 1.0, 1.3]), dealt([0, 5, 40]), dealt([0, 0, 0, 4]),
                dealt([1, 4, 16]), strict=True)
-    return seen + [Point(r, c, int(share * r * 8 * (c + 1)), skew, absent, drifts,
-                         min(times * r, s.longest))
-                   for r, c, share, skew, absent, drifts, times in rows]
+    drawn = [Point(r, c, int(share * r * 8 * (c + 1)), skew, absent, drifts,
+                   min(times * r, s.longest))
+             for r, c, share, skew, absent, drifts, times in rows]
+    return list(dict.fromkeys(seen + drawn))[:s.points]
 
 
 def master(files: Files, point: Point) -> SnapshotRelation:
