@@ -16,6 +16,7 @@ import faults
 from loads import SmallLoad, until
 from semistream.config import Places
 from semistream.errors import ConfigError
+from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.session import is_local, local_environment
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import (
@@ -91,14 +92,19 @@ def test_sigterm_to_spark_submit_or_its_process_group_drains_and_ends_with_0(tmp
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     load.add_file(1000)
-    app = faults.App(load, trigger="1 second", memory="100KB")
+    for _ in range(FEW_FILES):
+        load.add_file(1)
+    rows = 1000 + FEW_FILES
+    app = faults.App(load, trigger="1 second", memory="100KB", max_files=0)
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
         failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
+        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == rows, 120, "the load",
               failed)
         status = read_status(app.checkpoint)
         assert status.waiting, "nothing is left to be drained"
+        # tasks that read and tasks that join have the workers that were made ready
+        assert len(app.workers()) == 2
         if group:
             os.killpg(os.getpgid(app.process.pid), signal.SIGTERM)
         else:

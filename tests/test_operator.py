@@ -154,6 +154,25 @@ def test_driver_elsewhere_is_alive_while_it_was_heard_of_lately(tmp_path, monkey
     assert not drivers.is_alive(tmp_path) and drivers.is_alive(tmp_path, heartbeat=time.time() + 5)
 
 
+@pytest.mark.parametrize("in_process", [True, False])
+def test_only_what_one_process_does_not_publish_is_submitted(
+        airflow_plugins, monkeypatch, in_process):
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+    from semistream.pipeline import steps
+    from semistream_operators import PublishOperator
+
+    asked, submitted = [], []
+    monkeypatch.setattr(steps, "publish", lambda job, memory, places: asked.append(
+        (job, memory)) or in_process)
+    monkeypatch.setattr(SparkSubmitOperator, "execute",
+                        lambda self, context: submitted.append(self.application_args))
+    PublishOperator(task_id="x", job="sales", memory="16MB", application="x.py",
+                    conn_id="spark_default").execute({})
+    assert asked == [("sales", "16MB")]
+    assert submitted == ([] if in_process else [["--job", "sales", "--memory", "16MB"]])
+
+
 def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypatch):
     from airflow.sdk.exceptions import AirflowFailException
 

@@ -84,6 +84,8 @@ SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+    # else its Python workers are others than those that were made ready
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Spark looks at each file of a micro-batch again. More than 32 it looks at in tasks, by default
     # one a file, which takes 5 ms each.
