@@ -95,7 +95,7 @@ def test_sigterm_to_spark_submit_or_its_process_group_drains_and_ends_with_0(tmp
     for _ in range(FEW_FILES):
         load.add_file(1)
     rows = 1000 + FEW_FILES
-    app = faults.App(load, trigger="1 second", memory="100KB", max_files=0)
+    app = faults.App(load, trigger="1 second", max_wait=3600, memory="100KB", max_files=0)
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
         failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731

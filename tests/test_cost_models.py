@@ -450,6 +450,11 @@ class TestModels:
         all_of_r = predict("ssbj", workload(0.5, 10_000), 60e6, PAPER_LIKE, disk_tuples=1024)
         assert all_of_r.w_s == 0 and all_of_r.h_r == pytest.approx(10_000) and all_of_r.mu > 3e6
 
+    @pytest.mark.parametrize("name", MODELS)
+    def test_a_stream_without_any_match_has_a_rate(self, name, master):
+        work = describe(spec_of(master), stream_of([-5, -7]))
+        assert 0 < tune(name, work, 1e6, PAPER_LIKE).mu < math.inf
+
     @pytest.mark.parametrize("name", ["ssj", "ssbj", "sscj", "cmeshjoin", "tuned-x-hybridjoin"])
     def test_a_cache_gains_with_skew(self, name):
         rates = [tune(name, workload(s), 6e6, PAPER_LIKE).mu for s in (0, 0.5, 1, 1.3)]

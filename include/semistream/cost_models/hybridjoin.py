@@ -21,6 +21,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from semistream.cost_models.costs import (
     Costs,
     Cut,
@@ -57,7 +59,9 @@ def reads(partitions: Frequencies, h_s: float, passing: float = 0.0) -> Reads:
 
     passing: tuples that stay in H_S for one iteration only, for each tuple that a read finishes.
     """
-    p, many = partitions.p / max(float(partitions.p @ partitions.keys), 1e-300), partitions.keys
+    many, total = partitions.keys, float(partitions.p @ partitions.keys)
+    # where nothing waits, whichever they are
+    p = partitions.p / total if total > 0 else np.full(len(many), 1 / float(many.sum()))
     mass = p * many
 
     def surplus(log_age: float) -> float:
