@@ -112,16 +112,16 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     parts = memory(h_r=x.h_r, e_r=x.e_r, **layout)
     w_n, w_s = x.tuples / cut.number * x.hit, x.tuples / cut.number * (1 - x.hit)
     s = work.symbols(costs, w_s * cut.number, cut.tuples, x.h_r)
-    if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
-        each = s.c_r + s.c_n + s.c_s
-        return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r)
-    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, c_b=s.c_b, w_n=w_n, c_r=s.c_r, c_n=s.c_n,
-                     w_s=w_s, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
-    matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
-    corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
     h_s = min(pool / work.stream_tuple_bytes, cut.number * largest_chunk(cut.most_tuples))
     course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
                     s.c_e + s.c_s + s.c_a + s.c_o + s.c_r, h_s, scans=True)
     course = course.filled_after(FIRST_SWITCH, h_s)
+    if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
+        each = s.c_r + s.c_n + s.c_s
+        return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r, course=course)
+    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, c_b=s.c_b, w_n=w_n, c_r=s.c_r, c_n=s.c_n,
+                     w_s=w_s, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
+    matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
+    corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
     return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts,
                       w_s * cut.number, x.h_r, course=course)

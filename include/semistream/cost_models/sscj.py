@@ -26,20 +26,20 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible("sscj", sizes)
+    s = work.symbols(costs, h_s, cut.tuples, cache_tuples, "index")
+    run = course(work, cut, s, h_s, cut.tuples * s.c_f + s.c_d, s.c_r + s.c_m)
+    run = run.filled_after(ssj.FILLING, 2 * h_s)
     if hit > 1 - 1e-9:
         return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
-                             parts)
+                             parts, run)
     missed = work.frequencies.without(cache_tuples / work.fan_out)
     waits = waiting(work, missed, cut.number)
     left = reads(waits.partitions, h_s).w
     found, disk = left * waits.present, left * (1 + waits.at_once)
     front = ssj.w_n(p_n=hit, s_n=disk / (1 - hit), n=1)
-    s = work.symbols(costs, h_s, cut.tuples, cache_tuples, "index")
     printed = ssj.c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=found, c_o=s.c_o,
                          c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
     corrected = printed + disk * s.c_r + (disk - found) * s.c_s + s.c_i + s.c_d + found * s.c_m
     corrected += (left - found) * (s.c_e + s.c_a)
-    run = course(work, cut, s, h_s, cut.tuples * s.c_f + s.c_d, s.c_r + s.c_m)
-    run = run.filled_after(ssj.FILLING, 2 * h_s)
     return Prediction("sscj", sizes, front, disk, work.beside(corrected, s), printed, parts, h_s,
                       cache_tuples, course=run)

@@ -81,9 +81,11 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     blocks = work.frequencies.partitions(cut.number)
     hit, h_r = blocks.top(places), places * cut.tuples
     s = work.symbols(costs, h_s, cut.tuples, h_r, "index")
+    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
+                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s).filled_after(1.0, 2 * h_s)
     present = 1 - work.frequencies.absent - hit
     if present < 1e-9:  # what R has is cached, what it has not the index knows
-        return in_memory("ssij", sizes, s, h_r, parts)
+        return in_memory("ssij", sizes, s, h_r, parts, course)
     rest = blocks.without(places)
     w = finished(Frequencies(rest.p / max(1 - rest.absent, 1e-9), rest.keys), h_s)
     w_s = w * (1 - hit) / max(present, 1e-9)
@@ -91,7 +93,5 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     plain = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w_s=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
                    c_a=s.c_a, c_r=s.c_r, w_n=w_n, c_n=s.c_n)
     corrected = plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8
-    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s).filled_after(1.0, 2 * h_s)
     return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s), plain, parts, h_s, h_r,
                       course=course)

@@ -30,7 +30,14 @@ from __future__ import annotations
 import math
 
 from semistream.cost_models import meshjoin
-from semistream.cost_models.costs import Costs, Prediction, Symbols, Workload, infeasible
+from semistream.cost_models.costs import (
+    Costs,
+    Cut,
+    Prediction,
+    Symbols,
+    Workload,
+    infeasible,
+)
 from semistream.cost_models.course import Course
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation
 from semistream.joins.frequency_detection import SWITCH_SHARE
@@ -129,10 +136,11 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
     h_s = parts["H_S"] / work.stream_tuple_bytes
     if not cut.fits(m) or h_s < cut.number:
         return infeasible(algorithm, sizes)
-    if hit > 1 - 1e-9:
-        return in_memory(algorithm, sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
-                         parts)
     disk = meshjoin.admitted(work, w_s(p_s=1 / cut.number, h_s=h_s), cut.most_tuples)
+    if hit > 1 - 1e-9:
+        s = work.symbols(costs, disk * cut.number, cut.tuples, cache_tuples)
+        return in_memory(algorithm, sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
+                         parts, course(work, cut, s, disk * cut.number))
     if algorithm == "ssj" and math.isfinite(work.batch_tuples):
         missed = work.batch_tuples * (1 - hit)
         disk = missed / (math.floor(missed / disk) + 1)
@@ -143,16 +151,21 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
     matches = disk * (1 - work.frequencies.absent / (1 - hit))
     corrected = (printed + disk * (s.c_r + s.c_m) + s.c_i + s.c_d
                  - s.c_p * meshjoin.unread(matches))
-    course = Course(work.tuples, cut.number,
-                    s.c_io + cut.tuples * (s.c_h + s.c_f) + s.c_i + s.c_d,
-                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r + s.c_m, disk * cut.number, scans=True)
-    course = course.filled_after(FILLING, disk * cut.number)
     return Prediction(algorithm, sizes, front, disk, work.beside(corrected, s), printed, parts,
-                      disk * cut.number, cache_tuples, course=course)
+                      disk * cut.number, cache_tuples,
+                      course=course(work, cut, s, disk * cut.number))
+
+
+def course(work: Workload, cut: Cut, s: Symbols, first: float) -> Course:
+    """The run of a scan with a front stage; first: tuples that H_S holds while nothing is
+    cached."""
+    found = Course(work.tuples, cut.number, s.c_io + cut.tuples * (s.c_h + s.c_f) + s.c_i + s.c_d,
+                   s.c_o + s.c_e + s.c_s + s.c_a + s.c_r + s.c_m, first, scans=True)
+    return found.filled_after(FILLING, first)
 
 
 def in_memory(algorithm: str, sizes: dict[str, float], s: Symbols, h_r: float,
-              parts: dict[str, float]) -> Prediction:
+              parts: dict[str, float], run: Course) -> Prediction:
     """All that comes is in H_R: the disk rests, and an iteration is one stream tuple."""
     each = s.c_r + s.c_n + s.c_s
-    return Prediction(algorithm, sizes, 1.0, 0.0, each, each, parts, 0.0, h_r)
+    return Prediction(algorithm, sizes, 1.0, 0.0, each, each, parts, 0.0, h_r, course=run)
