@@ -2,7 +2,7 @@
 of SQL that run on it.
 
 Flink comes from PyPI into a virtual environment of its own under var/, when it is first asked for,
-with jars from Maven; both are pinned by hashes. MAVEN_URL names another repository. The connector's
+with jars from Maven; both are pinned by hashes. MAVEN_URL names the repository, the central one or a mirror. The connector's
 dialect of MariaDB is compiled from benchmarks/flink.
 """
 
@@ -30,7 +30,6 @@ from benchmarks.processes import Program, program
 
 HERE = ROOT / "benchmarks" / "flink"
 PYFLINK = "lib/python3.11/site-packages/pyflink"
-MAVEN = "https://repo1.maven.org/maven2"
 JARS = {  # path in a Maven repository: SHA-256
     "commons-logging/commons-logging/1.3.5":
         "6d7a744e4027649fbb50895df9497d109f98c766a637062fe8d2eabbb3140ba4",
@@ -55,11 +54,13 @@ def install() -> Path:
 
 
 def _add_jars(home: Path) -> None:
-    lib, classes = home / PYFLINK / "lib", home / "classes"
+    lib, classes, maven = home / PYFLINK / "lib", home / "classes", os.environ.get("MAVEN_URL")
+    if not maven:
+        raise OSError("MAVEN_URL must be the address of Maven's central repository, or a mirror's")
     for path, digest in JARS.items():
         _, artifact, version = path.rsplit("/", 2)
         name = f"{artifact}-{version}.jar"
-        url = f"{os.environ.get('MAVEN_URL', MAVEN).rstrip('/')}/{path}/{name}"
+        url = f"{maven.rstrip('/')}/{path}/{name}"
         with urllib.request.urlopen(url, timeout=300) as answer:
             found = answer.read()
         if hashlib.sha256(found).hexdigest() != digest:

@@ -126,8 +126,8 @@ class WithMaster:
         entry["rows_read"] += refused.total()
         entry["unmatched"] += refused.total()
         waits, finished = now["waits"].since(before["waits"]), entry["matched"] + entry["unmatched"]
-        if finished:
-            entry |= {"wait_median": waits.median(finished), "wait_longest": waits.longest}
+        entry |= {"wait_median": waits.median(finished) if finished else None,
+                  "wait_longest": waits.longest if finished else None}
         return entry | {"master": master.name, "master_version": master.version,
                         "waiting_before": before["waiting"], "waiting": now["waiting"],
                         "r_cycles": entry["disk_tuples_read"] / max(master.tuple_count, 1),
@@ -227,6 +227,7 @@ class OfTwoStreams:
             "unmatched": rejected.total(), "rejected": dict(rejected), "sides": sides,
             **{name: now[name] - before[name] for name in ("output_rows", "bytes_read", "seconds")},
             "cache_hits": 0, "disk_tuples_read": 0, "r_cycles": 0.0, "master": "",
+            "wait_median": None, "wait_longest": None,
             "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
 
     def save(self, path: Path, before: str) -> None:
