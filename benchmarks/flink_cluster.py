@@ -2,8 +2,8 @@
 of SQL that run on it.
 
 Flink comes from PyPI into a virtual environment of its own under var/, when it is first asked for,
-with jars from Maven; both are pinned by hashes. MAVEN_URL names the repository, the central one or a mirror. The connector's
-dialect of MariaDB is compiled from benchmarks/flink.
+with jars from Maven; both are pinned by hashes. MAVEN_URL names the repository, the central one or
+a mirror. The connector's dialect of MariaDB is compiled from benchmarks/flink.
 """
 
 from __future__ import annotations
