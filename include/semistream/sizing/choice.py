@@ -60,8 +60,6 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
                          columns=columns, parameters=parameters, costs=costs, sample=sample,
                          tuples=tuples)
 
-    ranking = tuple(tune_all(work, memory, costs))
-
     def worth(p: Prediction) -> float:
         if demand is None:
             return p.rate
@@ -70,6 +68,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
             return highest_rate(p, work, costs, phase, demand.max_wait)
         return 1 / price(p, work, costs, phase, demand).busy
 
+    ranking = tuple(sorted(tune_all(work, memory, costs), key=worth, reverse=True))
     while ranking:
         best = fastest(ranking, worth)
         try:
@@ -85,7 +84,8 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
         reason = (f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to "
                   "choose")
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
-    reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples)
+    kept = "" if demand is None else "what keeps max_wait with the least work"
+    reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples, kept)
     if demand is not None:
         reason += "; " + spoken(price(best, work, costs, MODELS[best.algorithm].phase, demand),
                                 demand)
@@ -93,12 +93,13 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
 
 
 def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,
-            frequencies: Frequencies, costs: Costs, tuples: float) -> str:
-    """Rates are those of this run; where its length is not known, none is told."""
+            frequencies: Frequencies, costs: Costs, tuples: float, what: str) -> str:
+    """Rates are those of this run; where its length is not known, none is told. what: it was chosen
+    for, if not for its rate."""
     others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
     told = (f"about {best.rate:,.0f} tuples/s inside the join and {best.cache_share:.0%} through "
             f"the cache, over this run of about {tuples:,.0f} tuples, expected" if bounded
-            else "the fastest by the cost models")
+            else f"{what or 'the fastest'} by the cost models")
     behind = ", ".join(f"{p.algorithm} {p.rate:,.0f}" if bounded else p.algorithm for p in others)
     return (f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
             f"master tuples; keys {frequencies.name}"
