@@ -139,7 +139,8 @@ class RestartPeer(ProgramPeer):
                              self.algorithm, self.memory)
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
         environment = case.environment(home) | places(home)
-        with program([*command, "--trigger", "1 second", "--max-wait", "3600"], home / "log", environment) as first:
+        endless = [*command, "--trigger", "1 second", "--max-wait", "3600"]
+        with program(endless, home / "log", environment) as first:
             first.until(lambda: self._committed(0))
             first.kill()
         with sqlite3.connect(home / "warehouse.db") as ledger:
