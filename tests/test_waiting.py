@@ -168,6 +168,17 @@ def test_a_bound_is_free_where_h_s_fills_sooner_and_costs_more_the_shorter_it_is
     assert tight <= found.mu and (tight == 0 or asked(tight, 0.01).busy <= 1 + 1e-6)
 
 
+def test_a_bound_takes_no_reads_where_all_of_r_is_in_memory():
+    work = describe(join_spec("", 50_000_000, tuples(0, 1).schema, relation(), ON, None),
+                    tuples(0, 5000))
+    found = tune("ssbj", work, 50_000_000, TYPICAL)
+    assert found.w_s == 0
+    assert price(found, work, TYPICAL, "scan", Demand(2.0, 1000)) == (0.0, 1000 / found.mu)
+    choice = choose(tuples(0, 500), relation(), 50_000_000, ON, costs=TYPICAL,
+                    demand=Demand(2.0, 250.0))
+    assert "takes 0 MB/s of master data" in choice.reason
+
+
 def test_a_slow_stream_is_served_by_look_ups_and_the_price_is_told():
     choice = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL,
                     demand=Demand(2.0, 3.0))

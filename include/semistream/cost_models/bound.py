@@ -45,13 +45,15 @@ def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: D
     `costs.PHASES`."""
     if found.mu <= 0:
         return Price(math.inf, math.inf)
+    if found.w_s <= 0:  # nothing waits
+        return Price(0.0, demand.rate / found.mu)
     cut, slices = work.partitions(found.sizes["disk_tuples"]), found.sizes.get("slices", 1)
     s = work.symbols(costs, found.h_s, cut.tuples, found.h_r, phase)
     read = work.beside(s.c_io + cut.tuples * s.c_h + s.c_i, s)
     each = max(found.c_loop - read / slices, 0.0) / found.w
     full = demand.rate / found.w / slices  # reads/s where H_S is full
     misses = demand.rate * found.w_s / found.w
-    reads = max(full, due(phase, cut.number, misses, demand.max_wait)) if misses else 0.0
+    reads = max(full, due(phase, cut.number, misses, demand.max_wait))
     return Price(reads * cut.tuples * work.disk_tuple_bytes, reads * read + demand.rate * each)
 
 

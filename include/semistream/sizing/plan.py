@@ -182,7 +182,7 @@ class Plan:
     def _by_the_models(self, sample: pa.RecordBatch, costs: Costs, demand: Demand | None) -> Plan:
         mine, tuples = self.slowest(sample)
         if demand is not None:
-            share = tuples.num_rows / sample.num_rows if sample.num_rows else 1 / self.partitions
+            share = max(tuples.num_rows, 1) / max(sample.num_rows, 1)
             demand = demand._replace(rate=demand.rate * share)
         relation = self.relation(mine)
         try:
