@@ -176,7 +176,7 @@ def test_a_bound_takes_no_reads_where_all_of_r_is_in_memory():
     assert price(found, work, TYPICAL, "scan", Demand(2.0, 1000)) == (0.0, 1000 / found.mu)
     choice = choose(tuples(0, 500), relation(), 50_000_000, ON, costs=TYPICAL,
                     demand=Demand(2.0, 250.0))
-    assert "takes 0 MB/s of master data" in choice.reason
+    assert "takes 0.0 MB/s of master data" in choice.reason
 
 
 def test_a_slow_stream_is_served_by_look_ups_and_the_price_is_told():

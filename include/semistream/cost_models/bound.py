@@ -85,5 +85,5 @@ def spoken(found: Price, demand: Demand) -> str:
         return f"max_wait {demand.max_wait:.3g} s"
     kept = "" if found.kept else ", more than there is: give more memory, or a larger max_wait"
     return (f"max_wait {demand.max_wait:.3g} s at {demand.rate:,.0f} tuples/s takes "
-            f"{found.bytes_read / 1e6:,.3g} MB/s of master data and {found.busy:.0%} of the "
+            f"{found.bytes_read / 1e6:,.1f} MB/s of master data and {found.busy:.0%} of the "
             f"time{kept}")

@@ -68,7 +68,7 @@ class Advice:
         parts = (p.error if p.state == FAILED
                  else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items()))
         return [p.algorithm, spelled(p.parameters), f"{p.predicted_rate:,.0f}", *told,
-                *((f"{p.price.bytes_read / 1e6:,.3g}", f"{p.price.busy:.0%}") if p.price else ()),
+                *((f"{p.price.bytes_read / 1e6:,.1f}", f"{p.price.busy:.0%}") if p.price else ()),
                 f"{1e3 * p.predicted_c_loop:.2f}", parts]
 
 
