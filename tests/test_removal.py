@@ -152,7 +152,8 @@ def test_a_failed_step_of_make_load_says_which_checks(tmp_path):
     class Fails:
         def run(self, *arguments):
             # no other app's failure is this load's
-            assert json.loads(arguments[-1]) == {"app": "tpch"}
+            form = json.loads(arguments[arguments.index("--conf") + 1])
+            assert form == {"app": "tpch", "since_last": True}
             log.write_text("INFO x\nVerificationFailed: tpch: 1 of 17 checks failed.\n- Rows "
                            "(rows): 3 rows\n    id=7\nReport: /r/1.html\nINFO y\n")
             return False
