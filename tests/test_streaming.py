@@ -684,7 +684,7 @@ def test_a_many_to_many_load_tells_its_rows_and_is_refused_above_the_limit(
     load.add_file(1000)
     with pytest.raises(TooManyRows, match="sales with batch 1, of 1,000 tuples, is estimated"):
         load.run(spark, max_output_rows=rows)
-    monkeypatch.setattr(app, "SAMPLE", 400)  # less than the batch
+    monkeypatch.setattr(app, "SAMPLED", 400)  # less than the batch
     load.run(spark)
     load.check()
     told = re.search(r"batch 1 will have ([\d,]+) joined rows of 1,000 tuples.* first 400",
