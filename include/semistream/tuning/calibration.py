@@ -31,6 +31,7 @@ from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.key_table import KeyTable, count_by
 from semistream.joins.master_cache import MasterCache
+from semistream.joins.registry import REGISTRY
 from semistream.joins.stored_types import variable_bytes
 from semistream.joins.stream_probing import probe
 from semistream.master import MasterRelation
@@ -208,8 +209,8 @@ class Setting(NamedTuple):
     matches: float  # output rows per stream tuple of the chunks
 
     def open(self, algorithm: str, disk_tuples: int, memory: int, **more: int) -> Any:
-        # its lists are by R's partitions
-        master = self.master.whole if algorithm == "elevatorjoin" else self.master
+        # a join that reads by the index knows all partitions that keys may have
+        master = self.master.whole if REGISTRY[algorithm].needs_index else self.master
         return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=master,
                          on=self.on, columns=self.columns,
                          parameters={"disk_tuples": disk_tuples, **more})
