@@ -243,12 +243,15 @@ class SparkLatency(SparkPeer):
         return self.latency.arrivals.latencies(arrived, self._visible())
 
     def _visible(self) -> dict[float, list[str]]:
-        out: dict[float, list[str]] = {}
-        for log in (self.home / "output" / "_spark_metadata").iterdir():
-            if not log.name.startswith(".") and log.suffix != ".compact":
-                entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-                out[log.stat().st_mtime] = [unquote(e["path"]).removeprefix("file://")
-                                            for e in entries]
+        out, seen = dict[float, list[str]](), set[str]()
+        logs = [log for log in (self.home / "output" / "_spark_metadata").iterdir()
+                if not log.name.startswith(".")]
+        # every tenth one, "9.compact", has those before it too
+        for log in sorted(logs, key=lambda log: int(log.name.partition(".")[0])):
+            entries = (json.loads(line)["path"] for line in log.read_text().splitlines()[1:])
+            new = [path for path in entries if path not in seen]
+            seen.update(new)
+            out[log.stat().st_mtime] = [unquote(path).removeprefix("file://") for path in new]
         return out
 
     def _answer(self) -> Answer:
