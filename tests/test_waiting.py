@@ -161,10 +161,11 @@ def test_a_bound_is_free_where_h_s_fills_sooner_and_costs_more_the_shorter_it_is
         return price(found, work, TYPICAL, phase, Demand(max_wait, rate))
 
     assert asked(found.mu, 3600).busy == pytest.approx(1, rel=0.05)
-    assert highest_rate(found, work, TYPICAL, phase, 3600) == pytest.approx(found.mu, rel=0.01)
+    free = highest_rate(found, work, TYPICAL, phase, Demand(3600))
+    assert free == pytest.approx(found.mu, rel=0.01)
     short, long = asked(10, 1.0), asked(10, 100.0)
     assert short.bytes_read >= long.bytes_read > 0 and short.busy >= long.busy
-    tight = highest_rate(found, work, TYPICAL, phase, 0.01)
+    tight = highest_rate(found, work, TYPICAL, phase, Demand(0.01))
     assert tight <= found.mu and (tight == 0 or asked(tight, 0.01).busy <= 1 + 1e-6)
 
 
@@ -192,8 +193,9 @@ def test_a_slow_stream_is_served_by_look_ups_and_the_price_is_told():
 def test_the_rate_is_known_where_all_of_the_first_micro_batch_was_looked_at():
     bound = WaitingBound(0, 2.0)
     bound.choose(0.1)
-    assert bound.demand(500) == (4.0, 250.0)
-    assert bound.demand(waiting.SAMPLED) == (4.0, math.inf)
+    assert bound.demand(500) == (4.0, 250.0, 2.0)  # of 4 s, 2 pass until the next micro-batch
+    assert bound.demand(500).bound == bound.pace().bound
+    assert bound.demand(waiting.SAMPLED) == (4.0, math.inf, 2.0)
     assert WaitingBound(0, None).demand(500) is None
 
 

@@ -21,10 +21,17 @@ from semistream.cost_models.costs import Costs, Prediction, Workload
 
 
 class Demand(NamedTuple):
-    """What is asked of a join. max_wait: s; rate: stream tuples/s, lambda; inf: not known."""
+    """What is asked of a join. max_wait: s; rate: stream tuples/s, lambda; inf: not known; ahead: s
+    of max_wait that pass until the next micro-batch, so that R is read in the others."""
 
     max_wait: float
     rate: float = math.inf
+    ahead: float = 0.0
+
+    @property
+    def bound(self) -> float:
+        """T, the seconds in which what waits is read."""
+        return self.max_wait - self.ahead
 
 
 class Price(NamedTuple):
@@ -53,28 +60,29 @@ def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: D
     each = max(found.c_loop - read / slices, 0.0) / found.w
     full = demand.rate / found.w / slices  # reads/s where H_S is full
     misses = demand.rate * found.w_s / found.w
-    reads = max(full, due(phase, cut.number, misses, demand.max_wait))
+    reads = max(full, due(phase, cut.number, misses, demand.bound))
     return Price(reads * cut.tuples * work.disk_tuple_bytes, reads * read + demand.rate * each)
 
 
-def due(phase: str, number: float, misses: float, max_wait: float) -> float:
-    """Return the reads a second that a bound asks for. number: N; misses: lambda_S, tuples/s."""
+def due(phase: str, number: float, misses: float, bound: float) -> float:
+    """Return the reads a second that a bound asks for. number: N; misses: lambda_S, tuples/s;
+    bound: T, s."""
     if phase == "index":
-        return number / (max_wait + number / misses)
-    waited_for = 1.0 if phase == "scan" else -math.expm1(-misses * max_wait / number)
-    return number * waited_for / max_wait
+        return number / (bound + number / misses)
+    waited_for = 1.0 if phase == "scan" else -math.expm1(-misses * bound / number)
+    return number * waited_for / bound
 
 
 def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
-                 max_wait: float) -> float:
-    """Return the highest rate, tuples/s, at which the bound is kept: mu, unless reads for few
-    tuples take too much of the time."""
+                 demand: Demand) -> float:
+    """Return the highest rate, tuples/s, at which the bound is kept, whatever the demand's: mu,
+    unless reads for few tuples take too much of the time."""
     low, high = 0.0, found.mu
-    if high <= 0 or price(found, work, costs, phase, Demand(max_wait, high)).busy <= 1 + 1e-6:
+    if high <= 0 or price(found, work, costs, phase, demand._replace(rate=high)).busy <= 1 + 1e-6:
         return high
     for _ in range(40):
         middle = (low + high) / 2
-        kept = price(found, work, costs, phase, Demand(max_wait, middle)).kept
+        kept = price(found, work, costs, phase, demand._replace(rate=middle)).kept
         low, high = (middle, high) if kept else (low, middle)
     return low
 

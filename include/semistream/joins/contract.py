@@ -127,8 +127,8 @@ class SemiStreamJoin(ABC):
     @property
     @abstractmethod
     def passes(self) -> float:
-        """How often R was passed over so far; between two calls a tuple that entered at `passes` p
-        waits until p + 1 at most."""
+        """How often R was passed over so far. A tuple that enters H_S when it is p has left when it
+        is p + 1."""
 
     def _is_due(self, passes: float, age: float) -> bool:
         """Whether the next iteration must not be put off: R was not passed over so often yet. age:

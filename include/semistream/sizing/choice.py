@@ -65,7 +65,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
             return p.rate
         phase = MODELS[p.algorithm].phase
         if math.isinf(demand.rate):
-            return highest_rate(p, work, costs, phase, demand.max_wait)
+            return highest_rate(p, work, costs, phase, demand)
         return 1 / price(p, work, costs, phase, demand).busy
 
     ranking = tuple(sorted(tune_all(work, memory, costs), key=worth, reverse=True))
@@ -84,7 +84,8 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
         reason = (f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to "
                   "choose")
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
-    kept = "" if demand is None else "what keeps max_wait with the least work"
+    kept = ("" if demand is None else "what keeps max_wait at the highest rate"
+            if math.isinf(demand.rate) else "what keeps max_wait with the least work")
     reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples, kept)
     if demand is not None:
         reason += "; " + spoken(price(best, work, costs, MODELS[best.algorithm].phase, demand),

@@ -97,9 +97,8 @@ class WaitingBound:
         looked at."""
         if self.seconds is None:
             return None
-        if not self._trigger or not 0 < tuples < SAMPLED:
-            return Demand(self.seconds)
-        return Demand(self.seconds, tuples / self._trigger)
+        rate = tuples / self._trigger if self._trigger and 0 < tuples < SAMPLED else math.inf
+        return Demand(self.seconds, rate, self.seconds - self._within())
 
     def pace(self) -> Pace | None:
         """Return how far operators are to go on with the micro-batch that begins now."""
@@ -109,9 +108,14 @@ class WaitingBound:
         if self._before:
             self._interval = now - self._before
         self._before = now
-        # what is due only after this micro-batch would be finished by the next one
+        return Pace(self._interval, self._within())
+
+    def _within(self) -> float:
+        """Return the seconds in which what waits is read: what is due only after this micro-batch
+        would be finished by the next one."""
+        assert self.seconds is not None
         ahead = max(self._trigger or 0.0, self._interval)
-        return Pace(self._interval, max(self.seconds - ahead, self.seconds / 2))
+        return max(self.seconds - ahead, self.seconds / 2)
 
     def idle(self, seconds: float) -> bool:
         """Whether the disk is idle: nothing came for as long as a pass over R takes."""
