@@ -24,6 +24,7 @@ from semistream.cost_models import (
     elevatorjoin,
     hybridjoin,
     meshjoin,
+    partition_join,
     r_meshjoin,
     ssbj,
     ssij,
@@ -199,6 +200,15 @@ class TestEquations:
         # 1 ms + 1000 * 50 ns + 500 * (200 + 40) ns + 2000 * (40 + 60 + 30) ns
         assert ssij.c_loop(d=1000, w_s=500, c_r=40e-9, w_n=2000, c_n=60e-9,
                            **COSTS) == pytest.approx(1.43e-3)
+
+    def test_partition_join(self):
+        # 50 partitions: half of c waits for each, so that c = 2 * 1000 / 50
+        uniform = Frequencies(np.array([1 / 50]), np.array([50.0]))
+        assert partition_join.read_at(uniform, 1000) == pytest.approx(40, rel=1e-3)
+        # of 10,000 tuples one came for each of 10 others, which are not read: c = 2 * 990 / 50
+        rare = Frequencies(np.array([0.999 / 50, 1e-4]), np.array([50.0, 10.0]))
+        assert partition_join.read_at(rare, 1000, 1e4) == pytest.approx(2 * 990 / 50, rel=1e-3)
+        assert partition_join.read_at(rare, 1000) == pytest.approx(2 * 1000 / 60, rel=1e-3)
 
     def test_hybridjoin(self):
         assert hybridjoin.memory(m=50e6, d=1000,
@@ -510,7 +520,7 @@ def test_memory_and_tuples_are_those_of_the_operator(name, master):
             before = (join.stats.rows_read - join.stats.waiting, join.stats.iteration_count,
                       join.stats.cache_hits)
     for component, size in join.arena.components.items():
-        if name not in ("ssbj", "elevatorjoin") or component not in ("H_R", "H_S"):
+        if name not in ("ssbj", "elevatorjoin", "partition-join") or component not in ("H_R", "H_S"):
             assert size == pytest.approx(p.memory[component], abs=64), component
     assert sum(join.arena.components.values()) <= 500_000
     iterations = join.stats.iteration_count - before[1]

@@ -291,6 +291,44 @@ def test_ssij(master):
                  "cached") == [(0, 4, 4, 0), (2, 4, 2, 2), (0, 1, 1, 2), (0, 1, 0, 2)]
 
 
+class TestPartitionJoin:
+    """A waiting area of 5 tuples, and no partition in memory."""
+
+    @pytest.fixture
+    def join(self, master):
+        open_ = lambda memory: open_join(  # noqa: E731
+            "partition-join", memory=memory, stream=STREAM, master=master, on=[("k", "k")],
+            parameters={"disk_tuples": 2, "cache_share": 0})
+        join = open_(1_000_000)
+        return open_(sum(join.arena.components.values()) + join.h_s.least_bytes
+                     + 4 * join.h_s.block_bytes)
+
+    def test_the_fullest_partition_is_read(self, join):
+        #                                  waiting     read  leave
+        # 1 chunk 0:10 1:30 2:30 3:50 4:30 1  3  1  0  p1    1 2 4
+        #   5:70; chunk 6:35 7:70
+        # 2                                1  1  1  2  p3    5 7
+        #   8:70; drain                    1  1  1  1  all   0, 6 without a match, 3, 8
+        joined, unmatched = run(join, chunk(0, 10, 30, 30, 50, 30, 70), chunk(6, 35, 70, 70))
+        assert joined[:2] == [[1, 2, 4], [5, 7]] and sorted(joined[2:]) == [[0], [3], [8]]
+        assert unmatched == [[6]]
+        assert trace(join, "w_s", "waiting") == [(3, 2), (2, 3), (1, 3), (1, 2), (1, 1), (1, 0)]
+
+    def test_with_a_bound_the_oldest_tuples_is(self, join):
+        outputs = [*join.process(chunk(0, 10, 30, 30)), *join.keep_up(1e-9, 1e-9)]
+        assert [sorted(o.joined["id"].to_pylist()) for o in outputs] == [[0], [1, 2]]
+        outputs = [*join.process(chunk(3, 10, 30, 30)), *join.drain()]
+        assert [sorted(o.joined["id"].to_pylist()) for o in outputs] == [[4, 5], [3]]
+
+    def test_what_is_asked_for_most_is_in_memory(self, master):
+        join = open_with("partition-join", master, 40, cache_share=0.5)
+        many = [chunk(100 * i, *[10, 20] * 45, 30, 50, 70) for i in range(8)]
+        joined, _ = run(join, *many)
+        assert sum(map(len, joined)) == 8 * 93 and join.cached
+        assert 0 in np.flatnonzero(join.blocks.cached)
+        assert join.stats.cache_hits > 3 * 90
+
+
 # What a real index asks
 
 

@@ -11,6 +11,7 @@ from semistream.cost_models import (
     elevatorjoin,
     hybridjoin,
     meshjoin,
+    partition_join,
     r_meshjoin,
     ssbj,
     sscj,
@@ -42,6 +43,7 @@ MODELS: dict[str, Model] = {
                                 phase="index"),
     "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples"), phase="index"),
     "ssij": Model(ssij.predict, ("disk_tuples", "cache_share"), phase="index"),
+    "partition-join": Model(partition_join.predict, ("disk_tuples", "cache_share"), phase="index"),
     "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",), ("filter_bits",), "elevator"),
 }
 

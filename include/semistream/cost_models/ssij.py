@@ -27,7 +27,8 @@ from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.solve import crossing
 from semistream.cost_models.ssj import in_memory
-from semistream.joins.ssij import FREED, BlockCache
+from semistream.joins.block_cache import BlockCache
+from semistream.joins.ssij import FREED
 
 
 def memory(*, m: float, d: float, v_r: float, n: float, places: float, v_h: float,

@@ -76,6 +76,10 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("ssij", "SSIJ", "ssij.Ssij", "ssij.SsijParameters",
               "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index "
               "Join for Near-Real Time Execution of ETL Transformations (2011)", needs_index=True),
+    Algorithm("partition-join", "Partition-based join", "partition_join.PartitionJoin",
+              "partition_join.PartitionJoinParameters",
+              "Chakraborty, Singh: A Partition-based Approach to Support Streaming Updates over "
+              "Persistent Data in an Active Data Warehouse (2009)", needs_index=True),
     Algorithm("elevatorjoin",
               "ELEVATORJOIN", "elevatorjoin.Elevatorjoin", "elevatorjoin.ElevatorjoinParameters",
               "our own", needs_index=True, own=True, soon=True),)}

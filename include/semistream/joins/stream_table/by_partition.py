@@ -1,4 +1,5 @@
-"""H_S of ELEVATORJOIN: waiting tuples grouped by the disk partition that holds their key."""
+"""H_S of ELEVATORJOIN and of the partition-based join: waiting tuples grouped by the disk partition
+that holds their key."""
 
 from __future__ import annotations
 
@@ -199,6 +200,16 @@ class ByPartition(StreamTable):
     def next(self, position: int) -> int:
         """The first partition from `position` on for which tuples wait, or -1."""
         return kernels.next_waiting(self.waiting, position)
+
+    @property
+    def oldest(self) -> int:
+        """The partition for which the oldest tuple waits; some tuple must wait."""
+        return int(np.argmin(np.where(self.waiting > 0, self.first, np.inf)))
+
+    @property
+    def age(self) -> float:
+        """Seconds that the oldest tuple has waited; some tuple must wait."""
+        return float(time.perf_counter() - self.first[self.oldest])
 
     def upcoming(self, partition: int, number: int) -> list[int]:
         """This partition and those for which tuples wait behind it, so many in all, around the end

@@ -1,0 +1,119 @@
+"""A cache of whole blocks of R: those that the stream asks for most."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.joins.arena import Arena, mapped
+from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.master_cache import MasterCache, cached_bytes
+from semistream.joins.output import NO_MATCH, JoinOutput, Output
+from semistream.joins.spec import JoinSpec
+from semistream.joins.stored_types import has_strings
+from semistream.joins.stream_probing import probe
+
+FADE = 0.9  # of a block's utility, what a new choice of blocks leaves
+
+
+class BlockCache:
+    """Whole blocks of R, found by key; which ones are cached is decided by utility, for a plan at a
+    time.
+
+    utility: float32[N]; cached: bool[N], which blocks are.
+    """
+
+    # bytes beside MasterCache's: of a key, its block; of a block of R, its utility and whether
+    # cached
+    ENTRY, BLOCK = 4, 4 + 1
+
+    def __init__(self, spec: JoinSpec, arena: Arena, share: float):
+        self.spec, self.master = spec, spec.master
+        d, n = spec.master.partition_tuples, max(spec.master.partition_count, 1)
+        self.utility, self.cached = np.zeros(n, np.float32), np.zeros(n, bool)
+        arena.reserve("utility counters", n * self.BLOCK)
+        block_bytes = int(d * (cached_bytes(spec) + MasterCache.ENTRY + self.ENTRY)) + 1
+        self.places = min(int(share * arena.free / block_bytes), n)
+        self.size = self.places * block_bytes
+        arena.reserve("block cache", self.size)
+        tuples, strings = max(self.places, 1) * d, has_strings(spec.fetched_schema)
+        self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
+        self.block_of = mapped(tuples, np.int32)  # of each entry of the cache
+        self._entering: set[int] = set()
+        self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
+
+    def online(self, batch: pa.RecordBatch, codes: np.ndarray,
+               output: Output) -> Generator[JoinOutput, None, np.ndarray]:
+        """Join the tuples whose blocks are cached, and count the blocks' utility. codes: int64[n].
+        Returns the rows that have to wait, int64[n]."""
+        spans = self.master.partitions_of(codes)
+        home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
+        self.utility += np.bincount(home[home >= 0],
+                                    minlength=len(self.utility)).astype(np.float32)
+        misses = yield from probe(self.cache, batch, codes, output)
+        here = (home[misses] >= 0) & self.cached[home[misses]]
+        absent = misses[here]  # not in the only block that could have it
+        if len(absent):
+            output.statistics.cache_hits += len(absent)
+            yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        return misses[~here]
+
+    def replace(self, plan: np.ndarray) -> None:
+        """Evict what the more useful blocks of the plan, int64[n], will replace; ``see`` then takes
+        these in."""
+        held = np.flatnonzero(self.cached)
+        either = np.concatenate([held, plan[~self.cached[plan]]])
+        best = either[np.argsort(-self.utility[either], kind="stable")[:self.places]]
+        self._entering = set(best[~self.cached[best]].tolist())
+        stays = np.zeros(len(self.cached), bool)
+        stays[best] = True
+        if not stays[held].all():
+            n = self.cache.entries
+            keep = stays[self.block_of[:n]]
+            self.cache.keep(keep)
+            self.block_of[:self.cache.entries] = self.block_of[:n][keep]
+            self.cached &= stays
+
+    def see(self, partition: DiskPartition) -> None:
+        """Stage a block that was read, if it is to be cached and fits: all tuples whose keys are in
+        no other block."""
+        if partition.number not in self._entering:
+            return
+        self._entering.remove(partition.number)
+        keys, owner = np.unique(partition.codes, return_inverse=True)
+        if not (self.master.unique and self.master.keys.exact):
+            spans = self.master.partitions_of(keys)
+            own = spans[:, 1] - spans[:, 0] == 1
+            owner, keys = np.where(own, np.cumsum(own) - 1, -1)[owner], keys[own]
+        rows, cache, payload = np.flatnonzero(owner >= 0), self.cache, partition.payload
+        entries = cache.entries + len(cache.staged) + len(keys)
+        budget = self.size - entries * self.ENTRY
+        if cache.fits(payload, rows, budget - len(keys) * MasterCache.ENTRY):
+            first = cache.stage(keys, np.zeros(len(keys)))
+            cache.stage_tuples(payload, rows, first + owner[rows], budget)
+            self._staged.append((partition.number, len(keys)))
+
+    def switch(self) -> None:
+        """Make the staged blocks findable."""
+        if self._staged:
+            first = self.cache.entries
+            self.cache.switch()
+            blocks, keys = map(list, zip(*self._staged, strict=True))
+            self.block_of[first:self.cache.entries] = np.repeat(blocks, keys)
+            self.cached[blocks] = True
+        self._entering, self._staged = set(), []
+
+    def saved(self) -> pa.Table:
+        """For a state: the blocks' numbers only, as their tuples are in R."""
+        return pa.table({"utility": self.utility, "cached": self.cached})
+
+    def restore(self, blocks: pa.Table) -> None:
+        """Take up what `saved` gave, and read the cached blocks anew."""
+        self.utility[:] = blocks["utility"].to_numpy()
+        numbers = np.flatnonzero(blocks["cached"].to_numpy()).tolist()
+        self._entering = set(numbers)
+        for number in numbers:
+            self.see(DiskPartition(self.spec, number))
+        self.switch()

@@ -1,0 +1,166 @@
+"""The partition-based join.
+
+A. Chakraborty, A. Singh: *A Partition-based Approach to Support Streaming Updates over Persistent
+Data in an Active Data Warehouse*, IPDPS 2009; as described in the sections on related work of the
+papers on SSJ, SSBJ, SSCJ and Tuned X-HYBRIDJOIN.
+
+    loop
+        on arrival:     of each stream tuple, count its partition as wanted
+                            if its partition is in memory OUTPUT its matches
+                            else ADD it to its partition's part of the waiting area
+        disk, when the waiting area is full:
+                        READ the partition for which the most tuples wait
+                        OUTPUT and REMOVE all of them
+                        KEEP it in memory if it is one of those that are wanted most
+
+Nothing is read of what nobody waits for, and a read serves as many tuples as one can. What the
+papers name as its flaw follows from this: a tuple of a partition that few ask for may wait for
+ever. Here it does so only while the caller has no bound on waiting: with one, the partition of a
+tuple that is due is read whatever waits for others.
+
+The papers at hand describe the algorithm in a few sentences and give no pseudocode: this reading is
+ours. What they leave open, and deviations:
+
+- The two-level hash table over the join attribute is R's index, which gives a tuple's partition,
+  and a hash table over the keys of the partitions in memory (`joins/block_cache.py`).
+- The waiting area is ELEVATORJOIN's (`joins/stream_table/by_partition.py`). The two joins differ in
+  the order of their reads, and in what they cache.
+- A partition is in memory as a whole. How often it is wanted counts stream tuples. Each time that
+  as much as an eighth of R was read, the partitions that are wanted most are chosen anew, and the
+  counts fade by a tenth, as in SSIJ.
+- A key with tuples in several partitions is never taken from memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from semistream.config import Settings
+from semistream.joins.admission import fill
+from semistream.joins.block_cache import FADE, BlockCache
+from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.index_phase import IndexReader
+from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import JoinState
+from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_probing import PROBE_ROWS, steps
+from semistream.joins.stream_table.by_partition import ByPartition
+
+CHOICES = 8  # of partitions to have in memory, in a pass over R
+
+
+class PartitionJoinParameters(Settings):
+    disk_tuples: int = Field(0, ge=0, description="d, master tuples of a partition; 0: chosen from "
+                                                  "M by the cost model")
+    cache_share: float = Field(0.5, ge=0, le=0.9, description="Share of the memory beside the disk "
+                                                              "buffer that holds partitions")
+
+
+class PartitionJoin(SemiStreamJoin):
+    """Many-to-many, needs an index. M = disk buffer + partitions in memory and their counters +
+    waiting area."""
+
+    h_s: ByPartition
+
+    def __init__(self, spec: JoinSpec, parameters: PartitionJoinParameters):
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
+        self.arena.reserve("disk buffer", self.master.partition_bytes)
+        self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
+        self.index = IndexReader(self.spec)
+        self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
+        self._chosen = 0.0  # passes over R when partitions were chosen
+        self._oldest_first = False
+        self._require(self.h_s.least_bytes, self.arena.free)
+
+    @property
+    def cached(self) -> int:
+        """Master tuples of the partitions in memory."""
+        return self.blocks.cache.tuples
+
+    def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
+        arrived = time.perf_counter()
+        for tuples, keys in steps(batch, codes, self.h_s.size / self.h_s.tuple_bytes):
+            waiting = yield from self.blocks.online(tuples, keys, self.output)
+            buffer = StreamBuffer(self.layout, tuples, keys, waiting, arrived)
+            absent = buffer.look_up(self.master)
+            if len(absent):
+                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            while (yield from fill(self.h_s, buffer, self.output)):  # ADD to the waiting area
+                yield from self.iterate()
+
+    def iterate(self) -> Iterator[JoinOutput]:
+        """READ the partition for which the most tuples wait, or the oldest one where that is due;
+        OUTPUT and REMOVE its tuples."""
+        begun, h_s, read = self._begin(), self.h_s, 0
+        at, following = self._next()
+        span, waited = (at, int(h_s.reach[at])), int(h_s.waiting[at])
+        for visit in h_s.visits(at):
+            for partition in self.index.read(span, (following, following + 1)):
+                found = h_s.find(partition.codes, visit)
+                yield from self.output.matches(partition, visit, visit.pairs(found))
+                self.blocks.see(partition)  # KEEP
+                read += len(partition.codes)
+            yield from self.output.finish(h_s, visit.removed)
+        yield from self.output.finish(h_s, h_s.remove(at))
+        self._end(begun, waited, read, self.index.cycles)
+        if CHOICES * (self.passes - self._chosen) >= 1:
+            self._choose()
+
+    def _next(self) -> tuple[int, int]:
+        """The partition to read, and the one that is thought to be read after it."""
+        waiting = self.h_s.waiting
+        second, first = np.argpartition(waiting, -2)[-2:] if len(waiting) > 1 else (0, 0)
+        if self._oldest_first:
+            return self.h_s.oldest, int(first)
+        return int(first), int(second if waiting[second] else first)
+
+    def _choose(self) -> None:
+        """Choose the partitions to have in memory: those wanted most. They enter when they are
+        read."""
+        self._chosen = self.passes
+        self.blocks.switch()
+        self.blocks.utility *= FADE
+        self.blocks.replace(np.arange(self.master.partition_count))
+
+    # The bound on waiting
+
+    @property
+    def passes(self) -> float:
+        return self.index.passes
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        return self.h_s.age >= age
+
+    def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
+        self._oldest_first = True
+        yield from super()._keep_up(share, age)
+        self._oldest_first = False
+
+    # State
+
+    def _state(self) -> State:
+        h_s, values = self.h_s, {"disk buffer": self.index.values()}
+        if not h_s.opened:
+            return {"blocks": self.blocks.saved()}, values
+        values["H_S"] = {"strings": h_s.strings, "width": h_s.width, "shift": h_s.store.shift,
+                         "blocks": h_s.blocks, "pages": h_s.page_count}
+        return {"waiting": h_s.newest(h_s.waiting), "blocks": self.blocks.saved()}, values
+
+    def _restore(self, state: JoinState) -> None:
+        self.blocks.restore(state.tables["blocks"])
+        self.index.restore(state.values["disk buffer"])
+        self._chosen = self.passes
+        if "waiting" not in state.tables:
+            return
+        h_s, values = self.h_s, state.values["H_S"]
+        h_s.open(values["strings"], self.arena.free, values["width"], values["shift"])
+        self.arena.reserve("H_S", h_s.divide(values["blocks"], values["pages"]))
+        for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
+            h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream),
+                            self.spec)
