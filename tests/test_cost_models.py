@@ -520,7 +520,8 @@ def test_memory_and_tuples_are_those_of_the_operator(name, master):
             before = (join.stats.rows_read - join.stats.waiting, join.stats.iteration_count,
                       join.stats.cache_hits)
     for component, size in join.arena.components.items():
-        if name not in ("ssbj", "elevatorjoin", "partition-join") or component not in ("H_R", "H_S"):
+        if component not in ("H_R", "H_S") or name not in ("ssbj", "elevatorjoin",
+                                                           "partition-join"):
             assert size == pytest.approx(p.memory[component], abs=64), component
     assert sum(join.arena.components.values()) <= 500_000
     iterations = join.stats.iteration_count - before[1]
