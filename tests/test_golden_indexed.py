@@ -151,11 +151,12 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
 
 @pytest.mark.parametrize("note", [False, True])
 @pytest.mark.parametrize("most", [3, 100])
-def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monkeypatch):
+@pytest.mark.parametrize("algorithm", ["elevatorjoin", "partition-join"])
+def test_the_state_is_kept_by_its_changes(algorithm, note, most, tmp_path, monkeypatch):
     """From any snapshot, a whole one and the changes since, the same goes on; together they are
     little more than what came. Most strings are longer than the first ones, so that H_S's heap is
     full."""
-    monkeypatch.setattr("semistream.joins.elevatorjoin.MOST_CHANGES", most)
+    monkeypatch.setattr("semistream.joins.stream_table.snapshots.MOST_CHANGES", most)
     table = pa.table({"k": pa.array(range(0, 50_000, 2), pa.int64()),
                       "v": pa.array(range(0, 50_000, 2), pa.int64())})
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
@@ -164,9 +165,9 @@ def test_elevatorjoin_keeps_its_state_by_its_changes(note, most, tmp_path, monke
     if note:
         stream = stream.append_column(
             "note", pa.array(["n" * (20 if i < 500 else 23) for i in range(len(keys))]))
-    make = lambda: open_join("elevatorjoin", memory=300_000, stream=stream.schema, master=master,  # noqa: E731
-                             on=[("k", "k")],
-                             parameters={"disk_tuples": 512, "disk_share": 1.0})
+    sizes = {"disk_tuples": 512} | ({"disk_share": 1.0} if algorithm == "elevatorjoin" else {})
+    make = lambda: open_join(algorithm, memory=300_000, stream=stream.schema, master=master,  # noqa: E731
+                             on=[("k", "k")], parameters=sizes)
     join, outputs, kept, files, cached = make(), [], 0, [], []
     for i, batch in enumerate(stream.to_batches(max_chunksize=500)):
         outputs += join.process(batch)

@@ -72,14 +72,14 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_probing import PROBE_ROWS, probe, steps
+from semistream.joins.stream_probing import probe, steps
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
+from semistream.joins.stream_table.snapshots import Snapshots
 
 LEAST_H_S = 0.05  # of the memory that H_S and H_R share
 HYSTERESIS = 2.0  # a value stays while it is worth half of what let it in
 ABSENT_VALUES = True  # whether H_R has values without master tuples
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
-MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
 # values that so large a part of what waits has waited for are not kept back until the end of the
 # sweep
 SOON = 16
@@ -144,8 +144,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.position = self.sweeps = 0
         self.costs = MissCosts(parameters.disk_share)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
-        self._saves = 0  # snapshots since and with the last whole one
-        self._changed = 0  # tuples that they told, and join values cached, since then
+        self.snapshots = Snapshots(self.h_s)
         self.arena.reserve("H_R", 0)
         self._require(self.h_s.least_bytes, self.pool * (1 - LEAST_H_S))
 
@@ -328,7 +327,7 @@ class Elevatorjoin(SemiStreamJoin):
     def _move(self) -> None:
         """MOVE the switching buffer to H_R."""
         if len(self.h_r.staged):
-            self._changed += len(self.h_r.staged)
+            self.snapshots.changed += len(self.h_r.staged)
             self.h_r.switch()
         self._divide()
 
@@ -384,65 +383,28 @@ class Elevatorjoin(SemiStreamJoin):
     def _state(self) -> State:
         """The waiting tuples by partition; of H_R and the switching buffer the join values: their
         tuples are in R."""
-        self._changed = 0
-        if not self.h_s.opened:
-            return {}, self._values()
-        self._saves = 1
-        return ({"waiting": self._newest(self.h_s.waiting), "cache": self.h_r.saved()},
-                self._values())
+        tables: dict[str, pa.Table | pa.RecordBatchReader] = {**self.snapshots.whole()}
+        return tables | ({"cache": self.h_r.saved()} if tables else {}), self._values()
 
     def _changes(self) -> State | None:
-        """The tuples that came since the last snapshot and still wait, and the partitions that were
-        visited. The whole once it is less than the changes since the last one: so a tuple is kept
-        twice, however many others wait. H_R is in the whole only."""
-        if not self._saves or self._saves > MOST_CHANGES:
-            return None
-        came = self.h_s.not_snapped
-        changed = self._changed + int(came.sum())
-        if changed > self.h_s.live + self.h_r.entries:
-            return None
-        self._saves, self._changed = self._saves + 1, changed
-        left = pa.table({"partition": np.flatnonzero(self.h_s.snapped < 0)})
-        return {"left": left, "waiting": self._newest(came)}, self._values()
+        """H_R is in the whole only."""
+        tables = self.snapshots.changes(self.h_r.entries)
+        return (tables, self._values()) if tables else None
 
     def _values(self) -> dict[str, Any]:
-        h_s = self.h_s
-        values = {"position": self.position, "sweeps": self.sweeps, "phi": self.costs.phi,
-                  "strings": h_s.strings, "changed": self._changed}
-        if h_s.opened:
-            values |= {"width": h_s.width, "blocks": h_s.blocks, "shift": h_s.store.shift,
-                       "pages": h_s.page_count}
-        return values
-
-    def _newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """The newest number[p] tuples of each partition p, int32[N], which the snapshot has from
-        now on."""
-        tuples = self.h_s.newest(number)
-        self.h_s.snap()
-        return tuples
+        return {"position": self.position, "sweeps": self.sweeps,
+                "phi": self.costs.phi} | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
             return
-        values = (state, *changes)[-1].values
+        states = [state, *changes]
+        values = states[-1].values
         self.position, self.sweeps, self.costs.phi = (values[n]
                                                       for n in ("position", "sweeps", "phi"))
-        self._saves, self._changed = 1 + len(changes), values["changed"]
         self._open(values["strings"], values["width"], values["shift"])
         self.arena.reserve("H_R", 0)
-        for part in (state, *changes):
-            self._repeat(part)
+        self.snapshots.restore(states, self.arena, self.spec)
         budget = self.arena.free
         self.arena.reserve("H_R", budget)
         self.h_r.take_up(self.spec, state.tables["cache"], budget)
-
-    def _repeat(self, state: JoinState) -> None:
-        """Do to H_S what a snapshot tells."""
-        h_s = self.h_s
-        for partition in state.tables["left"]["partition"].to_pylist() if not state.whole else ():
-            h_s.remove(partition)
-        self.arena.reserve("H_S", h_s.divide(state.values["blocks"], state.values["pages"]))
-        for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
-            h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream),
-                            self.spec)
-        h_s.snap()

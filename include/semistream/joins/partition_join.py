@@ -29,12 +29,14 @@ ours. What they leave open, and deviations:
   as much as an eighth of R was read, the partitions that are wanted most are chosen anew, and the
   counts fade by a tenth, as in SSIJ.
 - A key with tuples in several partitions is never taken from memory.
+- Its state is kept by its changes, as ELEVATORJOIN's.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +51,9 @@ from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_probing import PROBE_ROWS, steps
+from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
+from semistream.joins.stream_table.snapshots import Snapshots
 
 CHOICES = 8  # of partitions to have in memory, in a pass over R
 
@@ -74,6 +77,7 @@ class PartitionJoin(SemiStreamJoin):
         self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
         self.index = IndexReader(self.spec)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
+        self.snapshots = Snapshots(self.h_s)
         self._chosen = 0.0  # passes over R when partitions were chosen
         self._oldest_first = False
         self._require(self.h_s.least_bytes, self.arena.free)
@@ -145,22 +149,21 @@ class PartitionJoin(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        h_s, values = self.h_s, {"disk buffer": self.index.values()}
-        if not h_s.opened:
-            return {"blocks": self.blocks.saved()}, values
-        values["H_S"] = {"strings": h_s.strings, "width": h_s.width, "shift": h_s.store.shift,
-                         "blocks": h_s.blocks, "pages": h_s.page_count}
-        return {"waiting": h_s.newest(h_s.waiting), "blocks": self.blocks.saved()}, values
+        return {**self.snapshots.whole(), "blocks": self.blocks.saved()}, self._values()
 
-    def _restore(self, state: JoinState) -> None:
-        self.blocks.restore(state.tables["blocks"])
-        self.index.restore(state.values["disk buffer"])
+    def _changes(self) -> State | None:
+        tables = self.snapshots.changes()
+        return (tables | {"blocks": self.blocks.saved()}, self._values()) if tables else None
+
+    def _values(self) -> dict[str, Any]:
+        return {"disk buffer": self.index.values()} | self.snapshots.values()
+
+    def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        states = [state, *changes]
+        values = states[-1].values
+        self.blocks.restore(states[-1].tables["blocks"])
+        self.index.restore(values["disk buffer"])
         self._chosen = self.passes
-        if "waiting" not in state.tables:
-            return
-        h_s, values = self.h_s, state.values["H_S"]
-        h_s.open(values["strings"], self.arena.free, values["width"], values["shift"])
-        self.arena.reserve("H_S", h_s.divide(values["blocks"], values["pages"]))
-        for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
-            h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream),
-                            self.spec)
+        if "waiting" in state.tables:
+            self.h_s.open(values["strings"], self.arena.free, values["width"], values["shift"])
+            self.snapshots.restore(states, self.arena, self.spec)
