@@ -20,14 +20,9 @@ import pyarrow as pa
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
+from semistream.master.bucket_writer import BUCKETS, BucketWriter, choose_page_tuples
+from semistream.master.manifest import BucketInfo, Manifest
 from semistream.master.runs import Runs, read_run
-from semistream.master.snapshot import (
-    BUCKETS,
-    BucketInfo,
-    BucketWriter,
-    Manifest,
-    choose_page_tuples,
-)
 from semistream.published import MANIFEST, current_version, set_current
 from semistream.resident import give_back
 
