@@ -447,3 +447,37 @@ def test_what_a_restored_state_has_waiting_is_due_at_once(algorithm, seconds):
                             restored=restored)
     assert set(left) == set(came)
     assert max(left[n] - came[n] for n in came) <= 1
+
+
+@pytest.mark.parametrize("kept", [4, 80])
+@pytest.mark.parametrize("algorithm", ["x-hybridjoin", "tuned-x-hybridjoin"])
+def test_frequent_tuples_are_resident_though_h_s_never_fills(algorithm, kept, seconds):
+    """In BOUND seconds come more tuples than there are places for residents, and a tenth of them;
+    in the latter case the join is restored before as many have come."""
+    each, master, on = 2, integers(400), [("k", "k")]
+    keys = np.random.default_rng(7).zipf(1.5, 400) % 500
+    stream = pa.table({"n": np.arange(len(keys)), "k": keys})
+    stats = []
+
+    def opened():
+        join = start(algorithm, stream, master, on, partition_tuples=kept, kept=kept)
+        stats.append(join.stats)
+        return join
+
+    def restored(join):
+        if next(second) % 25:
+            return join
+        again = opened()
+        again.restore(join.snapshot())
+        assert again.cached == join.cached
+        return again
+
+    second = itertools.count(1)
+    came, left, join = trickle(opened(), seconds, stream, each, restored=restored)
+    assert set(left) == set(came) and 0 < join.cached <= kept
+    assert max(left[n] - came[n] for n in came) <= BOUND + 1
+    assert sum(s.matched for s in stats) == np.count_nonzero(keys < 400)
+    assert all(s.memory_peak <= MEMORY for s in stats)
+    most = np.sort(np.bincount(keys)[:400])[::-1][:join.cached].sum() / len(keys)
+    hits = sum(s.cache_hits for s in stats) / len(keys)
+    assert hits > 0.75 * most * (1 - max(kept, each * (BOUND + 1)) / len(keys))

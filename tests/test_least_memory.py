@@ -8,9 +8,10 @@ import pytest
 import oracle
 from semistream.errors import NotEnoughMemory
 from semistream.joins import REGISTRY
+from semistream.master.bucket_writer import choose_page_tuples
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
-from semistream.master.snapshot import choose_page_tuples, open_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 
 TUPLES = 800

@@ -425,6 +425,11 @@ def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narr
         for portion in part.portions():
             rows = np.arange(len(portion.codes))
             assert portion.take(rows)["v"].to_numpy().tolist() == portion.codes.tolist()
+    some = NonSwappablePart(narrow, Arena(10**9), len(wanted))
+    some.note(np.repeat(wanted, 1 + (wanted % 2))[-len(wanted):])
+    found, peak = least_of(some.most_frequent)
+    assert (found[:100] % 2).all() and not (found[-100:] % 2).any()
+    assert len(found) > len(wanted) / 2 and peak < 28 * len(wanted)  # bytes, while H_S has room
     less = NonSwappablePart(narrow, Arena(10**9), 300_000)
     less.restore({"resident": one.tables()["resident"].read_all()})
     assert 250_000 < less.tuples <= 300_000 and (np.diff(np.sort(less.codes)) > 0).all()

@@ -423,6 +423,11 @@ def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path
             driver.get(url)
             assert "8,003" in find(driver,
                                    "#ledger").text and "unknown" in find(driver, "#apps").text
+            driver.set_window_size(1400, 900)  # at which no table is cut off
+            for element in driver.find_elements("css selector", ".table"):
+                scrolled, room = (int(element.get_property(p)) for p in ("scrollWidth",
+                                                                         "clientWidth"))
+                assert scrolled <= room < 1400, element.text
             # its style is let in
             assert find(driver, "h1").value_of_css_property("font-size") == "20px"
             page.engine.dispose()

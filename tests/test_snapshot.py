@@ -293,16 +293,26 @@ def written_to_files():
     return int(re.search(r"wchar: (\d+)", Path("/proc/self/io").read_text())[1])
 
 
-@pytest.mark.parametrize(("memory", "times"), [(40_000_000, 1), (8_000_000, 2)])
-def test_rows_that_fit_into_the_memory_are_written_once(memory, times, tmp_path):
+@pytest.mark.parametrize(("memory", "times"), [(40_000_000, 1), (14_000_000, 1.4),
+                                               (4_000_000, 2)])
+def test_as_many_rows_as_fit_into_the_memory_are_written_once(memory, times, tmp_path):
     rows = 150_000
     table = pa.table({f"c{i}": np.arange(rows) * 31 + i for i in range(14)})
-    before = written_to_files()
+    before, allocated, most = written_to_files(), pa.total_allocated_bytes(), [0]
+
+    def watch(_):
+        most[0] = max(most[0], pa.total_allocated_bytes() - allocated)
+
     manifest = publish_snapshot(table.to_batches(max_chunksize=10_000), table.schema, tmp_path, "m",
-                                ["c0"], memory=memory)
+                                ["c0"], memory=memory, progress=watch)
     written = (written_to_files() - before) / (table.nbytes + 8 * rows)
-    assert times * 0.9 < written < times * 1.15 and manifest.tuple_count == rows
+    assert times * 0.85 < written < times * 1.15 and manifest.tuple_count == rows
+    assert most[0] < memory
     assert not list(tmp_path.glob("v*/run-*"))
+    relation = open_snapshot(tmp_path)
+    found = pa.Table.from_batches([relation.read(number, table.column_names)
+                                   for number in range(relation.partition_count)])
+    assert found.sort_by("c0").equals(table.cast(found.schema))
 
 
 @pytest.mark.parametrize("flush", [True, False])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semistream.cli import main
-from semistream.cost_models import MODELS, TYPICAL
+from semistream.cost_models import MODELS, TYPICAL, Frequencies
 from semistream.cost_models.bound import Demand, due, highest_rate, price
 from semistream.errors import ConfigError
 from semistream.joins.spec import join_spec
@@ -18,11 +18,12 @@ from semistream.joins.waits import Waits
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
 from semistream.sizing.choice import choose
-from semistream.sizing.search import tune
+from semistream.sizing.search import predict, tune
 from semistream.sizing.workload import describe
 from semistream.streaming import waiting
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
+from semistream.workloads import ZipfKeys
 
 
 @pytest.mark.parametrize(("trigger", "seconds"), [
@@ -149,6 +150,30 @@ def test_the_reads_that_a_bound_asks_for_are_those_that_are_made(algorithm, monk
     misses = RATE * 20 / 22 * (1 - join.stats.cache_hits / join.stats.rows_read)
     expected = due(MODELS[algorithm].phase, join.master.partition_count, misses, MAX_WAIT)
     assert made == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.parametrize("d_n", [500, 4000])
+def test_what_is_resident_where_h_s_never_fills_is_as_the_model_says(d_n, monkeypatch):
+    now, rows, rate, sizes = [1000.0], 40_000, 400, {"disk_tuples": 64, "resident_tuples": d_n}
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    keys = ZipfKeys(20_000, 1.0, seed=2, scattered=True).draw(0, rows) - 1
+    stream = pa.record_batch({"n": np.arange(rows), "k": keys})
+    demand = Demand(MAX_WAIT, rate)
+    work = demand.of(describe(join_spec("", 10**6, stream.schema, relation(), ON, None), stream,
+                              frequencies=Frequencies.zipf(20_000, 1.0)))
+    found = predict("tuned-x-hybridjoin", work, 10**6, TYPICAL, **sizes)
+    assert found.h_s > 2 * rate * MAX_WAIT
+    join = open_join("tuned-x-hybridjoin", memory=10**6, stream=stream.schema, master=relation(),
+                     on=ON, parameters=sizes)
+    hits = []
+    for first in range(0, rows, rate):
+        now[0] += 1
+        list(join.process(stream.slice(first, rate)))
+        list(join.keep_up(1.0, MAX_WAIT))
+        hits.append(join.stats.cache_hits)
+    share = (hits[-1] - hits[len(hits) // 2]) / (rows / 2 - rate)
+    assert share == pytest.approx(found.w_n / found.w, rel=0.05)
+    assert join.cached == pytest.approx(found.h_r, rel=0.05)
 
 
 @pytest.mark.parametrize("algorithm", sorted(MODELS))

@@ -9,12 +9,14 @@ of N partitions is waited for by a Poisson process of rate lambda_S / N, and a s
 - of an index N / (T + N / lambda_S): a partition is read T after its first tuple came, and the next
   one comes N / lambda_S later.
 
-The steady state of the algorithm, with its H_R, is taken from its own model.
+The steady state of the algorithm, with its H_R, is taken from its own model, of the workload that
+`Demand.of` gives.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from semistream.cost_models.costs import Costs, Prediction, Workload
@@ -32,6 +34,10 @@ class Demand(NamedTuple):
     def bound(self) -> float:
         """T, the seconds in which what waits is read."""
         return self.max_wait - self.ahead
+
+    def of(self, work: Workload) -> Workload:
+        """Return the workload of a join of which this is asked."""
+        return replace(work, unread=self.rate * self.bound)
 
 
 class Price(NamedTuple):

@@ -180,6 +180,7 @@ class Workload:
     matches: float = 1.0  # output rows per stream tuple
     batch_tuples: float = math.inf  # stream tuples that come at a time
     tuples: float = math.inf  # of the stream in this run
+    unread: float = math.inf  # stream tuples that come before a bound on waiting has R read
     gaps: float = 0.0  # share of the absent tuples of which R's index does not know that they are
     reads_ahead: bool = False  # whether the next partition is read while one is probed
     cut: Callable[[int], Cut] | None = None  # how R really is cut, where it is there

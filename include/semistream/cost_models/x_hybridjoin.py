@@ -11,7 +11,9 @@ Corrections, beside the printed equations:
 - *oldest first*: Eq. 4 gives every partition the same chance to be read; but the oldest tuple
   chooses it, as in HYBRIDJOIN, whose steady state over the keys that are not resident gives w here.
 - *observed residents*: the non-swappable part has the keys that were most frequent in the first
-  full H_S, not the most probable ones, and no others: d_N is at most as many as came in it.
+  full H_S, not the most probable ones, and no others: d_N is at most as many as came in it. Where a
+  bound on waiting has R read before H_S is full, it is among the tuples that came until then, or
+  the first d_N where these are more.
 - *second probe*: the non-swappable part is probed each iteration, at an iteration's costs for
   finding and removing.
 - *absent keys* as in HYBRIDJOIN; *one hash table*: as in SSJ; *iteration*: c_I, as in
@@ -90,8 +92,9 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible(algorithm, sizes)
-    d_n = min(d_n, work.frequencies.different(h_s) * work.fan_out)
-    hit, missed = work.frequencies.split(d_n / work.fan_out, h_s)
+    sample = h_s if work.unread >= h_s else max(work.unread, d_n)
+    d_n = min(d_n, work.frequencies.different(sample) * work.fan_out)
+    hit, missed = work.frequencies.split(d_n / work.fan_out, sample)
     waits = waiting(work, missed, cut.number)
     rest = float(waits.partitions.p @ waits.partitions.keys) * (1 - hit)  # share of the stream
     if rest > 1e-9:
@@ -103,7 +106,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     printed = c_loop(c_io=s.c_io, d_n=d_n, d_s=cut.tuples, c_h=s.c_h, w=resident + disk, c_o=s.c_o,
                      c_e=s.c_e, c_s=s.c_s, c_a=s.c_a)
     plain = printed + s.c_i + s.c_2 + at_once * s.c_s - disk * (1 - waits.present) * s.c_o
-    # the first H_S is full of what is made resident: nearly all of it leaves while that is loaded
-    run = course(work, cut, s, h_s).filled_after(1.0, h_s)
+    # the sample is full of what is made resident: nearly all of it leaves until that is loaded
+    run = course(work, cut, s, h_s).filled_after(1.0, sample)
     return Prediction(algorithm, sizes, resident, disk + at_once, work.beside(plain, s), printed,
                       parts, h_s, d_n, course=run)

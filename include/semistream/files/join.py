@@ -29,13 +29,14 @@ from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import NULL_KEY, UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm
 from semistream.keys import resolve_keys
+from semistream.master.manifest import Manifest
 from semistream.master.publish import (
     LEAST_MEMORY,
     MEMORY,
     current_manifest,
     publish_snapshot,
 )
-from semistream.master.snapshot import Manifest, SnapshotRelation, open_snapshot
+from semistream.master.snapshot import SnapshotRelation, open_snapshot
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
 from semistream.scratch import scratch_directory

@@ -142,8 +142,12 @@ class SemiStreamJoin(ABC):
             share, age, self._overdue = 1.0, 0.0, False
         passes = self._kept_up + min(share, 1.0)
         while self._waiting() and self._is_due(passes, age):
-            yield from self.iterate()
+            yield from self._go_on()
         self._pass_over(passes)
+
+    def _go_on(self) -> Iterator[JoinOutput]:
+        """Go on with R before H_S is full, as a bound on waiting asks."""
+        return self.iterate()
 
     def _pass_over(self, passes: float) -> None:
         """Note how far R was passed over. passes: what was due."""

@@ -41,7 +41,8 @@ class NonSwappablePart:
 
     They are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition that may
     have them, ``complete``; until then each key takes 9 bytes more. Those of unique keys lie in the
-    order of the partitions, as H_S does. tuples: how many are findable.
+    order of the partitions, as H_S does. Before, the places take ``note`` of keys that come.
+    tuples: how many are findable.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
@@ -51,7 +52,7 @@ class NonSwappablePart:
         self.store = TupleStore(spec.fetched_schema, self.places, min(self.size, MOST_HEAP))
         self._codes, self._owner = mapped(self.places, np.int64), mapped(self.places, np.int32)
         self.slot = 8 + 4 + self.store.width  # bytes of a tuple, its strings aside
-        self.tuples = self._gathered = self._heap_at = 0
+        self.tuples = self._gathered = self._heap_at = self._noted = 0
         self.chosen = False
 
     @property
@@ -66,6 +67,26 @@ class NonSwappablePart:
 
     def portions(self) -> Iterator[Resident]:
         return (Resident(self, part) for part in slices(self.tuples))
+
+    def note(self, keys: np.ndarray) -> None:
+        """Take down the keys of stream tuples, int64[n], one by one in the order of their coming,
+        as many as there are places; while none are chosen."""
+        if not self.chosen:
+            end = min(self._noted + len(keys), self.places)
+            self._codes[self._noted:end] = keys[:end - self._noted]
+            self._noted = end
+
+    @property
+    def noted_enough(self) -> bool:
+        """Whether keys are to be chosen, and as many stream tuples came as there are places."""
+        return not self.chosen and self._noted == self.places
+
+    def most_frequent(self) -> np.ndarray:
+        """The noted keys, the most frequent first, int64[n]."""
+        noted = self._codes[:self._noted]
+        noted.sort()
+        firsts = np.flatnonzero(np.append(True, noted[1:] != noted[:-1]))
+        return noted[firsts[np.argsort(-np.diff(firsts, append=len(noted)), kind="stable")]]
 
     def choose(self, keys: np.ndarray) -> list[int]:
         """Hold the tuples of these keys, int64[n], from now on. Returns the numbers of the
@@ -119,13 +140,15 @@ class NonSwappablePart:
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
         """Of what is here only the keys: their tuples are in R."""
-        schema = pa.schema([("key", pa.int64())])
-        batches = (pa.record_batch([part.codes], schema=schema) for part in self.portions())
-        return ({"resident": pa.RecordBatchReader.from_batches(schema, batches)} if self.chosen
-                else {})
+        schema, n = pa.schema([("key", pa.int64())]), self.tuples if self.chosen else self._noted
+        batches = (pa.record_batch([self._codes[part]], schema=schema) for part in slices(n))
+        return {"resident" if self.chosen else "noted":
+                pa.RecordBatchReader.from_batches(schema, batches)}
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         """Fetch the tuples of the saved keys from R."""
+        if "noted" in tables:
+            self.note(tables["noted"]["key"].to_numpy())
         if "resident" not in tables:
             return
         keys = np.unique(tables["resident"]["key"].to_numpy())

@@ -19,6 +19,9 @@ Deviations, and why:
   frequency must be known when R is stored. Here R is stored by key, and the frequency is observed:
   the h_S stream tuples that fill H_S for the first time are the sample. The iterations that follow
   read the partitions of the most frequent keys, and keep these keys' tuples for good.
+- Under a bound on waiting H_S may never fill. So the keys are also chosen when the bound has R read
+  and as many stream tuples have come as the non-swappable part has places. The sample is then what
+  waits, or, if that is fewer, the first d_N tuples that came: their keys lie in these places.
 - So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master
   tuples of a key or none (many-to-many; the paper assumes unique master keys).
 - The paper's section 3 takes the oldest key out of Q before both parts are probed, its section 5.2
@@ -82,18 +85,19 @@ class XHybridjoin(SemiStreamJoin):
             absent = buffer.look_up(self.master)
             if len(absent):
                 yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            self.non_swappable.note(buffer.codes[buffer.rows])
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):
                 if self.non_swappable.chosen:
                     yield from self.iterate()
                 else:
-                    yield from self._load()
+                    yield from self._load(self.h_s.most_frequent(self.non_swappable.places))
 
-    def _load(self) -> Iterator[JoinOutput]:
-        """LOAD the keys that are most frequent in the full H_S into the non-swappable part; each
-        partition read is an iteration."""
+    def _load(self, keys: np.ndarray) -> Iterator[JoinOutput]:
+        """LOAD these keys, the most frequent first, into the non-swappable part; each partition
+        read is an iteration."""
         h_s, part = self.h_s, self.non_swappable
-        spans = [(i, i + 1) for i in part.choose(h_s.most_frequent(part.places))]
+        spans = [(i, i + 1) for i in part.choose(keys)]
         for span, following in itertools.zip_longest(spans, spans[1:]):
             begun = self._begin()
             removed, read = yield from self._swap(span, following or h_s.following(span),
@@ -138,6 +142,13 @@ class XHybridjoin(SemiStreamJoin):
 
     def _is_due(self, passes: float, age: float) -> bool:
         return self.h_s.age >= age
+
+    def _go_on(self) -> Iterator[JoinOutput]:
+        h_s, part = self.h_s, self.non_swappable
+        if not part.noted_enough:
+            return self.iterate()
+        return self._load(h_s.most_frequent(part.places) if h_s.live >= part.places
+                          else part.most_frequent())
 
     def _state(self) -> State:
         tables = self.h_s.tables() | self.non_swappable.tables()

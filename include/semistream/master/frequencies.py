@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from semistream.master.snapshot import Manifest, SnapshotRelation
+from semistream.master.manifest import Manifest
+from semistream.master.snapshot import SnapshotRelation
 
 
 def key_frequencies(directory: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:

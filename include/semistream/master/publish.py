@@ -20,14 +20,9 @@ import pyarrow as pa
 from semistream.durable import naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
+from semistream.master.bucket_writer import BUCKETS, BucketWriter, choose_page_tuples
+from semistream.master.manifest import BucketInfo, Manifest
 from semistream.master.runs import Runs, read_run
-from semistream.master.snapshot import (
-    BUCKETS,
-    BucketInfo,
-    BucketWriter,
-    Manifest,
-    choose_page_tuples,
-)
 from semistream.published import MANIFEST, current_version, set_current
 from semistream.resident import give_back
 
@@ -146,29 +141,31 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
     one.
 
     Rows without a key are left out and counted. page_tuples: the least that a join reads at once;
-    0: by |R| and its width. memory: bytes that this may take beside what the process has: where
-    they hold the rows, these are written once. progress: told the number of rows of each step,
-    twice a row (split, sort). flush, formats: as ``Publication`` has them. Raises ConfigError for
-    key columns that cannot be one.
+    0: by |R| and its width. memory: bytes that this may take beside what the process has: as many
+    rows as they hold are written once, the others twice. progress: told the number of rows of each
+    step, twice a row (split, sort). flush, formats: as ``Publication`` has them. Raises ConfigError
+    for key columns that cannot be one.
     """
     progress = progress or (lambda rows: None)
     with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count,
                      page_tuples=page_tuples, keep=keep, flush=flush,
-                     formats=formats) as publication, Runs(publication.directory,
-                                                           publication.schema, memory) as runs:
+                     formats=formats) as publication, Runs(
+                         publication.directory, publication.schema, memory,
+                         bucket_count) as runs:
         rows, null_keys, size = _split(publication, batches, runs, memory, progress)
         give_back()
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
-        at_a_time = _at_a_time(runs, memory, ORDER_BYTES * rows / max(size, 1))
-        with ThreadPoolExecutor(at_a_time, "sorting") as threads:
-            try:
-                for info in threads.map(partial(_sort, publication, runs, memory), runs.buckets):
-                    infos.append(info)
-                    progress(info.rows)
-            finally:
-                threads.shutdown(cancel_futures=True)
-        give_back()
+        for some in (runs.in_memory, runs.in_files):  # the former make room
+            at_a_time = _at_a_time(runs, memory, ORDER_BYTES * rows / max(size, 1))
+            with ThreadPoolExecutor(at_a_time, "sorting") as threads:
+                try:
+                    for info in threads.map(partial(_sort, publication, runs, memory), some):
+                        infos.append(info)
+                        progress(info.rows)
+                finally:
+                    threads.shutdown(cancel_futures=True)
+            give_back()
         return publication.commit(infos, null_keys)
 
 
@@ -185,7 +182,7 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], runs: Ru
         order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15
                            else bucket, kind="stable")
         edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
-        runs.add(batch.take(pa.array(order[:edges[-1]])), edges)
+        runs.add(batch, order, edges)
         progress(batch.num_rows)
         del batch  # before the next one is made
     runs.end()

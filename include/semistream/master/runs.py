@@ -1,4 +1,4 @@
-"""Rows of a version in the making, by bucket: in memory while they fit, else in files."""
+"""Rows of a version in the making, by bucket: in memory as far as they fit, the others in files."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ import pyarrow as pa
 
 from semistream.durable import naming
 
+GROUPS = 8  # of neighbouring buckets
+
 
 class Runs:
     """Each bucket's rows in the order that they came; a context manager.
 
-    They stay in memory where ``memory`` bytes are enough to sort them there, and are written to
-    files from the batch on at which they are too many. A thread writes the files while the next
-    batch is split.
+    They stay in memory as far as ``memory`` bytes are enough to sort them there. Where they are
+    not, one group of buckets after another is written to files, and what comes for it follows. A
+    thread writes the files while the next batch is split.
     """
 
-    def __init__(self, directory: Path, schema: pa.Schema, memory: int):
+    def __init__(self, directory: Path, schema: pa.Schema, memory: int, buckets: int):
+        """buckets: how many there are."""
         self._directory, self._schema, self._memory = directory, schema, memory
+        self._borders = [buckets * group // GROUPS for group in range(GROUPS + 1)]
+        self._kept = GROUPS  # groups in memory, the first ones
         self._rows = defaultdict[int, list[pa.RecordBatch]](list)  # that are in memory
-        self._files: dict[int, pa.RecordBatchStreamWriter] | None = None
+        self._files = dict[int, pa.RecordBatchStreamWriter]()
         self._sinks = list[pa.OSFile]()
         self._sizes = defaultdict[int, int](int)
-        self.held = 0  # bytes in memory
         self._writing = ThreadPoolExecutor(1, "writing runs")
         self._last: Future[None] | None = None
 
@@ -40,9 +44,19 @@ class Runs:
             sink.close()
 
     @property
-    def buckets(self) -> list[int]:
-        """Those that have rows."""
-        return sorted(self._sizes)
+    def in_memory(self) -> list[int]:
+        """Buckets whose rows are in memory."""
+        return sorted(self._rows)
+
+    @property
+    def in_files(self) -> list[int]:
+        """Buckets whose rows are in files."""
+        return sorted(self._files)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return sum(self._sizes[bucket] for bucket in self._rows)
 
     @property
     def largest(self) -> int:
@@ -53,50 +67,52 @@ class Runs:
         """Bytes of a bucket's rows."""
         return self._sizes[bucket]
 
-    def add(self, rows: pa.RecordBatch, edges: np.ndarray) -> None:
-        """Add rows that are in the order of their buckets.
+    def add(self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray) -> None:
+        """Add rows of a batch.
 
-        edges: int64[buckets + 1], where each bucket's begin.
+        order: int64[rows], these rows in the order of their buckets; edges: int64[buckets + 1],
+        where each bucket's begin there.
         """
-        parts = {b: rows.slice(edges[b], edges[b + 1] - edges[b])
-                 for b in np.flatnonzero(np.diff(edges)).tolist()}
-        for bucket, part in parts.items():
-            self._sizes[bucket] += part.nbytes
-        if self._files is None and not self._fits(self.held + 2 * rows.nbytes):
-            self._spill()
-        if self._files is None:
-            self.held += rows.nbytes
-            for bucket, part in parts.items():
+        self._make_room(3 * batch.nbytes)  # itself, its rows by bucket, and rows being written
+        for group in range(self._kept):  # each a copy, which is freed with the group
+            for bucket, part in self._parts(batch, order, edges, group, group + 1):
                 self._rows[bucket].append(part)
-            return
-        self._wait()
-        self._last = self._writing.submit(self._write, parts)
+        if self._kept < GROUPS:
+            parts = dict(self._parts(batch, order, edges, self._kept, GROUPS))
+            self._wait()
+            self._last = self._writing.submit(self._write, parts)
 
     def end(self) -> None:
         """Note that no row comes any more."""
-        if self._files is None and not self._fits(self.held):
-            self._spill()
+        self._make_room(0)
         self._wait()
         with naming(self._directory.parent):
-            for file in (self._files or {}).values():
+            for file in self._files.values():
                 file.close()
             for sink in self._sinks:
                 sink.close()
 
-    def _fits(self, size: int) -> bool:
-        """Whether there is room to sort the largest bucket beside so many bytes."""
-        return size + 3 * self.largest <= self._memory
+    def _parts(self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray, first: int,
+               last: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give the rows of each bucket that has some, of these groups."""
+        low, high = self._borders[first], self._borders[last]
+        rows = batch.take(pa.array(order[edges[low]:edges[high]]))
+        for bucket in (low + np.flatnonzero(np.diff(edges[low:high + 1]))).tolist():
+            part = rows.slice(edges[bucket] - edges[low], edges[bucket + 1] - edges[bucket])
+            self._sizes[bucket] += part.nbytes
+            yield bucket, part
 
-    def _spill(self) -> None:
-        """Write what is held to files; what comes follows it."""
-        self._files = {}
-        for number in range(max(map(len, self._rows.values()), default=0)):
-            self._write({b: held[number] for b, held in self._rows.items() if number < len(held)})
-        self._rows.clear()
-        self.held = 0
+    def _make_room(self, size: int) -> None:
+        """Write groups to files until there is room for so many bytes, and to sort the largest
+        bucket, beside what is held."""
+        while self._kept and self.held + size + 3 * self.largest > self._memory:
+            self._wait()
+            self._kept -= 1
+            for bucket in range(self._borders[self._kept], self._borders[self._kept + 1]):
+                for part in self._rows.pop(bucket, ()):
+                    self._write({bucket: part})
 
     def _write(self, parts: dict[int, pa.RecordBatch]) -> None:
-        assert self._files is not None
         with naming(self._directory.parent):
             for bucket, part in parts.items():
                 if bucket not in self._files:
@@ -114,7 +130,7 @@ class Runs:
 
     def take(self, bucket: int, most: int = 2**62) -> Iterator[list[pa.RecordBatch]]:
         """Give a bucket's rows, about so many bytes at a time, and have them no more."""
-        if self._files is None:
+        if bucket not in self._files:
             yield self._rows.pop(bucket)
             return
         yield from read_run(self._file(bucket), most)

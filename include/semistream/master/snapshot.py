@@ -1,36 +1,13 @@
-"""The Arrow snapshot of R: an immutable directory per version, read back with explicit reads.
-
-::
-
-    <root>/<master>/CURRENT
-        the current version's name, replaced atomically
-    <root>/<master>/v000001/manifest.json
-    <root>/<master>/v000001/bucket-00017.arrow
-        Arrow IPC file: one record batch a page, rows in the order of their key codes
-    <root>/<master>/v000001/bucket-00017.codes
-        int64[rows] key codes
-        int64[pages, 5] the zone map: first code, last code, bytes, checksum of the page, checksum
-            of its codes
-        int64 the zone map's checksum
-        int64[columns, pages] checksums of the columns of each page
-
-The codes lie apart from the payload so that a partition's codes are one read, whatever the
-payload's width. Checksums are XXH3; what is read is compared with them: whole pages with the
-page's, single columns with their own.
-"""
+"""The Arrow snapshot of R, read back with explicit reads. `master/manifest.py` shows its files."""
 
 from __future__ import annotations
 
-import base64
 import copy
 import io
 import itertools
-import math
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,233 +16,21 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from semistream.compiled import njit
-from semistream.durable import naming, read_checked, write_checked
 from semistream.errors import ConfigError, StateError
-from semistream.keys import JoinKeys, buckets, master_keys
+from semistream.keys import buckets
+from semistream.master.manifest import (
+    ZONE,
+    BucketInfo,
+    Manifest,
+    bucket_file,
+    column_checksum,
+    signed,
+)
 from semistream.published import ANEW, CURRENT, MANIFEST, current_version
 
-# divisible by the usual numbers of partitions; 64 runs are few enough to write at the same time
-BUCKETS = 64
-# The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5,
-# 10, 15, 16, 24 M tuples/s at 256, 512, 1024, 2048, 4096 tuples a page.
-PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
-# of wider rows, a page has fewer, so that a small memory still has some pages
-PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
-SMALL_PAGES = 16  # that a small R has at least
-PAGES = 4000  # a larger R has larger pages, so that it has at least so many
 PARTITION_TUPLES = 8192
 SECTOR = 4096  # what direct reads are aligned to
 MAGIC_BYTES = 8  # "ARROW1" and padding, at the start of an Arrow file
-ZONE = 5  # words of a page in the zone map
-
-
-@dataclass(frozen=True)
-class BucketInfo:
-    """What one bucket's files hold; ``null_keys`` rows were left out of them."""
-
-    bucket: int
-    rows: int
-    bytes: int
-    unique: bool
-    null_keys: int
-
-
-@dataclass(frozen=True)
-class Manifest:
-    name: str
-    version: str
-    schema: pa.Schema
-    key_columns: tuple[str, ...]
-    tuple_count: int
-    tuple_bytes: float  # payload and code, on disk
-    null_keys: int  # master tuples without a key, left out
-    unique: bool
-    bucket_count: int
-    page_tuples: int
-    source: dict[str, Any]
-    created: str  # UTC, ISO 8601
-    buckets: tuple[BucketInfo, ...]
-    # normal forms of key columns, see ``column_format``
-    formats: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def keys(self) -> JoinKeys:
-        return master_keys(self.schema, list(self.key_columns))
-
-    def write(self, directory: Path, *, flush: bool = True) -> None:
-        keys = self.keys
-        values = asdict(self) | {"schema": encode_schema(self.schema), "exact": keys.exact,
-                                 "key_types": [str(t) for t in keys.types]}
-        write_checked(directory / MANIFEST, values, flush=flush)
-
-    @classmethod
-    def read(cls, directory: Path) -> Manifest:
-        """Raises StateError when there is no snapshot in the directory, or a damaged one."""
-        values = read_checked(directory / MANIFEST, ANEW)
-        if values is None:
-            raise StateError(f"{directory} holds no snapshot: there is no {MANIFEST}. {ANEW}")
-        del values["exact"], values["key_types"]
-        return cls(**values | {"schema": decode_schema(values["schema"]),
-                               "key_columns": tuple(values["key_columns"]),
-                               "buckets": tuple(BucketInfo(**b) for b in values["buckets"])})
-
-
-def encode_schema(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize()).decode()
-
-
-def decode_schema(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-
-
-def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:
-    return directory / f"bucket-{bucket:05d}.{suffix}"
-
-
-def choose_page_tuples(rows: int, row_bytes: float) -> int:
-    """Tuples of a page for an R of so many, of so many bytes each: a power of two."""
-    usual = min(PAGE_TUPLES,
-                max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
-                    LEAST_PAGE_TUPLES))
-    return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
-
-
-def _power(number: float) -> int:
-    """The largest power of two that is not above it, from 1."""
-    return 2 ** int(math.log2(max(number, 1.0)))
-
-
-class BucketWriter:
-    """Writes one bucket from rows that come in the order of their key codes. Its files appear
-    whole, when it closes.
-
-    Holds one page, and 40 bytes and 8 a column for each page written. A second writer of the bucket
-    (a retried task) replaces the first one's files. flush: whether they are then on disk, too.
-    """
-
-    def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys,
-                 page_tuples: int = PAGE_TUPLES, flush: bool = True):
-        self.directory, self.bucket, self.schema, self.keys = directory, bucket, schema, keys
-        self.page_tuples, self.flush = page_tuples, flush
-        self._root = directory.parent  # in an error: the directory itself goes with it
-        attempt = uuid.uuid4().hex
-        self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}"
-                       for s in ("arrow", "codes")}
-        self._sink = open(self._paths["arrow"], "wb")  # noqa: SIM115
-        self._payload = pa.ipc.new_file(self._sink, schema)
-        self._codes = open(self._paths["codes"], "wb")  # noqa: SIM115
-        self._held: list[tuple[np.ndarray, pa.RecordBatch]] = []
-        self._held_rows = 0
-        self._pages: list[tuple[int, ...]] = []
-        self._columns: list[list[int]] = []  # checksums of each page's
-        self._rows = self._null_keys = 0
-        self._unique, self._last_code = True, None
-        self._run: set[tuple[Any, ...]] = set()
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Raises StateError when their key codes go down."""
-        key_codes, valid = self.keys.master_codes(batch)
-        if not valid.all():
-            self._null_keys += int((~valid).sum())
-            batch, key_codes = batch.filter(pa.array(valid)), key_codes[valid]
-        if not len(key_codes):
-            return
-        if (self._last_code is not None
-            and key_codes[0] < self._last_code) or (key_codes[1:] < key_codes[:-1]).any():
-            raise StateError(
-                f"bucket {self.bucket}: rows must come in the order of their key codes")
-        self._watch_duplicates(batch, key_codes)
-        self._last_code = key_codes[-1]
-        self._held.append((key_codes, batch))
-        self._held_rows += len(key_codes)
-        if self._held_rows >= self.page_tuples:
-            with naming(self._root):
-                self._write_pages(self.page_tuples)
-
-    def close(self) -> BucketInfo:
-        """Write what is held and put the files into place."""
-        with naming(self._root):
-            return self._close()
-
-    def _close(self) -> BucketInfo:
-        if self._held_rows:
-            self._write_pages(1)
-        self._payload.close()
-        zones = np.array(self._pages, np.int64).tobytes()
-        self._codes.write(zones
-                          + _signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True))
-        self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
-        size = 0
-        for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
-            file.flush()
-            size += file.tell()
-            if self.flush:
-                os.fsync(file.fileno())
-            file.close()
-            os.replace(self._paths[suffix], bucket_file(self.directory, self.bucket, suffix))
-        return BucketInfo(self.bucket, self._rows, size, self._unique, self._null_keys)
-
-    def _write_pages(self, least: int) -> None:
-        """Write whole pages while at least ``least`` rows are held."""
-        table = pa.Table.from_batches([b for _, b in self._held], self.schema).combine_chunks()
-        key_codes = np.concatenate([c for c, _ in self._held])
-        start = 0
-        while len(key_codes) - start >= least:
-            n = min(self.page_tuples, len(key_codes) - start)
-            before = self._sink.tell()
-            [page] = table.slice(start, n).to_batches()
-            self._payload.write_batch(page)
-            written = page.serialize()  # as it is in the file
-            sums = [_signed(xxh3_64_intdigest(data))
-                    for data in (written, key_codes[start:start + n].tobytes())]
-            self._pages.append((int(key_codes[start]), int(key_codes[start + n - 1]),
-                                self._sink.tell() - before + 8 * n, *sums))
-            self._columns.append([_column_checksum(c)
-                                  for c in pa.ipc.read_record_batch(written, self.schema).columns])
-            start += n
-        self._codes.write(key_codes[:start].tobytes())
-        self._rows += start
-        rest = table.slice(start).to_batches()
-        self._held = [(key_codes[start:], rest[0])] if rest else []
-        self._held_rows = len(key_codes) - start
-
-    def _watch_duplicates(self, batch: pa.RecordBatch, key_codes: np.ndarray) -> None:
-        """Two rows with one code are one key twice, or two hashed keys that collide."""
-        if not self._unique:
-            return
-        same = np.empty(len(key_codes), bool)
-        same[0] = self._last_code is not None and key_codes[0] == self._last_code
-        same[1:] = key_codes[1:] == key_codes[:-1]
-        if self.keys.exact:
-            self._unique = not same.any()
-            return
-        # _run: the keys of the latest code; only codes that come again are looked at row by row
-        for i in np.flatnonzero(same).tolist():
-            if i and not same[i - 1]:
-                self._run = {self._key(batch, i - 1)}
-            key = self._key(batch, i)
-            if key in self._run:
-                self._unique = False
-                return
-            self._run.add(key)
-        if not same[-1]:
-            self._run = {self._key(batch, len(key_codes) - 1)}
-
-    def _key(self, batch: pa.RecordBatch, row: int) -> tuple[Any, ...]:
-        return tuple(batch.column(c)[row].as_py() for c in self.keys.master)
-
-
-def _signed(checksum: int) -> int:
-    return checksum - (1 << 64) if checksum >= 1 << 63 else checksum
-
-
-def _column_checksum(column: pa.Array) -> int:
-    """Of a column as it is read from a file."""
-    total = len(column) + (column.null_count << 32)
-    for buffer in column.buffers():
-        if buffer is not None:
-            total = xxh3_64_intdigest(buffer, total)
-    return _signed(total)
 
 
 class SnapshotRelation:
@@ -381,7 +146,7 @@ class SnapshotRelation:
             raise self._damaged(bucket, "arrow", f"pages {first} to {last - 1}", str(e)) from None
         wanted = sums[:, first:last].T.tolist()
         for i, page in enumerate(pages):
-            if list(map(_column_checksum, page.columns)) != wanted[i]:
+            if list(map(column_checksum, page.columns)) != wanted[i]:
                 sums_file = bucket_file(self.directory, self.buckets[bucket], "codes")
                 raise self._damaged(bucket, "arrow",
                                     f"page {first + i}, or {sums_file} at its checksums")
@@ -427,7 +192,7 @@ class SnapshotRelation:
                 raise StateError(f"{path} cannot be read: {e.strerror}. {ANEW}") from None
             zone = np.frombuffer(data[:len(data) // 8 * 8], np.int64)
             if (len(zone) <= ZONE * count
-                    or _signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]):
+                    or signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]):
                 raise StateError(
                     f"{path} is damaged at its zone map, or of an earlier version. {ANEW}")
             zones.append(zone[:-1].reshape(count, ZONE))
@@ -539,7 +304,7 @@ class SnapshotRelation:
         i."""
         view, place = memoryview(data).cast("B"), self._starts[bucket] + first
         for i, wanted in enumerate(sums[place:place + len(at) - 1].tolist()):
-            if _signed(xxh3_64_intdigest(view[at[i]:at[i + 1]])) != wanted:
+            if signed(xxh3_64_intdigest(view[at[i]:at[i + 1]])) != wanted:
                 raise self._damaged(bucket, suffix, f"page {first + i}")
 
     def _damaged(self, bucket: int, suffix: str, where: str, why: str = "") -> StateError:

@@ -37,8 +37,8 @@ from semistream.config import Job, surrogate_key
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
 from semistream.keys import canonical_type
+from semistream.master.manifest import Manifest, decode_schema, encode_schema
 from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
-from semistream.master.snapshot import Manifest, decode_schema, encode_schema
 from semistream.progress import Progress, silent
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert, fetch, fetch_texts, nulled, say_nulled

@@ -21,14 +21,9 @@ from sqlalchemy import func, select
 from semistream.config import Job, Places, Publishing
 from semistream.keys import JoinKeys
 from semistream.keys_spark import bucket_expression, order_expression, quoted
+from semistream.master.bucket_writer import BUCKETS, BucketWriter, choose_page_tuples
+from semistream.master.manifest import BucketInfo, Manifest
 from semistream.master.publish import Publication
-from semistream.master.snapshot import (
-    BUCKETS,
-    BucketInfo,
-    BucketWriter,
-    Manifest,
-    choose_page_tuples,
-)
 from semistream.provisioning.dimensions import (
     Dimension,
     check_unchanged,

@@ -54,6 +54,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
     """
     work = describe(join_spec("", memory, sample.schema, master, on, columns), sample,
                     stream_tuples=tuples)
+    work = demand.of(work) if demand is not None else work
 
     def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
         return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on,

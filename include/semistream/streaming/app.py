@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
-from semistream.master.snapshot import decode_schema, encode_schema
+from semistream.master.manifest import decode_schema, encode_schema
 from semistream.published import ANEW
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from semistream.cost_models import MODELS, Costs, Prediction
+from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.cost_models.bound import Demand, Price, price
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.registry import REGISTRY
@@ -56,14 +56,16 @@ def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: i
     """Every algorithm's points for every budget. One that the model finds no setting for is there
     too, with its own defaults. demand: a bound on waiting, whose price is told."""
     points: list[Point] = []
+    mine = demand and demand._replace(rate=demand.rate * case.share)
+    work = mine.of(case.workload) if mine else case.workload
     for memory, algorithm in itertools.product(budgets, algorithms):
         each = int(memory) // case.partitions
         try:
-            best = tune(algorithm, case.workload, each, costs)
+            best = tune(algorithm, work, each, costs)
             found = [p for sizes in around(case, best, each, count)
-                     if (p := predict(algorithm, case.workload, each, costs, **sizes)).mu > 0]
+                     if (p := predict(algorithm, work, each, costs, **sizes)).mu > 0]
             points += [point_of(case, int(memory), p, p.sizes == best.sizes,
-                                priced(case, p, costs, demand)) for p in found]
+                                priced(case, p, work, costs, mine)) for p in found]
         except ConfigError as e:
             points.append(Point(0, algorithm, int(memory), case.partitions, {}, error=str(e)))
     return [replace(p, number=i) for i, p in enumerate(points)]
@@ -82,12 +84,13 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
 
 
-def priced(case: Case, p: Prediction, costs: Costs, demand: Demand | None) -> Price | None:
-    """Return what the bound takes of all operators, as the slowest one has it."""
+def priced(case: Case, p: Prediction, work: Workload, costs: Costs,
+           demand: Demand | None) -> Price | None:
+    """Return what the bound takes of all operators, as the slowest one has it. work, demand: of
+    this one."""
     if demand is None:
         return None
-    mine = demand._replace(rate=demand.rate * case.share)
-    each = price(p, case.workload, costs, MODELS[p.algorithm].phase, mine)
+    each = price(p, work, costs, MODELS[p.algorithm].phase, demand)
     return each._replace(bytes_read=each.bytes_read * case.partitions)
 
 
