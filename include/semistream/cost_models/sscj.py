@@ -20,7 +20,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     """m: M, bytes; disk_tuples: d; cache_tuples: h_R."""
     sizes = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}
     cut = work.partitions(disk_tuples)
-    hit = ssj.served(work, cut, cache_tuples)
+    hit, missed = ssj.behind(work, cut, cache_tuples)
     parts = ssj.memory(m=m, d=cut.most_tuples, v_r=cut.tuple_bytes,
                        h_r=ssj.held(work, cache_tuples),
                        v_h=work.cached_tuple_bytes, v_f=work.cached_key_bytes)
@@ -33,7 +33,6 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     if hit > 1 - 1e-9:
         return ssj.in_memory("sscj", sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
                              parts, run)
-    missed = work.frequencies.without(cache_tuples / work.fan_out)
     waits = waiting(work, missed, cut.number)
     left = reads(waits.partitions, h_s).w
     found, disk = left * waits.present, left * (1 + waits.at_once)
