@@ -530,6 +530,39 @@ def test_memory_and_tuples_are_those_of_the_operator(name, master):
     assert (join.stats.cache_hits - before[2]) / iterations == pytest.approx(p.w_n, rel=0.15, abs=2)
 
 
+@pytest.mark.parametrize("algorithm", ["ssj", "cmeshjoin", "sscj"])
+def test_detection_costs_by_the_join_values_of_a_partition_that_wait(algorithm):
+    # 10 values of 100 tuples in a partition of 1,000; all of them wait
+    work = workload(fan_out=100.0, r_t=1_000_000, page_tuples=1,
+                    frequencies=Frequencies.zipf(10_000, 0.0))
+    sizes = {"disk_tuples": 1_000, "cache_tuples": 1}
+    dear = replace(PAPER_LIKE, compare_match=1.0)
+    c_loop = [predict(algorithm, work, 20e6, c, **sizes).c_loop for c in (PAPER_LIKE, dear)]
+    assert c_loop[1] - c_loop[0] == pytest.approx(10, rel=1e-3)
+    # where a value has one tuple, no more of them than stream tuples that leave H_S
+    work = workload(r_t=1_000_000, page_tuples=1, frequencies=Frequencies.zipf(1_000_000, 0.0))
+    found, costly = (predict(algorithm, work, 2e6, c, **sizes) for c in (PAPER_LIKE, dear))
+    assert 0.9 * found.w_s < costly.c_loop - found.c_loop < found.w_s
+
+
+@pytest.mark.parametrize("algorithm", ["ssj", "cmeshjoin", "sscj"])
+def test_values_that_a_border_of_partitions_is_within_are_not_cached(algorithm):
+    def served(fan_out, disk_tuples):
+        work = workload(fan_out=fan_out, r_t=1_000_000, page_tuples=1,
+                        frequencies=Frequencies.zipf(int(1_000_000 / fan_out), 0.0))
+        p = predict(algorithm, work, 20e6, PAPER_LIKE, disk_tuples=disk_tuples,
+                    cache_tuples=50_000)
+        return p.w_n / p.w
+
+    assert served(1.0, 1_000) == pytest.approx(0.05)
+    assert served(100.0, 1_000) == pytest.approx(0.05)  # others have the places
+    assert served(2_000.0, 1_000) == 0.0
+    work = workload(fan_out=2_000.0, r_t=1_000_000, page_tuples=1,
+                    frequencies=Frequencies.zipf(500, 1.0))
+    best = tune(algorithm, work, 20e6, PAPER_LIKE, disk_tuples=1_000)
+    assert best.sizes["cache_tuples"] < 100  # all of them would be idle
+
+
 def test_caches_of_values_that_r_lacks_are_as_large_as_they_get(tmp_path):
     """Every other value of the stream is absent: what goes through ELEVATORJOIN's cache is what the
     model says."""

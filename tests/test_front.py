@@ -32,11 +32,11 @@ def products(count, copies=1, names=("p",)):
                      "name": [names[i % len(names)] for i in range(len(keys))]})
 
 
-def start(algorithm, master, memory=60_000, **parameters):
+def start(algorithm, master, memory=60_000, part=50, **parameters):
     fields = REGISTRY[algorithm].parameters.model_fields
     parameters = {k: v for k, v in {"disk_tuples": 50, **parameters}.items() if k in fields}
     return open_join(algorithm, memory=memory, stream=chunk([]).schema,
-                     master=MemoryRelation("r", master, ["k"], 50), on=ON, parameters=parameters)
+                     master=MemoryRelation("r", master, ["k"], part), on=ON, parameters=parameters)
 
 
 def chunk(keys):
@@ -142,6 +142,60 @@ def test_of_a_duplicate_key_all_master_tuples_are_cached_or_none(algorithm):
     assert set(cached(join).values()) == {3}
     assert set(range(20)) - {16} <= set(cached(join)) | set(join.h_r.cache.staged.keys)
     assert 16 not in cached(join)
+    check(join, outputs, chunks, master)
+
+
+@pytest.mark.parametrize("copies", [1, 3, 30])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_detection_takes_a_pass_over_h_r_however_many_tuples_a_key_has(algorithm, copies):
+    join = start(algorithm, products(3000 // copies, copies), memory=200_000, disk_tuples=300,
+                 part=300, cache_tuples=90)  # 11 places in the switching buffer
+    h_r, partition, passes = join.h_r, DiskPartition(join.spec, 3), 0
+
+    def index():
+        nonlocal passes
+        passes += 1
+        plain()
+
+    plain, h_r.cache.index = h_r.cache.index, index
+    f = np.full(300, 5, np.int32)
+    h_r.detect(partition, f)
+    keys = np.unique(partition.codes)
+    fit = 90 // copies
+    assert cached(join) == dict.fromkeys(keys[:fit].tolist(), copies)
+    assert passes <= 2  # one to see who stays, one to make the newcomers findable
+    before = passes
+    for _ in range(5):  # none of the others is more frequent
+        h_r.detect(partition, f)
+    assert passes == before
+    f[partition.codes == keys[-1]] = 11
+    h_r.detect(partition, f)
+    h_r.end_period()
+    assert passes <= before + 2
+    assert h_r.threshold == (3 if copies > 11 else 2)  # more than an eighth of H_R changed places
+    assert cached(join) == dict.fromkeys([*keys[:fit - 1].tolist(), int(keys[-1])], copies)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_is_fetched_of_a_key_with_more_tuples_than_h_r_has_places_for(
+        algorithm, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(DiskPartition, "read", fetched.append)
+    join = start(algorithm, products(100, 30), memory=200_000, disk_tuples=300, part=300,
+                 cache_tuples=29)
+    join.h_r.detect(DiskPartition(join.spec, 3), np.full(300, 5, np.int32))
+    assert not fetched and not len(join.h_r.cache.staged)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_keys_of_many_tuples_fill_h_r_and_are_joined_exactly(algorithm):
+    rng = np.random.default_rng(8)
+    master = products(300, 30, names=("", "a", "bcd"))
+    join = start(algorithm, master, memory=200_000, disk_tuples=300, part=300, cache_tuples=200)
+    chunks = list(hot(rng, np.arange(30), 40, size=100))
+    outputs = feed(join, chunks)
+    assert set(cached(join).values()) == {30} and 150 < join.h_r.cache.tuples <= 200
+    assert join.stats.cache_hits > 0.05 * join.stats.rows_read
     check(join, outputs, chunks, master)
 
 

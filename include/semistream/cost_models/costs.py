@@ -37,7 +37,7 @@ class Symbols(NamedTuple):
     c_f: float  # compare one disk tuple's frequency with the threshold
     c_b: float  # look one disk tuple up among the values to be switched into the cache
     c_i: float  # of an iteration itself, whatever its sizes
-    c_m: float  # of detecting frequent tuples, per tuple matched through H_S
+    c_m: float  # of detecting frequent tuples, per join value of a partition that has a match
     c_d: float  # of detecting frequent tuples in an iteration, whatever the sizes
     c_2: float  # of probing a second time in an iteration, whatever the sizes
 

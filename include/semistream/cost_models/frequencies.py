@@ -166,9 +166,10 @@ class Frequencies:
         """Different values to expect among so many stream tuples."""
         return float(self.keys @ -np.expm1(-draws * self.p))
 
-    def without(self, h: float) -> Frequencies:
-        """What the stream looks like behind a cache of the h most frequent values."""
-        left = np.minimum(self.keys, np.maximum(self._ends[1:] - h, 0.0))
+    def without(self, h: float, share: float = 1.0) -> Frequencies:
+        """What the stream looks like behind a cache of the h most frequent values, or of a share of
+        them."""
+        left = self.keys - share * np.minimum(self.keys, np.maximum(h - self._ends[:-1], 0.0))
         which = left > 0
         rest = float(self.p[which] @ left[which]) + self.absent
         if not which.any() or rest <= 0:

@@ -16,8 +16,10 @@ Corrections, beside the printed equations:
   share of H_S beside its queue, follows.
 - *partial chunk*: the disk phase also starts when the stream buffer is empty, with a chunk that is
   not full.
-- *detection*: finding the frequent ones among a partition's tuples costs c_D and c_M per match,
-  beside d c_F.
+- *detection*: finding the frequent ones among a partition's tuples costs c_D, and c_M for each join
+  value of theirs that has a match, beside d c_F.
+- *whole values*: all tuples of a join value are cached or none, and only where they are all in one
+  partition: of values with m tuples a border is within (m - 1) / d.
 - *real bytes*, *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of
   MESHJOIN.
 
@@ -39,6 +41,7 @@ from semistream.cost_models.costs import (
     infeasible,
 )
 from semistream.cost_models.course import Course
+from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation
 from semistream.joins.frequency_detection import SWITCH_SHARE
 
@@ -126,11 +129,28 @@ def held(work: Workload, h_r: float) -> float:
                      1) if work.cut is not None else h_r * (1 + 1 / SWITCH_SHARE)
 
 
+def behind(work: Workload, cut: Cut, h_r: float) -> tuple[float, Frequencies]:
+    """(p_N of the stream's frequencies, what the stream looks like behind H_R) with h_R master
+    tuples there (*whole values*)."""
+    whole = 1.0
+    if cut.number > 1:
+        whole = max(1 - (work.fan_out - 1) / max(cut.tuples, 1), 0.0)
+    values = h_r / work.fan_out / whole if whole else 0.0
+    return whole * work.frequencies.top(values), work.frequencies.without(values, whole)
+
+
+def matched(work: Workload, cut: Cut, waiting: Frequencies, h_s: float, share: float) -> float:
+    """Join values of a disk partition that have a match, where an iteration finishes this share of
+    h_s tuples; waiting: how often each value is among those."""
+    return min(waiting.different(h_s) * share, cut.tuples / work.fan_out)
+
+
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tuples: float,
             algorithm: str = "ssj") -> Prediction:
     """m: M, bytes; disk_tuples: d; cache_tuples: h_R."""
     sizes = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}
-    cut, hit = work.partitions(disk_tuples), work.frequencies.top(cache_tuples / work.fan_out)
+    cut = work.partitions(disk_tuples)
+    hit, missed = behind(work, cut, cache_tuples)
     parts = memory(m=m, d=cut.most_tuples, v_r=cut.tuple_bytes, h_r=held(work, cache_tuples),
                    v_h=work.cached_tuple_bytes, v_f=work.cached_key_bytes)
     h_s = parts["H_S"] / work.stream_tuple_bytes
@@ -142,14 +162,15 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
         return in_memory(algorithm, sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
                          parts, course(work, cut, s, disk * cut.number))
     if algorithm == "ssj" and math.isfinite(work.batch_tuples):
-        missed = work.batch_tuples * (1 - hit)
-        disk = missed / (math.floor(missed / disk) + 1)
+        coming = work.batch_tuples * (1 - hit)
+        disk = coming / (math.floor(coming / disk) + 1)
     front = w_n(p_n=hit, s_n=disk / (1 - hit), n=1)
     s = work.symbols(costs, disk * cut.number, cut.tuples, cache_tuples)
     printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=disk, c_o=s.c_o,
                      c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
     matches = disk * (1 - work.frequencies.absent / (1 - hit))
-    corrected = (printed + disk * (s.c_r + s.c_m) + s.c_i + s.c_d
+    found = matched(work, cut, missed, disk * cut.number, 1 / cut.number)
+    corrected = (printed + disk * s.c_r + s.c_i + s.c_d + found * s.c_m
                  - s.c_p * meshjoin.unread(matches))
     return Prediction(algorithm, sizes, front, disk, work.beside(corrected, s), printed, parts,
                       disk * cut.number, cache_tuples,

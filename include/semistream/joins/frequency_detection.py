@@ -11,14 +11,17 @@ Data Warehousing*, Algorithm 1 and section 4.2; M. A. Naeem, G. Weber, G. Dobbie
 Deviations, and why:
 
 - Newcomers gather in a switching buffer, an eighth of H_R, and change places with the least
-  frequent ones together: one pass over H_R per buffer and not per tuple.
+  frequent ones together: one pass over H_R per buffer and not per tuple. Where a partition's
+  newcomers have no room there, one pass decides between them and what is in H_R, and those that
+  are to stay follow into the places that became free: a value may have more tuples than the buffer.
 - A newcomer does not displace a tuple that is as frequent.
 - Frequencies in H_R are halved every period (an R-cycle in a scan). They are thus comparable to f,
   which is what came in one period, and what was hot once does not stay. When an eighth of H_R has
   fallen below the threshold, H_R does not count as full.
 - Duplicate master keys: of a join value all master tuples are cached or none. Candidates are the
-  values whose tuples are all in one disk partition, as R's index tells. Frequencies are compared
-  per master tuple.
+  values whose tuples are all in one disk partition, as R's index tells, and no more than h_R.
+  Which of them are in H_R is decided by their frequencies per master tuple; the threshold is that
+  of f.
 """
 
 from __future__ import annotations
@@ -50,6 +53,13 @@ class Frequent(NamedTuple):
     keys: np.ndarray  # int64[n]
     f: np.ndarray  # int64[n], matches of each of its master tuples
     tuples: np.ndarray  # int64[n], its master tuples
+
+    def of(self, which: np.ndarray) -> Frequent:
+        """Those that `which`, bool[n], is true of."""
+        return Frequent(*(numbers[which] for numbers in self))
+
+
+NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 class FrequentTuples:
@@ -86,41 +96,44 @@ class FrequentTuples:
         rows = np.flatnonzero(f >= self.threshold)
         if not len(rows):
             return
-        keys, first, group = np.unique(partition.codes[rows], return_index=True,
-                                       return_inverse=True)
-        found = Frequent(keys, f[rows[first]].astype(np.int64), np.bincount(group))
-        new = self._new(keys) & (found.f > self.least * found.tuples)
-        order = np.argsort(-found.f / found.tuples, kind="stable")
-        order = order[new[order]][:self.places]
-        if not len(order):
+        codes = partition.codes[rows]
+        keys, first, tuples = np.unique(codes, return_index=True, return_counts=True)
+        found = Frequent(keys, f[rows[first]].astype(np.int64), tuples)
+        found = found.of((found.f > self.least * tuples) & (tuples <= self.places))
+        if len(found.keys):
+            found = found.of(self._new(found.keys))
+        if not len(found.keys):
             return
-        size = (np.bincount(group, variable_bytes(partition.payload)[rows] + self.cache.slot)
-                + MasterCache.ENTRY)
-        while len(order):
-            count = self._fitting(found.tuples[order], size[order])
-            if count:
-                self._stage(partition.payload, rows, group, found, order[:count])
-                order = order[count:]
-            elif len(self.cache.staged):
-                self._exchange()
-            else:
-                order = order[1:]  # larger than the switching buffer
-        if self.cache.staged.tuples >= self.switch:
+        value = KeyTable(found.keys).find(codes)
+        rows, value = rows[value >= 0], value[value >= 0]
+        payload, cache = partition.take(rows), self.cache
+        size = found.tuples * cache.slot + MasterCache.ENTRY
+        if cache.store.variable:
+            size += np.bincount(value, variable_bytes(payload)).astype(np.int64)
+        rows = np.arange(len(value))
+        if (cache.staged.tuples + found.tuples.sum() > self.switch
+                or cache.used + size.sum() > self.size):
+            kept = self._exchange(found, size)
+            rows = np.flatnonzero(kept[value])
+            found, value = found.of(kept), (np.cumsum(kept) - 1)[value[rows]]
+        place = cache.stage(found.keys, found.f)
+        cache.stage_tuples(payload, rows, value + place, self.size)
+        if cache.staged.tuples >= self.switch:
             self._exchange()
 
     def end_period(self) -> None:
         """Adapt the threshold, age the frequencies."""
         self._exchange()
         cache = self.cache
-        free = sum(counts[per_tuple(f, counts) < self.threshold].sum() for f, counts in (
-            (cache.frequencies[part], cache.counts[part]) for part in slices(cache.entries)))
+        free = sum(int(cache.counts[part][cache.frequencies[part] < self.threshold].sum())
+                   for part in slices(cache.entries))
         if self.evictions > self.places // SWITCH_SHARE:
             self.threshold += max(self.threshold // 4, 1)
         elif not self._full or free > self.places // SWITCH_SHARE:
             self.threshold = max(self.threshold // 2, 1)
         self.evictions = 0
         cache.frequencies[:] //= 2
-        self._measure_least()
+        self._measure_least(self._full)
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Which of the keys are not in H_R and may be."""
@@ -134,38 +147,29 @@ class FrequentTuples:
             new &= ranges[:, 1] - ranges[:, 0] == 1
         return new
 
-    def _fitting(self, tuples: np.ndarray, size: np.ndarray) -> int:
-        """How many of the coming values, with these tuples and bytes each, the switching buffer has
-        room for."""
-        return int(min(np.searchsorted(np.cumsum(tuples), self.switch - self.cache.staged.tuples,
-                                       side="right"),
-                       np.searchsorted(np.cumsum(size), self.size - self.cache.used, side="right")))
-
-    def _stage(self, payload: pa.RecordBatch, rows: np.ndarray, group: np.ndarray, found: Frequent,
-               chosen: np.ndarray) -> None:
-        """Put the chosen values into the switching buffer; group: the value of each row of the
-        payload."""
-        owner = np.full(len(found.keys), -1, np.int64)
-        owner[chosen] = self.cache.stage(found.keys[chosen],
-                                         found.f[chosen]) + np.arange(len(chosen))
-        mine = owner[group] >= 0
-        self.cache.stage_tuples(payload, rows[mine], owner[group][mine], self.size)
-
-    def _exchange(self) -> None:
-        """The switching buffer becomes a part of H_R; the least frequent tuples beyond h_R go."""
+    def _exchange(self, new: Frequent = NONE, size: np.ndarray = NONE.f) -> np.ndarray:
+        """The switching buffer becomes a part of H_R; the least frequent tuples go that have no
+        room in h_R beside those of new values, of so many bytes each. Returns which of these have
+        room, bool[n]."""
         cache, before = self.cache, self.cache.entries
-        if not len(cache.staged):
-            return
-        cache.switch()
-        kept = self._most_frequent()
-        self.evictions += int(np.count_nonzero(cache.frequencies[:before][~kept[:before]]))
-        if not kept.all():
-            cache.keep(kept)
-        self._measure_least()
+        if not (len(cache.staged) or len(new.keys)):
+            return np.ones(0, bool)
+        cache.link()
+        n = cache.entries
+        kept = self._most_frequent(new, size)
+        gone = ~kept[:before]
+        self.evictions += int(cache.counts[:before][gone].sum())
+        if kept[:n].all():
+            cache.index()
+        else:
+            cache.keep(kept[:n])
+        # what was turned away is not tried again before the period ends
+        self._measure_least(self._full or self.least > 0 or not kept.all())
+        return kept[n:]
 
-    def _measure_least(self) -> None:
+    def _measure_least(self, full: bool) -> None:
         cache, self.least = self.cache, 0.0
-        if self._full:
+        if full and cache.entries:
             self.least = float(min(per_tuple(cache.frequencies[part], cache.counts[part]).min()
                                    for part in slices(cache.entries)))
 
@@ -175,15 +179,23 @@ class FrequentTuples:
         cache, n = self.cache, self.cache.entries
         return n > 0 and (cache.tuples >= self.places or cache.used + cache.used / n > self.bytes)
 
-    def _most_frequent(self) -> np.ndarray:
-        """Which entries are the most frequent that h_R tuples and their bytes have room for,
-        bool[n]; the older one of equals."""
-        cache = self.cache
-        if cache.tuples <= self.places and cache.used <= self.bytes:
-            return np.ones(cache.entries, bool)
-        return most_frequent(cache.entries,
-                             lambda part: (cache.frequencies[part], cache.counts[part],
-                                           cache.sizes(part)), self.places, self.bytes)
+    def _most_frequent(self, new: Frequent, size: np.ndarray) -> np.ndarray:
+        """Which entries, and which new values behind them, are the most frequent that h_R tuples
+        and their bytes have room for, bool[n]; the older one of equals."""
+        cache, n = self.cache, self.cache.entries
+        if (cache.tuples + new.tuples.sum() <= self.places
+                and cache.used + size.sum() <= self.bytes):
+            return np.ones(n + len(new.keys), bool)
+
+        def told(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            old = slice(part.start, min(part.stop, n))
+            more = slice(max(part.start - n, 0), max(part.stop - n, 0))
+            here = (cache.frequencies[old], cache.counts[old], cache.sizes(old))
+            there = (new.f[more], new.tuples[more], size[more])
+            frequencies, tuples, sizes = map(np.append, here, there)
+            return frequencies, tuples, sizes
+
+        return most_frequent(n + len(new.keys), told, self.places, self.bytes)
 
     def table(self) -> pa.RecordBatchReader:
         """For a state: join values and frequencies of H_R and of the switching buffer; their tuples
@@ -197,4 +209,4 @@ class FrequentTuples:
         """Fetch the most frequent of the saved join values from R, as many as there is room for."""
         self.threshold, self.evictions = values["threshold"], values["evictions"]
         self.cache.take_up(self.spec, table, self.size, self.places)
-        self._measure_least()
+        self._measure_least(self._full)

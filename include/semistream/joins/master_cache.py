@@ -198,13 +198,13 @@ class MasterCache:
     def switch(self, keep: np.ndarray | None = None) -> None:
         """MOVE the switching buffer to H_R. keep: which of its values, bool[n]; None: all."""
         first = self.entries
-        self._link()
+        self.link()
         if keep is None or keep.all():
             self.index()
         else:
             self.keep(np.concatenate([np.ones(first, bool), keep]))
 
-    def _link(self) -> None:
+    def link(self) -> None:
         """Make the switching buffer a part of H_R that `index` is to make findable."""
         first, n, staged = self.entries, len(self.staged), self.staged
         self.ekey[first:first + n] = staged.keys
@@ -248,7 +248,7 @@ class MasterCache:
             coming, mine = (len(order) - part.stop) * self.ENTRY, order[part]
             complete[first + part.start:first + part.stop] = self.stage_from(
                 spec, keys[mine], frequencies[mine], budget - coming)
-            self._link()
+            self.link()
         del keys, frequencies, order
         if complete.all():
             self.index()

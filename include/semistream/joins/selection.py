@@ -9,6 +9,7 @@ import numpy as np
 
 PORTION = 65_536  # join values that are looked at, saved or taken up at a time
 DIGITS = 1 << 16
+FEW = DIGITS // 8  # join values that are sorted sooner than so many digits are counted
 
 # frequencies, tuples and bytes of a portion of join values, numbers[n] each
 Told = Callable[[slice], tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -29,6 +30,12 @@ def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
     many tuples and bytes, bool[n]; the first of equals. told: is asked for portions, three
     times."""
     room, cut = np.array([[tuples], [size]], float), 0  # cut: the rank of the first without room
+    if n <= FEW:
+        rank, needs = _ranked(*told(slice(0, n)))
+        order = np.argsort(-rank, kind="stable")
+        kept = np.empty(n, bool)
+        kept[order] = (np.cumsum(needs[:, order], axis=1) <= room).all(axis=0)
+        return kept
     for shift in (16, 0):  # its upper and its lower digit
         need = np.zeros((2, DIGITS))
         for part in slices(n):

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.cost_models.costs import PHASES, TYPICAL, Costs, PhaseCosts
+from semistream.cost_models.ssj import FILLING
 from semistream.errors import ConfigError
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
@@ -53,7 +54,7 @@ LEAST_BYTES = 20  # of a tuple in a hash table
 CHUNK = 65_536  # stream tuples given at a time
 CHUNKS = 12  # different ones
 MOST_ROWS = 10_000_000  # of output in one pass over R
-DETECTION_TUPLES = 600_000
+DETECTION_TUPLES, DETECTIONS = 600_000, 20
 LEAST_PIECE = 512  # stream tuples
 PIECE = 16_384  # output rows for which stream tuples are given at a time
 HITS = 0.7  # share of them that is found there, as is usual: dividing a batch costs too
@@ -81,9 +82,9 @@ class Stopwatch:
         plain = getattr(owner, method)
 
         def timed(*arguments: Any, **names: Any) -> Any:
-            started = self.clock()
+            count, started = tuples(*arguments), self.clock()
             out = plain(*arguments, **names)
-            self.add(part, started, tuples(*arguments))
+            self.add(part, started, count)
             return self._steps(out, part) if isinstance(out, Iterator) else out
 
         setattr(owner, method, timed)
@@ -459,8 +460,8 @@ def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
 
 
 def _measure_detection(setting: Setting) -> tuple[float, float, float]:
-    """(c_F per disk tuple, c_M per match, c_D per iteration) of the frequency detection, where keys
-    come by Zipf's law."""
+    """(c_F per disk tuple, c_M per join value with a match, c_D per iteration) of the frequency
+    detection, where keys come by Zipf's law."""
     zipf, runs = ZipfKeys(setting.keys.num_rows, 1.0), []
     for disk_tuples, room in itertools.product(DISK_BUFFERS, (2_000_000, 12_000_000)):
         if (4 * disk_tuples > setting.master.tuple_count
@@ -468,14 +469,15 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
             continue  # all of R would be cached
         memory = setting.master.with_partition(disk_tuples).partition_bytes * 3 + room
         join = setting.open("cmeshjoin", disk_tuples, memory)
-        watch, at, first, missed, paces = Stopwatch(setting.clock), 0, -1, 0, []
+        watch, at, first, read, paces = Stopwatch(setting.clock), 0, -1, 0, []
         enough = min(DETECTION_TUPLES, 8 * setting.master.tuple_count) / setting.matches
         rows = max(int(CHUNK / setting.matches), LEAST_PIECE)
-        while at < enough or first < 0 or join.stats.iteration_count < first + 5:
-            if first < 0 and join.stats.iteration_count > join.scan.chunks:
-                watch.watch(join.h_r, "detect", "detect", lambda partition, f: len(f))
-                first = join.stats.iteration_count
-                missed = join.stats.rows_read - join.stats.cache_hits
+        while (at < enough or first < 0
+               or join.stats.iteration_count < first + DETECTIONS):
+            if first < 0 and join.stats.iteration_count > FILLING * join.scan.chunks:
+                watch.watch(join.h_r, "detect", "detect",
+                            lambda partition, f: len(np.unique(partition.codes[f > 0])))
+                first, read = join.stats.iteration_count, join.stats.disk_tuples_read
             for _ in join.process(with_keys(setting.chunks[0], setting.keys,
                                             zipf.draw(at, rows) - 1, setting.on)):
                 pass
@@ -483,12 +485,12 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
             paces.append(setting.pace())
         n = join.stats.iteration_count - first
         runs.append({"seconds": watch.seconds["detect"] / n / float(np.median(paces)),
-                     "disk_tuples": watch.tuples["detect"] / n,
-                     "matches": (join.stats.rows_read - join.stats.cache_hits - missed) / n,
+                     "disk_tuples": (join.stats.disk_tuples_read - read) / n,
+                     "matched": watch.tuples["detect"] / n,
                      "table": 0.0})
     if not runs:
         return TYPICAL.compare, TYPICAL.compare_match, TYPICAL.detection
-    fit = _fit(runs, "seconds", ["disk_tuples", "matches"], [], [0.0])
+    fit = _fit(runs, "seconds", ["disk_tuples", "matched"], [], [0.0])
     return fit.flat[0], fit.flat[1], fit.fixed
 
 
