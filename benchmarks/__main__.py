@@ -3,7 +3,8 @@
 A small form in a few minutes (the default), or the whole with --scale full. Each benchmark writes
 NAME-SCALE.jsonl, one row a peer with all that the figures depend on, and NAME-SCALE.txt, the table.
 A wrong answer fails the run. "docs" measures nothing: it writes the results into
-the pages of docs/.
+the pages of docs/. Nor do "keep DIRECTORY", which takes over what semistream experiments measured,
+and "verdicts [NAME …]", which judges those results anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import docs
+from benchmarks import docs, verdicts
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 
@@ -51,6 +52,12 @@ def main(argv: list[str] | None = None) -> int:
     a = parser.parse_args(argv)
     if a.names == ["docs"]:
         docs.write()
+        return 0
+    if a.names[:1] == ["keep"] and len(a.names) == 2:
+        print("\n".join(verdicts.keep(Path(a.names[1]))))
+        return 0
+    if a.names[:1] == ["verdicts"]:
+        verdicts.judge_again(a.names[1:], a.data / "experiments")
         return 0
     if unknown := [n for n in a.names if n not in BENCHMARKS]:
         parser.error(f"no benchmark is called {unknown[0]}: {', '.join(BENCHMARKS)}")

@@ -3,8 +3,9 @@
 A page has them between two marks, `<!-- results: NAME … -->` and `<!-- end -->`, and nowhere else.
 NAME is a file of benchmarks/results without its suffix; behind it `peers=A,B` and `cases=TEXT`
 choose rows, and `best=PEER` gives one row a case, of that peer beside the best of the others. Of a
-directory of experiments, `behind=ALGORITHM` gives the points at which another one is faster. Below
-each table stands at which commit it was measured, and what has changed since.
+directory of experiments, `behind=ALGORITHM` gives the points at which another one is faster,
+`paper=PREFIX` the claims of a paper's experiments, `contradictions` where papers contradict
+themselves. Below each table stands at which commit it was measured, and what has changed since.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from semistream.experiments import EXPERIMENTS
+from semistream.experiments.contradictions import contradictions
+from semistream.experiments.findings import ONE_SLICE
+from semistream.experiments.report import shown
 from semistream.joins import REGISTRY
 from semistream.sketches import METHODS
 from semistream.stream_joins import REGISTRY as STREAM_JOINS
@@ -32,6 +37,7 @@ BLOCK = re.compile(r"<!-- results: (\S+)(.*?) -->\n.*?<!-- end -->", re.S)
 FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
                     r"((tuples|rows|keys)(/s| a second)|times as (fast|many|large)|ns a key)")
 SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of experiments' points
+EQUATIONS = ("-cost", "-phases", "-eq6")  # experiments on single equations
 APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
                    "include/semistream/warehouse/sqlite_rows.py"],
@@ -74,6 +80,10 @@ def block(name: str, arguments: str) -> str:
         return "\n".join(["", *table, "", about_rows(rows), ""])
     if "behind=" in arguments:
         return behind(arguments.split("behind=")[1], RESULTS / name)
+    if "paper=" in arguments:
+        return of_paper(arguments.split("paper=")[1], RESULTS / name)
+    if "contradictions" in arguments:
+        return contradicted()
     return claims_of(name) if (RESULTS / f"{name}.txt").exists() else "Not measured yet.\n"
 
 
@@ -174,6 +184,52 @@ def claims_of(name: str) -> str:
     flaws = _changes(at, changed, {r["algorithm"] for r in found}, [])
     text = "\n".join(["```", *(line for line in lines if line), "```", ""])
     return f"{text}\n{_measured(command.removeprefix('$ '), at, machine, flaws)}\n"
+
+
+def of_paper(prefix: str, directory: Path) -> str:
+    """The claims of a paper, a row each. In the experiments' files only are our own aims, claims on
+    single equations, and what cannot tell R-MESHJOIN from MESHJOIN."""
+    lines = ["", "| experiment, figure | claim | measured | verdict | reason |",
+             "| --- | --- | --- | --- | --- |"]
+    changed, dirty = set[str](), False
+    for e in (e for e in EXPERIMENTS.values() if e.name.startswith(f"{prefix}-")):
+        path = directory / f"{e.name}.json"
+        known = json.loads(path.read_text())["claims"] if path.exists() else []
+        found = {c["claim"]: c for c in known}
+        if path.exists():
+            at, was_dirty = _commit(path.with_suffix(".txt"))
+            changed |= {a for a in {r["algorithm"] for r in _points(path.with_suffix(".csv"))}
+                        if _changes(at, False, [a], [])}
+            dirty |= was_dirty
+        for claim in (c for c in e.claims if not c.aim and not e.name.endswith(EQUATIONS)):
+            kept = found.get(claim.text, {"measured": None})
+            if ONE_SLICE not in kept.get("brief", ""):
+                lines.append(f"| {e.name}, {e.figure.removeprefix('Fig. ')} | {claim.text} | "
+                             f"{_claim(kept)} |".replace("|R|", r"\|R\|"))
+    flaws = [f"today's {', '.join(sorted(changed))}, which changed since"] if changed else []
+    flaws += ["a commit, as some were of changed files"] if dirty else []
+    again = ["", f"**To be measured again**: by {'; '.join(flaws)}."] if flaws else []
+    return "\n".join([*lines, *again, ""])
+
+
+def _claim(claim: Mapping[str, Any]) -> str:
+    """What was measured, the verdict and the reason."""
+    if claim["measured"] is None:
+        return "– | not measured yet |"
+    measured = shown(claim["measured"], claim["unit"], claim["interval"] or 0)
+    if full := claim.get("full"):
+        there = shown(full["measured"], claim["unit"], full["interval"])
+        verdict = "not settled" if "not settled" in full["told"] else full["verdict"]
+        measured += f"; at the paper's size {there}, {verdict}"
+    return f"{measured} | {claim['verdict']} | {claim['brief']}"
+
+
+def contradicted() -> str:
+    lines = ["", "| paper | setting | ratio of | stated |", "| --- | --- | --- | --- |"]
+    for c in contradictions():
+        stated = "; ".join(map(str, c.stated))
+        lines.append(f"| {c.paper} | {c.at} | {c.about} | {stated} |".replace("|R|", "\\|R\\|"))
+    return "\n".join([*lines, ""])
 
 
 def behind(ours: str, directory: Path) -> str:

@@ -190,8 +190,8 @@ def test_ssj():
 def test_ssbj():
     """R = {1 2 2} {2 3 4}, b = 3, N = 2, in the rate form: each line is one chunk.
 
-    Cache inequality: m v_R + v_E < n v_S. With n = 2 waiting tuples it holds for m = 1 (39 < 60),
-    and for the absent 7 with m = 0 (26 < 60), but not for the three master tuples of 2 (65 > 60).
+    Cache inequality: m v_R + v_E < n v_S. With n = 2 waiting tuples it holds for m = 1 (49 < 60),
+    and for the absent 7 with m = 0 (36 < 60), but not for the three master tuples of 2 (75 > 60).
 
     it.  stream       hits  partition  in H_S       H_R        waiting  what happened
     1    2 3                {1 2 2}    2 2                     2        rc = 2
@@ -212,8 +212,8 @@ def test_ssbj():
     ...  3, 4, 3, 4, 3                                                  rc = 8, 9
     16   4                  {2 3 4}    3 4          7:0        1        rc = 10, eviction:
                                                                         f_count / 10 = 1.3,
-                                                                        1: 39 >= 1.3 v_S goes,
-                                                                        7: 26 < 39 stays
+                                                                        1: 49 >= 1.3 v_S goes,
+                                                                        7: 36 < 39 stays
     17   1 7          7     {1 2 2}    1            7:1        1
     18   drain              {2 3 4}                 7:1        0
     """

@@ -76,7 +76,7 @@ def test_the_join_is_exact(point, runner):
 
 
 @pytest.mark.parametrize("name, row", [("memory", 0), ("spacing", 0), ("eager", 0),
-                                       ("asymmetric", 0), ("asymmetric", 2)])
+                                       ("unpunctuated", 0), ("asymmetric", 0), ("asymmetric", 2)])
 def test_claims_on_the_state_do_not_depend_on_the_machine(name, row, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
     assert main(["experiments", f"pjoin-{name}", "--scale", "0.03", "--output", str(tmp_path)]) == 0

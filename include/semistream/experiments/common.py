@@ -101,5 +101,5 @@ def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
     return tuple(Claim(  # type: ignore[return-value]
         f"The c_loop calculated for {title} closely resembles the measured one ({what})",
         partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where), "close",
-        0, 0.1, unit="%", note="median error; up to 10% is taken as close")
+        0, 0.1, unit="%", reading="median error; up to 10% is taken as close")
         for by, what in (("printed", "as printed"), ("model", "corrected")))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from semistream.experiments.explain import Setting, explain, reason
+from semistream.experiments.contradictions import against
+from semistream.experiments.explain import Setting, brief, explain, reason
 from semistream.experiments.model import FAILED, Claim, Experiment, Number, Row
 from semistream.experiments.repetitions import combined
 from semistream.experiments.verdicts import Verdict, half_width
@@ -22,15 +23,68 @@ class Finding:
     number: Number | None
     verdict: Verdict
     why: list[Setting]
+    paper: str = ""
+    elsewhere: bool = False  # nothing is decided, because |R| is not the paper's
+
+    @classmethod
+    def of(cls, experiment: Experiment, claim: Claim, number: Number | None,
+           scale: float) -> Finding:
+        """Judge a number."""
+        elsewhere = claim.full_size and number is not None and scale != 1
+        verdict = Verdict.NOT_DECIDED if elsewhere else claim.verdict(number)
+        return cls(claim, number, verdict, [], experiment.paper, elsewhere)
 
     @property
     def reason(self) -> str:
-        """Why the claim does not hold, by the cost models, or what is noted of it; empty where it
-        does."""
-        if self.verdict in (Verdict.REPRODUCED, Verdict.MET, Verdict.NOT_MEASURED):
-            return ""
-        note = self.claim.note
-        return reason(self.claim, self.why) or (f"{note[0].upper()}{note[1:]}." if note else "")
+        """Why the claim does not hold: what the paper says against it, what the cost models say, or
+        what is noted of it. Where it holds, only what there is to know of it all the same."""
+        told = []
+        if self.failed:
+            if others := against(self.paper, self.claim):
+                told.append(f"The paper contradicts the claim: for the same setting "
+                            f"({self.claim.stated[0].at}) it also states "
+                            f"{', '.join(map(str, others))}.")
+            told.append(reason(self.claim, self.why,
+                               self.number.predicted if self.number else None)
+                        or _sentence(self.claim.note))
+        if self.elsewhere:
+            told.append("It is of the paper's |R|: of a Zipf stream a cache answers another share "
+                        "where |R| is another.")
+        if self.no_slices:
+            told.append(NO_SLICES)
+        return " ".join(filter(None, (*told, _sentence(self.claim.reading))))
+
+    @property
+    def brief(self) -> str:
+        """The same for a table; how the claim's words are taken is in `reason` only."""
+        told = []
+        if self.failed:
+            if others := against(self.paper, self.claim):
+                told.append(f"the paper also states {', '.join(map(str, others))}")
+            told.append(brief(self.claim, self.why) or self.claim.note)
+        if self.elsewhere:
+            told.append("of another |R|")
+        if self.no_slices:
+            told.append(ONE_SLICE)
+        return "; ".join(filter(None, told))
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict not in (Verdict.REPRODUCED, Verdict.MET, Verdict.NOT_MEASURED)
+
+    @property
+    def no_slices(self) -> bool:
+        return any(r["algorithm"] == "r-meshjoin" and r.get("slices") == 1
+                   for r in (self.number.rows if self.number else ()))
+
+
+ONE_SLICE = "q = 1"
+NO_SLICES = (f"Of R-MESHJOIN the model chooses {ONE_SLICE} slices, with which it is MESHJOIN: "
+             "nothing here tells one from the other.")
+
+
+def _sentence(note: str) -> str:
+    return f"{note[0].upper()}{note[1:]}." if note else ""
 
 
 def key(point: Any) -> str:
@@ -40,21 +94,35 @@ def key(point: Any) -> str:
 def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
           runs: Sequence[dict[str, Any]]) -> list[Finding]:
     """A claim's figure is that of the means; its interval is over those of each repetition."""
-    of, rows = {key(p): p for p in points}, combined(runs)
+    of = {key(p): p for p in points}
+    findings = []
+    for claim, number in _numbers(experiment, runs):
+        if number is None and claim.aim:  # of an algorithm that was not asked for
+            continue
+        why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
+               and number.rows else [])
+        scale = bench.scale if claim.full_size else 1.0
+        findings.append(replace(Finding.of(experiment, claim, number, scale), why=why))
+    return findings
+
+
+def undecided(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the claims that more repetitions might decide."""
+    return [claim.text for claim, number in _numbers(experiment, runs)
+            if claim.verdict(number) is Verdict.NOT_DECIDED]
+
+
+def _numbers(experiment: Experiment,
+             runs: Sequence[dict[str, Any]]) -> Iterator[tuple[Claim, Number | None]]:
+    rows = combined(runs)
     repetitions = [[r for r in runs if r["repetition"] == i]
                    for i in sorted({r["repetition"] for r in runs})]
-    findings = []
     for claim in experiment.claims:
         number = claim.find(rows)
         if number and not experiment.study:
             each = [n.value for r in repetitions if (n := claim.find(r))]
             number = replace(number, interval=half_width(each))
-        if number is None and claim.aim:  # of an algorithm that was not asked for
-            continue
-        why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
-               and number.rows else [])
-        findings.append(Finding(claim, number, claim.verdict(number), why))
-    return findings
+        yield claim, number
 
 
 def wrong_answers(rows: Sequence[Row]) -> list[str]:
@@ -78,4 +146,5 @@ def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
              "verdict": f.verdict, "measured": f.number and f.number.value,
              "interval": f.number.interval if f.number and math.isfinite(f.number.interval)
              else None, "predicted": f.number and f.number.predicted,
-             "why": [asdict(s) for s in f.why], "reason": f.reason} for f in findings]
+             "why": [asdict(s) for s in f.why], "reason": f.reason,
+             "brief": f.brief} for f in findings]

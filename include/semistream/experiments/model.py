@@ -69,10 +69,47 @@ class Number:
     value: float
     interval: float = 0.0  # set by `findings.judge`, over the repetitions; inf: there was only one
     predicted: float | None = None
-    rows: tuple[Row, ...] = ()  # the two that a ratio compares, for the explanation
+    rows: tuple[Row, ...] = ()  # that it compares: two, where a claim is to be explained
 
 
 Find = Callable[[Sequence[Row]], Number | None]
+
+
+@dataclass(frozen=True)
+class At:
+    """A setting of a paper, by which its claims can be set beside each other."""
+
+    tuples: int
+    memory_percent: float
+    skew: float = 1.0
+
+    def __str__(self) -> str:
+        return (f"|R| = {self.tuples / 1e6:g} million, M = {self.memory_percent:g}% of R, skew "
+                f"{self.skew:g}")
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a figure of a paper states of one algorithm's service rate over another's."""
+
+    figure: str
+    at: At
+    faster: str
+    slower: str
+    times: float
+    at_most: bool = False  # the figure only limits it
+    why: str = ""  # where it is stated in other words
+
+    def __str__(self) -> str:
+        return (f"{'at most ' if self.at_most else ''}{self.times:.2g} ({self.figure}"
+                f"{': ' + self.why if self.why else ''})")
+
+    @classmethod
+    def cached(cls, figure: str, at: At, faster: str, slower: str, share: float) -> Stated:
+        """What a share of the stream through the cache limits: the rest waits as all tuples do in
+        the slower one, in no more memory, so that it is no faster than there."""
+        return cls(figure, at, faster, slower, 1 / (1 - share), True,
+                   f"{share:.0%} through the cache")
 
 
 @dataclass(frozen=True)
@@ -88,8 +125,11 @@ class Claim:
     worse: float | None = None
     unit: str = "times"
     explain: bool = False  # tell from the cost model how a ratio comes about
-    note: str = ""
+    note: str = ""  # why it does not hold, where the models cannot say
+    reading: str = ""  # how the paper's words are taken, where they are no figure
     aim: bool = False  # ours, no paper's
+    stated: tuple[Stated, ...] = ()  # the same for a setting of the paper
+    full_size: bool = False  # nothing can be said of it at another |R| than the paper's
 
     def verdict(self, number: Number | None) -> Verdict:
         """What all of the number's interval says."""
@@ -112,14 +152,40 @@ class Claim:
 
 
 def times(text: str, faster: str, slower: str, claimed: float | None, up_to: float | None = None,
-          y: str = "mu", note: str = "", **where: Any) -> Claim:
+          y: str = "mu", note: str = "", reading: str = "", stated: tuple[Stated, ...] = (),
+          **where: Any) -> Claim:
     """`faster` has `claimed` (.. `up_to`) times the y of `slower`, where rows have these values; no
     number: more, at every setting."""
     shown = "more" if claimed is None else f"{claimed:g}" + (f"–{up_to:g}" if up_to else "")
     low, high = (1.0, math.inf) if claimed is None else (claimed * (1 - CLOSE),
                                                          (up_to or claimed) * (1 + CLOSE))
     return Claim(text, ratio(faster, slower, y, every=claimed is None, **where), shown, low, high,
-                 worse=1.0, explain=y == "mu", note=note)
+                 worse=1.0, explain=y == "mu", note=note, reading=reading, stated=stated)
+
+
+def change(text: str, key: str, first: float, last: float, above: str, below: str = "",
+           falls: float = 0.0, reading: str = "", **where: Any) -> Claim:
+    """The service rate of `above`, or its ratio to that of `below`, is larger where key is `last`
+    than where it is `first`; `falls`: smaller, but at least this part of it."""
+
+    def find(rows: Sequence[Row]) -> Number | None:
+        ends, compared = [], []
+        for value in (first, last):
+            at = where | {key: value}
+            one, other = (having(rows, algorithm=a, **at) for a in (above, below or above))
+            if not one or not other:
+                return None
+            compared += [one[0], other[0]]
+            ends.append({y: one[0][y] / (other[0][y] if below else 1.0)
+                         for y in ("mu", "mu_model") if one[0].get(y)})
+        known = all("mu_model" in e for e in ends)
+        return Number(ends[1]["mu"] / ends[0]["mu"], 0.0,
+                      ends[1]["mu_model"] / ends[0]["mu_model"] if known else None,
+                      tuple(compared))
+
+    if falls:
+        return Claim(text, find, "less", falls, 1.0, reading=reading)
+    return Claim(text, find, "more", 1.0, worse=1.0, reading=reading)
 
 
 def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: Any) -> Find:
@@ -218,6 +284,7 @@ TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk p
           "w": "w, stream tuples per iteration",
           "w_n": "w_N, stream tuples per iteration through H_R",
           "w_s": "w_S, stream tuples per iteration through H_S",
+          "partition_spread": "standard deviation over mean of a partition's pairs",
           "estimate_error": "mean error, |J - estimate| / min(J, estimate)",
           "update_ns": "ns a key",
           "time": "time of the stream, s", "held": "tuples in the state",

@@ -76,13 +76,27 @@ def claims_text(values: Mapping[str, Any]) -> str:
                  f"{' and changes' if about['dirty'] else ''}, {versions}", soft_wrap=True)
     answers = "; ".join(values["wrong_answers"]) or about["answers"]
     screen.print(f"$ {about['command']}\nscale {about['scale']:g}; "
-                 f"{about['repetitions']} repetitions; {about['page_cache']}; answers: {answers}\n",
+                 f"{about['repetitions']} repetitions; {about['page_cache']}; answers: {answers}",
                  soft_wrap=True, markup=False)
+    if about.get("judged"):
+        screen.print(about["judged"], soft_wrap=True)
+    screen.print()
     screen.print(claims_table(about, values["claims"]))
     for c in values["claims"]:
-        if c["reason"]:
-            screen.print(f"\n{c['claim']}: {c['verdict']}. {c['reason']}", markup=False)
+        told = [c["reason"], told_in_full(c)]
+        if any(told):
+            screen.print(f"\n{c['claim']}: {c['verdict']}. {' '.join(filter(None, told))}",
+                         markup=False)
     return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
+
+
+def told_in_full(claim: Mapping[str, Any]) -> str:
+    """Say what a benchmark found of the claim at the paper's own size, where there is one."""
+    full = claim.get("full")
+    if not full:
+        return ""
+    figure = shown(full["measured"], claim["unit"], full["interval"])
+    return f"At the paper's own |R| and M {figure} ({full['told']}): {full['verdict']}."
 
 
 def shown(number: float | None, unit: str, interval: float = 0.0) -> str:

@@ -20,7 +20,14 @@ from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.experiments import EXPERIMENTS, Experiment
 from semistream.experiments.bench import Bench, kept_costs
-from semistream.experiments.findings import Finding, claims, judge, key, wrong_answers
+from semistream.experiments.findings import (
+    Finding,
+    claims,
+    judge,
+    key,
+    undecided,
+    wrong_answers,
+)
 from semistream.experiments.model import FAILED
 from semistream.experiments.provenance import commit, machine, versions
 from semistream.experiments.repetitions import Run, combined, process, shuffled
@@ -69,8 +76,9 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
     tell(f"{experiment.name}: {experiment.about}; scale {bench.scale:g}")
     repetitions = 1 if experiment.study else settings.repetitions
+    most = 1 if experiment.study else max(repetitions, settings.up_to)
     about = _about(experiment, settings, bench, command) | {"repetitions": repetitions}
-    known = {} if settings.again else _known(output, about)
+    known = {} if settings.again else _known(output, about, most)
     if not known and not settings.costs:  # the machine is not what it was at an earlier run
         for path in kept_costs(output):
             path.unlink()
@@ -84,7 +92,14 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
              f"(--again measures them anew)")
     runs: list[dict[str, Any]] = []
     try:
-        for repetition in range(repetitions):
+        for repetition in range(most):
+            # One look at the verdicts, and no more: intervals would not hold if the repetitions
+            # ended as soon as one suits.
+            if repetition == repetitions:
+                if not (open_claims := undecided(experiment, runs)):
+                    break
+                tell(f"not decided after {repetition} repetitions: {'; '.join(open_claims)}")
+                about["repetitions"] = most
             with _runner(experiment, bench, settings, places) as measure:
                 for point in (points if experiment.study
                               else shuffled(experiment.name, repetition, points)):
@@ -92,7 +107,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
                     if row is None:
                         row = measure(point, experiment.figures) | {
                             "point": key(point), "repetition": repetition, "measured_at": _now()}
-                        tell(f"[{len(runs) + 1}/{len(points) * repetitions}] "
+                        tell(f"[{len(runs) + 1}/{len(points) * about['repetitions']}] "
                              f"{told(row, experiment)}")
                     runs.append(row)
                     _write(output, about, runs)
@@ -201,7 +216,8 @@ SAME = ("experiment", "scale", "seconds", "clock", "pace", "costs_given", "commi
         "machine", "versions")
 
 
-def _known(output: Path, about: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+def _known(output: Path, about: dict[str, Any],
+           repetitions: int) -> dict[tuple[str, int], dict[str, Any]]:
     """What was measured with the same settings, machine and code, by point and repetition."""
     try:
         before = json.loads((output / RESULTS).read_text())
@@ -209,7 +225,7 @@ def _known(output: Path, about: dict[str, Any]) -> dict[tuple[str, int], dict[st
     except (OSError, ValueError, KeyError):
         return {}
     return {(r["point"], r["repetition"]): r for r in before["runs"]
-            if r["state"] != FAILED and r["repetition"] < about["repetitions"]} if same else {}
+            if r["state"] != FAILED and r["repetition"] < repetitions} if same else {}
 
 
 def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],

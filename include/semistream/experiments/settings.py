@@ -25,6 +25,8 @@ class ExperimentSettings(Settings):
     repetitions: int = Field(3, ge=1, description="How often each point is measured, in another "
                                                   "process and order each time; intervals are over "
                                                   "these, and with 1 nothing is decided")
+    up_to: int = Field(0, ge=0, description="Repetitions in all where, after the first ones, a "
+                                            "claim is not decided; 0: no more")
     output: Path | None = Field(None, description="Directory of the results; default: "
                                                   "$SEMISTREAM_HOME/experiments")
     data: Path | None = Field(None, description="Directory where R is kept for a next time; "

@@ -27,6 +27,9 @@ Deviations, and why:
   the division by 10 is fair.
 - rc starts at 2, without candidates: the first R-cycle fills H_S. The eviction is between two
   R-cycles, behind the phase-out and before the switching, and not once an iteration.
+- The candidates that are counted take a fiftieth of M at most, 64 at least; values beyond that wait
+  for another cycle. H_S keeps a twentieth of what it shares with H_R, whatever the inequality says.
+  The paper limits neither.
 - w is at most MESHJOIN's (`joins/meshjoin.py`).
 - An iteration that has nothing to join reads nothing. When all that comes is cached, the disk rests
   (Theorem 3).

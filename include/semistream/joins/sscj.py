@@ -18,7 +18,8 @@ The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.
 disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations, but for the
 last one of HYBRIDJOIN. The stream buffer is the chunk that the caller gives. A period of the
 frequency recorder is N partitions read. The paper assumes unique master keys: here H_R has all
-tuples of a key or none.
+tuples of a key or none. To the paper a non-clustered index is enough: a snapshot's is clustered,
+its tuples lie in the order of their key codes, so that a key's partition has its neighbours too.
 """
 
 from __future__ import annotations

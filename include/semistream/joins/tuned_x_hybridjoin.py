@@ -6,8 +6,10 @@ X-HYBRIDJOIN, with the same loop (`joins/x_hybridjoin.py`), where k pages of the
 pages of the non-swappable part of the disk buffer need not be equal: the model of section 5.2
 chooses both where they are not given.
 
-Deviations: those of X-HYBRIDJOIN. In Eq. 6 an expected count is p where the paper prints p (1 - p);
-the tuning takes p.
+Deviations: those of X-HYBRIDJOIN. The tuning takes w from neither form of Eq. 6, as printed with p
+(1 - p) or with the expected count p, but from the steady state in which the oldest tuple chooses
+the partition (`cost_models/x_hybridjoin.py`); the experiment ``x-hybridjoin-eq6`` compares the
+three.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""Where a paper contradicts itself: several figures of one setting. No model is needed for it, and
+no implementation can give all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from semistream.experiments import EXPERIMENTS, Experiment
+from semistream.experiments.model import At, Claim, Stated
+from semistream.joins import REGISTRY
+
+ABOUT = 0.1  # "about 7 times" may be so much more or less
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """stated: what the paper says of the one setting."""
+
+    paper: str
+    at: At
+    stated: tuple[Stated, ...]
+
+    @property
+    def about(self) -> str:
+        """The two algorithms."""
+        one = self.stated[0]
+        return f"{REGISTRY[one.faster].title} over {REGISTRY[one.slower].title}"
+
+
+def contradictions(experiments: Iterable[Experiment] = ()) -> list[Contradiction]:
+    """Return the settings of which a paper states ratios that no single one can be."""
+    groups: dict[tuple[str, At, str, str], dict[Stated, None]] = {}
+    for e in experiments or EXPERIMENTS.values():
+        for s in (s for c in e.claims for s in c.stated):
+            groups.setdefault((e.paper, s.at, s.faster, s.slower), {})[s] = None
+    return [Contradiction(paper, at, tuple(stated)) for (paper, at, _, _), stated in groups.items()
+            if not _agree(stated)]
+
+
+def _agree(stated: Iterable[Stated]) -> bool:
+    """Whether one ratio can be what all of them say."""
+    low = max(0.0 if s.at_most else s.times * (1 - ABOUT) for s in stated)
+    high = min(s.times * (1 + ABOUT) for s in stated)
+    return low <= high
+
+
+def against(paper: str, claim: Claim) -> list[Stated]:
+    """Return what else the paper states of the claim's setting, where that contradicts the
+    claim."""
+    return [s for c in contradictions() if c.paper == paper and set(claim.stated) & set(c.stated)
+            for s in c.stated if not any(_agree((s, own)) for own in claim.stated)]
