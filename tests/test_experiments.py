@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +219,41 @@ def test_arrivals_wait_until_the_operator_has_time(bench):
     assert alone.now == pytest.approx(3 + alone.busy, abs=alone.busy)
     with pytest.raises(SemistreamError, match="does not keep up"):
         measure_arrivals(flooded := drive(), Arrivals(flooded, 1e9), 0.01)
+
+
+def test_waiting_by_the_papers_is_for_all_w_tuples(bench, monkeypatch):
+    """By a clock at which the operator takes no time a tuple enters H_S as it comes, and waits
+    there until w have come: (w - 1) / 2 arrivals on average."""
+    clock = count(0.0, 1e-9).__next__
+    monkeypatch.setattr("time.perf_counter", clock)
+    data, rate = bench.data(Point("meshjoin", 500, 0.5)), 1e3
+    join = open_join("meshjoin", memory=92_000, stream=data.sample.schema, master=data.relation,
+                     on=data.on, parameters={"disk_tuples": 125})
+    drive = Drive(join, data.stream(0), BATCH, clock)
+    arrivals = Arrivals(drive, rate)
+    arrivals.feed()
+    w = join.h_s.missing + 1
+    assert 20 < w < 300
+    while join.stats.r_cycles < 1:
+        arrivals.feed()
+    measured = measure_arrivals(drive, arrivals, 2 * w / rate)
+    assert measured.rows > w and measured.entry_time < 0.02 * w / rate
+    assert measured.waiting_time == pytest.approx((w - 1) / 2 / rate, rel=0.05)
+    assert 0 < measured.processing_time < measured.removal_time
+
+
+def test_what_is_told_beside_a_claim_does_not_judge_it(bench):
+    claim = EXPERIMENTS["ssj-time"].claims[1]
+    assert "waiting" in claim.text and claim.beside
+    common = {"state": MEASURED, "master_tuples": 1, "memory_percent": 10.0, "skew": 1.0,
+              "data": "zipf", "rate": 100.0, "repetition": 0, "point": ""}
+    runs = [common | {"algorithm": a, "point": a, "waiting_time": wait, "entry_time": entry}
+            for a, wait, entry in (("meshjoin", 6.0, 1.0), ("ssj", 3.0, 4.0))]
+    experiment = replace(EXPERIMENTS["ssj-time"], claims=(claim,))
+    points = [Point(a, 1, 0.1) for a in ("meshjoin", "ssj")]
+    found, = judge(experiment, bench, points, runs + [r | {"repetition": 1} for r in runs])
+    assert found.verdict is Verdict.REPRODUCED and found.number.value == pytest.approx(2)
+    assert found.reason.endswith("the w tuples of an iteration have come: 0.25.")
 
 
 def test_the_memory_that_a_rate_needs(bench):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from semistream.experiments.explain import Setting, explain, reason
-from semistream.experiments.model import FAILED, Claim, Experiment, Number, Row
+from semistream.experiments.model import FAILED, Claim, Experiment, Find, Number, Row
 from semistream.experiments.repetitions import combined
 from semistream.experiments.verdicts import Verdict, half_width
 
@@ -22,15 +22,28 @@ class Finding:
     number: Number | None
     verdict: Verdict
     why: list[Setting]
+    beside: Number | None = None  # of `Claim.beside`
 
     @property
     def reason(self) -> str:
-        """Why the claim does not hold, by the cost models, or what is noted of it; empty where it
-        does."""
+        """Why the claim does not hold, by the cost models, or what is noted of it; and what is told
+        beside it. Empty where it holds and there is nothing else to tell."""
+        return " ".join(part for part in (self._why, self._beside) if part)
+
+    @property
+    def _why(self) -> str:
         if self.verdict in (Verdict.REPRODUCED, Verdict.MET, Verdict.NOT_MEASURED):
             return ""
         note = self.claim.note
         return reason(self.claim, self.why) or (f"{note[0].upper()}{note[1:]}." if note else "")
+
+    @property
+    def _beside(self) -> str:
+        if not (self.claim.beside and self.beside):
+            return ""
+        interval = self.beside.interval
+        about = f" ± {interval:.2f}" if 0 < interval < math.inf else ""
+        return f"{self.claim.beside[0]}: {self.beside.value:.2f}{about}."
 
 
 def key(point: Any) -> str:
@@ -44,16 +57,22 @@ def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
     repetitions = [[r for r in runs if r["repetition"] == i]
                    for i in sorted({r["repetition"] for r in runs})]
     findings = []
-    for claim in experiment.claims:
-        number = claim.find(rows)
+
+    def found(find: Find) -> Number | None:
+        number = find(rows)
         if number and not experiment.study:
-            each = [n.value for r in repetitions if (n := claim.find(r))]
+            each = [n.value for r in repetitions if (n := find(r))]
             number = replace(number, interval=half_width(each))
+        return number
+
+    for claim in experiment.claims:
+        number = found(claim.find)
         if number is None and claim.aim:  # of an algorithm that was not asked for
             continue
         why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
                and number.rows else [])
-        findings.append(Finding(claim, number, claim.verdict(number), why))
+        findings.append(Finding(claim, number, claim.verdict(number), why,
+                                found(claim.beside[1]) if claim.beside else None))
     return findings
 
 

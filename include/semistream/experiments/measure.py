@@ -33,8 +33,12 @@ class Measured:
     w_s: float  # through H_S
     through_cache: float  # share of the stream tuples
     h_r: int  # master tuples in H_R
-    processing_time: float  # mean of all stream tuples; those through H_R have none
-    waiting_time: float  # mean time in the stream buffer
+    # means over all stream tuples, by the papers' definitions (`joins.statistics.PaperTimes`)
+    processing_time: float
+    waiting_time: float
+    # by ours: from a tuple's arrival to its entry into H_S, and from there to its removal
+    entry_time: float
+    removal_time: float
     components: dict[str, int] = field(default_factory=dict)  # memory
     memory_peak: int = 0
     rows: int = 0  # stream tuples measured
@@ -90,17 +94,20 @@ class Arrivals:
     operator takes, and to the next arrival where none waits.
 
     Tuple i arrives at i / rate; from there to the call that hands it over it waits in the stream
-    buffer.
+    buffer. By the papers' definition it waits on where it lies in H_S and no iteration has begun,
+    because w tuples have not come: what this takes between two calls is ``gathering``.
     """
 
     def __init__(self, drive: Drive, rate: float):
         self.drive, self.rate = drive, rate
-        self.now = self.busy = self.waited = 0.0
+        self.now = self.busy = self.waited = self.gathering = 0.0
         self.taken = 0
 
     def feed(self) -> float:
         """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
-        self.now = max(self.now, (self.taken + 1) / self.rate)
+        idle = max((self.taken + 1) / self.rate - self.now, 0.0)
+        self.gathering += idle * self.drive.join.stats.paper_times.entered
+        self.now += idle
         due = min(max(int(self.rate * self.now) - self.taken, 1), self.drive.batch)
         before = self.drive.join.stats.rows_read
         at = self.now
@@ -128,7 +135,7 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
     """
     stats = drive.join.stats
     start, begun, taken = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken
-    waited = arrivals.waited
+    waited, gathering = arrivals.waited, arrivals.gathering
     ends, busy, peak = [arrivals.now], [arrivals.busy], 0
     while ends[-1] - ends[0] < seconds or len(ends) <= 2 * BATCHES:
         arrivals.feed()
@@ -141,7 +148,9 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
                               f"those that came while it was measured {behind:,.0f} wait, "
                               f"{arrivals.taken - taken:,} entered")
     found = _measured(drive, start, begun, busy[-1] - busy[0])
-    found.waiting_time += (arrivals.waited - waited) / max(arrivals.taken - taken, 1)
+    came = max(arrivals.taken - taken, 1)
+    found.entry_time += (arrivals.waited - waited) / came
+    found.waiting_time += (arrivals.waited - waited + arrivals.gathering - gathering) / came
     found.memory_peak, found.busy = peak, (busy[-1] - busy[0]) / (ends[-1] - ends[0])
     return found
 
@@ -155,8 +164,9 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float) -> Measured:
     return Measured(
         finished / spent, spent / loops, hits / loops,
         (finished - hits) / loops,
-        hits / max(finished, 1), getattr(drive.join, "cached", 0), each("processed_seconds"),
-        each("waited_seconds"),
+        hits / max(finished, 1), getattr(drive.join, "cached", 0),
+        each("paper_processing_seconds"), each("paper_waiting_seconds"),
+        each("waited_seconds"), each("processed_seconds"),
         dict(drive.join.arena.components), stats.memory_peak, finished,
         drive.join.master.bytes_read - begun)
 

@@ -90,6 +90,7 @@ class Claim:
     explain: bool = False  # tell from the cost model how a ratio comes about
     note: str = ""
     aim: bool = False  # ours, no paper's
+    beside: tuple[str, Find] | None = None  # what else is told, of which the claim says nothing
 
     def verdict(self, number: Number | None) -> Verdict:
         """What all of the number's interval says."""
@@ -212,6 +213,8 @@ TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk p
           "master_tuples": "|R|, tuples", "skew": "Zipf exponent",
           "through_cache": "share of the stream through the cache",
           "processing_time": "mean processing time, s", "waiting_time": "mean waiting time, s",
+          "entry_time": "mean time to the entry into H_S, s",
+          "removal_time": "mean time from the entry into H_S to the removal, s",
           "rate": "arrival rate, tuples/s", "needed": "memory needed, bytes",
           "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples",
           "cache_tuples": "h_R, tuples", "resident_tuples": "non-swappable part, tuples",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.config import Settings
 from semistream.errors import ConfigError, StateError
@@ -17,7 +18,7 @@ from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
-from semistream.joins.statistics import Clock, Iteration, JoinStatistics
+from semistream.joins.statistics import Clock, Iteration, JoinStatistics, PaperTimes
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import StreamTable
@@ -46,7 +47,8 @@ class SemiStreamJoin(ABC):
     def __init__(self, spec: JoinSpec, parameters: Settings):
         self.spec, self.parameters, self.master = spec, parameters, spec.master
         self.arena, self.layout = Arena(spec.memory), StreamLayout.of(spec)
-        self.stats, self.clock = JoinStatistics(), Clock()
+        self.clock = Clock()
+        self.stats = JoinStatistics(paper_times=PaperTimes(self.clock))
         self.output = Output(spec, self.stats)
         self._hits_before = 0
         self._kept_up = 0.0  # passes over R that `keep_up` has seen to
@@ -108,6 +110,7 @@ class SemiStreamJoin(ABC):
                              "the former settings until the join is drained, then change them.")
         self._restore(state, *changes)
         self._overdue, self._kept_up = True, self.passes
+        self.stats.paper_times.resume(self._waiting() - _with_match(state))
         self._account()
 
     # What an algorithm gives
@@ -178,6 +181,7 @@ class SemiStreamJoin(ABC):
                               self.spec.memory, "Give more memory.")
 
     def _begin(self) -> Begun:
+        self.stats.paper_times.load()
         return Begun(self.clock(), self.master.bytes_read)
 
     def _end(self, begun: Begun, w_s: int, disk_tuples: int, r_cycles: int) -> None:
@@ -194,6 +198,7 @@ class SemiStreamJoin(ABC):
     # Edges
 
     def _process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
+        self.stats.paper_times.call()
         batch = as_stored(chunk, self.spec.stream)
         codes, valid = self.spec.keys.stream_codes(batch)
         self.stats.rows_read += batch.num_rows
@@ -207,6 +212,16 @@ class SemiStreamJoin(ABC):
         yield from self._take(batch, codes)
 
     def _account(self, seconds: float = 0.0) -> None:
-        self.stats.seconds += seconds
-        self.stats.waiting = self._waiting()
-        self.stats.memory, self.stats.memory_peak = dict(self.arena.components), self.arena.peak
+        s, paper = self.stats, self.stats.paper_times
+        s.seconds += seconds
+        s.paper_waiting_seconds, s.paper_processing_seconds = paper.waited, paper.processed
+        s.waiting = self._waiting()
+        s.memory, s.memory_peak = dict(self.arena.components), self.arena.peak
+
+
+def _with_match(state: JoinState) -> int:
+    """Return how many of a state's waiting tuples have had a match."""
+    waiting = state.tables.get("waiting")
+    if waiting is None or "matched" not in waiting.column_names:
+        return 0
+    return int(pc.sum(waiting["matched"]).as_py() or 0)
