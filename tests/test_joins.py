@@ -466,6 +466,24 @@ def test_the_papers_times_go_on_after_a_restart(algorithm, seconds):
     assert again.stats.paper_times.processed == pytest.approx(spent, abs=1e-2)
 
 
+@pytest.mark.parametrize("algorithm", ["ssj", "sscj", "meshjoin", "hybridjoin", "cmeshjoin"])
+@pytest.mark.parametrize("keys", [[], [None, None]], ids=["no tuple", "no key"])
+def test_on_an_empty_stream_buffer_ssj_and_sscj_read_on(algorithm, keys):
+    """Section 4.1: the stream-probing phase ends, and the disk-probing phase becomes active. Where
+    nothing waits, the disk rests."""
+    stream = sales([1, 90, 150, *keys])
+    join = start(algorithm, stream, integers(200), [("k", "k")], partition_tuples=50, memory=20_000)
+    list(join.process(stream.slice(0, 3).to_batches()[0]))
+    before, reads = join.stats.iteration_count, algorithm in ("ssj", "sscj")
+    assert 0 < join.stats.waiting <= 3 and before == reads
+    empty = stream.slice(3).combine_chunks().to_batches() or [
+        pa.RecordBatch.from_pylist([], stream.schema)]
+    for _ in range(10):
+        list(join.process(empty[0]))
+    assert (join.stats.waiting == 0) == reads
+    assert 2 <= join.stats.iteration_count < 6 if reads else join.stats.iteration_count == 0
+
+
 BOUND = 4.0  # s, with a batch a second
 
 

@@ -69,7 +69,11 @@ class SemiStreamJoin(ABC):
 
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to
-        the end."""
+        the end.
+
+        The chunk is the stream buffer, which is empty once all of them are taken in; a chunk
+        without tuples says that it is empty still.
+        """
         return self.clock.timed(self._process(chunk), self._account)
 
     def drain(self) -> Iterator[JoinOutput]:
@@ -78,9 +82,10 @@ class SemiStreamJoin(ABC):
         return self.clock.timed(self._drain(), self._account)
 
     def keep_up(self, seconds: float, bound: float) -> Iterator[JoinOutput]:
-        """Go on with R as far as it takes for no tuple to wait longer than a bound, in s, and no
-        further. seconds: since the last call; called with every batch, so that the reads are spread
-        over the time."""
+        """The stream buffer is empty: let the disk-probing phase become active, and go on with R as
+        far as it takes for no tuple to wait longer than a bound, in s, and no further. seconds:
+        since the last call; called with every batch, so that the reads are spread over the
+        time."""
         return self.clock.timed(self._keep_up(seconds / bound, bound), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
@@ -122,6 +127,11 @@ class SemiStreamJoin(ABC):
     @abstractmethod
     def iterate(self) -> Iterator[JoinOutput]:
         """One iteration of the outer loop, without input."""
+
+    def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
+        """What begins because the stream buffer is empty: nothing, where an iteration waits for w
+        tuples or for a full H_S. iterated: whether this call has had an iteration."""
+        return iter(())
 
     def _drain(self) -> Iterator[JoinOutput]:
         while self._waiting():
@@ -199,6 +209,11 @@ class SemiStreamJoin(ABC):
 
     def _process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         self.stats.paper_times.call()
+        before = self.stats.iteration_count
+        yield from self._take_in(chunk)
+        yield from self._stream_buffer_empty(self.stats.iteration_count > before)
+
+    def _take_in(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         batch = as_stored(chunk, self.spec.stream)
         codes, valid = self.spec.keys.stream_codes(batch)
         self.stats.rows_read += batch.num_rows
