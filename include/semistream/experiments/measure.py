@@ -17,6 +17,7 @@ from semistream.experiments.answer import Answer
 from semistream.experiments.data import Stream
 from semistream.joins import REGISTRY, SemiStreamJoin
 from semistream.joins.output import JoinOutput
+from semistream.workloads import ArrivalTimes
 
 BATCHES = 10  # that a measurement has at least
 CYCLES = 3  # R-cycles that a scanning join is measured over at least
@@ -90,30 +91,28 @@ def measure(drive: Drive, seconds: float) -> Measured:
 
 
 class Arrivals:
-    """A drive's tuples, `rate` a second, by a clock that is not the wall's: it goes on by what the
+    """A drive's tuples, as they arrive by a clock that is not the wall's: it goes on by what the
     operator takes, and to the next arrival where none waits.
 
-    Tuple i arrives at i / rate; from there to the call that hands it over it waits in the stream
+    From a tuple's arrival to the call that hands it over it waits in the stream
     buffer. By the papers' definition it waits on where it lies in H_S and no iteration has begun,
     because w tuples have not come: what this takes between two calls is ``gathering``.
     """
 
-    def __init__(self, drive: Drive, rate: float):
-        self.drive, self.rate = drive, rate
+    def __init__(self, drive: Drive, times: ArrivalTimes):
+        self.drive, self.times = drive, times
         self.now = self.busy = self.waited = self.gathering = 0.0
         self.taken = 0
 
     def feed(self) -> float:
         """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
-        idle = max((self.taken + 1) / self.rate - self.now, 0.0)
-        self.gathering += idle * self.drive.join.stats.paper_times.entered
-        self.now += idle
-        due = min(max(int(self.rate * self.now) - self.taken, 1), self.drive.batch)
+        at = max(self.now, float(self.times.of(self.taken, 1)[0]))
+        self.gathering += (at - self.now) * self.drive.join.stats.paper_times.entered
+        due = min(max(self.times.until(at) - self.taken, 1), self.drive.batch)
         before = self.drive.join.stats.rows_read
-        at = self.now
         took = self.drive.feed(due)
         due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
-        self.waited += due * at - (due * self.taken + due * (due + 1) / 2) / self.rate
+        self.waited += float((at - self.times.of(self.taken, due)).sum())
         self.taken, self.busy, self.now = self.taken + due, self.busy + took, at + took
         return took
 
@@ -142,15 +141,17 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
         ends.append(arrivals.now)
         busy.append(arrivals.busy)
         peak = max(peak, sum(drive.join.arena.components.values()))
-    behind = (ends[-1] - ends[0]) * arrivals.rate - (arrivals.taken - taken)
+    came = arrivals.times.until(ends[-1]) - arrivals.times.until(ends[0])
+    behind = came - (arrivals.taken - taken)
     if behind > LATE * (arrivals.taken - taken) + drive.batch:
-        raise SemistreamError(f"the join does not keep up with {arrivals.rate:,.0f} tuples/s: of "
+        rate = arrivals.times.rate
+        raise SemistreamError(f"the join does not keep up with {rate:,.0f} tuples/s: of "
                               f"those that came while it was measured {behind:,.0f} wait, "
                               f"{arrivals.taken - taken:,} entered")
     found = _measured(drive, start, begun, busy[-1] - busy[0])
-    came = max(arrivals.taken - taken, 1)
-    found.entry_time += (arrivals.waited - waited) / came
-    found.waiting_time += (arrivals.waited - waited + arrivals.gathering - gathering) / came
+    entered = max(arrivals.taken - taken, 1)
+    found.entry_time += (arrivals.waited - waited) / entered
+    found.waiting_time += (arrivals.waited - waited + arrivals.gathering - gathering) / entered
     found.memory_peak, found.busy = peak, (busy[-1] - busy[0]) / (ends[-1] - ends[0])
     return found
 
