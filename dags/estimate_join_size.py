@@ -14,7 +14,7 @@ from semistream_operators import attempt, form, places
 PARAMS = form(
     JoinSizeSettings,
     {"Data": ("left", "right", "on"),
-     "Estimate": ("method", "memory", "seed", "max_output_rows"),
+     "Estimate": ("sum", "method", "memory", "seed", "max_output_rows"),
      "Files": ("left_types", "right_types", "left_formats", "right_formats", "null_values",
                "delimiter")},
     left={"default": ""}, right={"default": ""},

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ from semistream.experiments.model import (
 from semistream.experiments.partitions import used
 from semistream.experiments.repetitions import combined, shuffled
 from semistream.experiments.report import draw
-from semistream.experiments.run import chosen, run, told, wrong_answers
+from semistream.experiments.run import _bench, chosen, run, told, wrong_answers
 from semistream.experiments.settings import ExperimentSettings
 from semistream.experiments.verdicts import Verdict, half_width, ratio_of
 from semistream.joins import REGISTRY
@@ -62,6 +63,7 @@ from semistream.joins.output import JoinOutput
 from semistream.sizing import open_join
 from semistream.tuning.report import COLOURS
 from semistream.warehouse.checksum import row_hashes
+from semistream.workloads import ArrivalTimes
 
 R_T, BATCH = 20_000, 4096
 
@@ -214,15 +216,74 @@ def test_arrivals_wait_until_the_operator_has_time(bench):
                                on=data.on, parameters=bench.predict(point).parameters),
                      data.stream(0), BATCH, bench.clock)
 
-    at_ease = measure_arrivals(calm := drive(), Arrivals(calm, 100.0), 0.1)
+    at_ease = measure_arrivals(calm := drive(), Arrivals(calm, ArrivalTimes(100.0)), 0.1)
     assert at_ease.busy < 1 and calm.join.stats.rows_read >= 10
-    alone = Arrivals(drive(), 1.0)
+    alone = Arrivals(drive(), ArrivalTimes(1.0))
     for _ in range(3):
         alone.feed()
     assert alone.taken == 3 and alone.waited == 0
     assert alone.now == pytest.approx(3 + alone.busy, abs=alone.busy)
     with pytest.raises(SemistreamError, match="does not keep up"):
-        measure_arrivals(flooded := drive(), Arrivals(flooded, 1e9), 0.01)
+        measure_arrivals(flooded := drive(), Arrivals(flooded, ArrivalTimes(1e9)), 0.01)
+
+
+def test_waiting_by_the_papers_is_for_all_w_tuples(bench, monkeypatch):
+    """By a clock at which the operator takes no time a tuple enters H_S as it comes, and waits
+    there until w have come: (w - 1) / 2 arrivals on average."""
+    clock = count(0.0, 1e-9).__next__
+    monkeypatch.setattr("time.perf_counter", clock)
+    data, rate = bench.data(Point("meshjoin", 500, 0.5)), 1e3
+    join = open_join("meshjoin", memory=92_000, stream=data.sample.schema, master=data.relation,
+                     on=data.on, parameters={"disk_tuples": 125})
+    drive = Drive(join, data.stream(0), BATCH, clock)
+    arrivals = Arrivals(drive, ArrivalTimes(rate))
+    arrivals.feed()
+    w = join.h_s.missing + 1
+    assert 20 < w < 300
+    while join.stats.r_cycles < 1:
+        arrivals.feed()
+    measured = measure_arrivals(drive, arrivals, 2 * w / rate)
+    assert measured.rows > w and measured.entry_time < 0.02 * w / rate
+    assert measured.waiting_time == pytest.approx((w - 1) / 2 / rate, rel=0.05)
+    assert 0 < measured.processing_time < measured.removal_time
+
+
+def test_tuples_of_bursts_wait_for_one_another(bench, places, costs, monkeypatch):
+    """A tenth of what the operator can: it takes 2 ms a tuple."""
+    point, spans = Point("hybridjoin", R_T, 0.5), {}
+    for burstiness in (0.5, 0.8):
+        data = bench.data(point)
+        join = open_join("hybridjoin", memory=bench.memory(point), stream=data.sample.schema,
+                         master=data.relation, on=data.on,
+                         parameters=bench.predict(point).parameters)
+        drive = Drive(join, data.stream(0), 1, count(0.0, 2e-3).__next__)
+        arrivals = Arrivals(drive, ArrivalTimes(50.0, burstiness, period=8.0))
+        while arrivals.taken < 400:
+            arrivals.feed()
+        spans[burstiness] = arrivals.waited / arrivals.taken
+    assert spans[0.5] == pytest.approx(0, abs=1e-6) and spans[0.8] > 2e-3
+    asked = []
+    monkeypatch.setattr("semistream.experiments.bench.Arrivals",
+                        lambda drive, times: asked.append(times) or Arrivals(drive, times))
+    settings = ExperimentSettings(burstiness=0.8, seconds=0.01, costs=costs,
+                                  data=places.home / "data")
+    bursty = _bench(EXPERIMENTS["ssj-time"], settings, places, print)
+    assert bursty.run(replace(point, rate=1e4))["error"] == ""
+    assert [(t.rate, t.burstiness, t.period) for t in asked] == [(1e4, 0.8, 0.01)]
+
+
+def test_what_is_told_beside_a_claim_does_not_judge_it(bench):
+    claim = EXPERIMENTS["ssj-time"].claims[1]
+    assert "waiting" in claim.text and claim.beside
+    common = {"state": MEASURED, "master_tuples": 1, "memory_percent": 10.0, "skew": 1.0,
+              "data": "zipf", "rate": 100.0, "repetition": 0, "point": ""}
+    runs = [common | {"algorithm": a, "point": a, "waiting_time": wait, "entry_time": entry}
+            for a, wait, entry in (("meshjoin", 6.0, 1.0), ("ssj", 3.0, 4.0))]
+    experiment = replace(EXPERIMENTS["ssj-time"], claims=(claim,))
+    points = [Point(a, 1, 0.1) for a in ("meshjoin", "ssj")]
+    found, = judge(experiment, bench, points, runs + [r | {"repetition": 1} for r in runs])
+    assert found.verdict is Verdict.REPRODUCED and found.number.value == pytest.approx(2)
+    assert found.reason.endswith("the w tuples of an iteration have come: 0.25.")
 
 
 def test_the_memory_that_a_rate_needs(bench):

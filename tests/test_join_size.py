@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,69 @@ def test_a_sketch_that_cannot_tell_says_so_and_how_much_memory_would(run, estima
     assert abs(better["estimate"] - exact) <= better["bound"] <= 1.2 * found["enough_for"]
     told = estimate(*join, "64MB")
     assert told["enough_bytes"] == 0 and abs(told["estimate"] - exact) <= told["bound"] < exact
+
+
+AMOUNTS = [None if i % 7 == 0 else i % 40 for i in range(2000)]
+
+
+def summed(left: list, amounts: list, right: list):
+    counts = Counter(right)
+    return sum(counts[k] * a for k, a in zip(left, amounts, strict=True)
+               if k is not None and a is not None)
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.uint64(), pa.decimal128(12, 2), pa.float64(),
+                                  pa.decimal128(38, 10), pa.decimal256(50, 3), pa.float32()],
+                         ids=str)
+def test_a_sum_of_few_keys_is_exact(kind, estimate):
+    """Nulls count nothing; the others to the last decimal."""
+    step = Decimal(1) if pa.types.is_integer(kind) else Decimal("0.25")
+    values = [a if a is None else a * step for a in AMOUNTS]
+    typed = pa.array([v if v is None else float(v) for v in values], pa.float64()).cast(kind)
+    pq.write_table(pa.table({"k": LEFT, "amount": typed}), "a.parquet")
+    write("b.csv", pa.table({"key": RIGHT}))
+    found = estimate("a.parquet", "b.csv", "--on", "k=key", "--sum", "amount", "--memory", "8KB")
+    assert found["estimate"] == float(summed(LEFT, values, RIGHT)) > 0 and found["bound"] == 0
+    assert found["sum"] == "amount" and found["memory_bytes"] <= 8000
+
+
+@pytest.mark.parametrize("method", ["skimmed", "agms"])
+@pytest.mark.parametrize("least", [0, -30], ids=["positive", "refunds too"])
+def test_a_sum_over_many_keys_is_within_the_bound(method, least, estimate):
+    rng = np.random.default_rng(5)
+    left, right = (ZipfKeys(20_000, 1.0, seed=i).draw(0, 60_000).tolist() for i in (1, 2))
+    cents = rng.integers(100 * least, 10_000, 60_000)
+    pq.write_table(pa.table({"k": left, "amount": pa.array(cents / 100)}), "a.parquet")
+    pq.write_table(pa.table({"k": right}), "b.parquet")
+    exact = summed(left, cents.tolist(), right) / 100
+    for seed in range(5):
+        found = estimate("a.parquet", "b.parquet", "--on", "k", "--sum", "amount", "--method",
+                         method, "--seed", seed, "--memory", "256KB")
+        assert abs(found["estimate"] - exact) <= found["bound"] < exact
+
+
+def test_a_sum_may_be_negative(estimate):
+    pq.write_table(pa.table({"k": [1, 1, 2], "n": [-5, -6, 3]}), "a.parquet")
+    pq.write_table(pa.table({"k": [1, 1, 2]}), "b.parquet")
+    found = estimate("a.parquet", "b.parquet", "--on", "k", "--sum", "n", "--memory", "256KB")
+    assert found["estimate"] == -19
+
+
+def test_what_a_person_is_told_of_a_sum(run):
+    Path("a.csv").write_text("k,n\n1,2.5\n1,\n2,1000.25\n,8\n")
+    Path("b.csv").write_text("k,m\n1,1\n2,1\n2,1\n")
+    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--sum", "n")
+    assert code == 0
+    assert re.search(r"estimated sum +2,003 +of n, over the rows of the join", out), out
+    for arguments, message in ((["--sum", "m"], "Give the inputs in the other order"),
+                               (["--sum", "z"], "must name a column of A; there are k, n"),
+                               (["--sum", "n", "--left-types", "n=string"], "a numeric column"),
+                               (["--sum", "n", "--max-output-rows", "3"], "'max_output_rows' must"),
+                               (["--sum", "big"], "are together less than 4.61e+12")):
+        if "big" in arguments:
+            Path("a.csv").write_text("k,big\n1,9e12\n")
+        code, _, err = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", *arguments)
+        assert code == 2 and message in err.replace("\n", " "), err
 
 
 def test_a_snapshot_and_a_directory_of_files(run, estimate):

@@ -385,6 +385,105 @@ def seconds(monkeypatch):
     return clock
 
 
+def second_an_iteration(join, clock):
+    """Let each iteration take a second, which is over when it begins to read R."""
+    begin = join._begin
+
+    def begun():
+        found = begin()
+        clock.now += 1.0
+        return found
+
+    join._begin = begun
+    return join
+
+
+@pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
+def test_the_papers_times_are_those_of_each_tuple(algorithm, parameters, seconds):
+    """Waiting and processing time together go from a call to a tuple's first match, or to where it
+    leaves without one; those that the index knows to have none have neither."""
+    indexed = REGISTRY[algorithm].needs_index
+    master = pa.concat_tables([integers(300), integers(300).slice(0, 150)])  # some keys twice
+    numbers = np.random.default_rng(3).integers(0, 300 if indexed else 320, 6_000)
+    stream = pa.table({"n": np.arange(len(numbers)), "k": numbers})
+    join = second_an_iteration(
+        start(algorithm, stream, master, [("k", "k")], memory=40_000, partition_tuples=50,
+              parameters=parameters), seconds)
+    came, left = {}, {}
+
+    def note(outputs):
+        for output in outputs:
+            for number in (*output.joined["n"].to_pylist(), *output.unmatched["n"].to_pylist()):
+                left.setdefault(number, join.stats.seconds)
+
+    for i, batch in enumerate(stream.to_batches(max_chunksize=700)):
+        came |= dict.fromkeys(range(700 * i, 700 * i + batch.num_rows), join.stats.seconds)
+        note(join.process(batch))
+        seconds.now += 3600.0  # the caller's
+    note(join.drain())
+    s = join.stats
+    assert s.iteration_count > 10 and set(left) == set(range(len(numbers)))
+    assert s.paper_waiting_seconds > 0 and s.paper_processing_seconds > 0
+    assert (s.paper_waiting_seconds + s.paper_processing_seconds
+            == pytest.approx(sum(left[n] - came[n] for n in came), rel=1e-3))
+
+
+def test_the_papers_waiting_ends_where_an_iteration_begins(seconds):
+    """MESHJOIN's chunks of w tuples, three in a call: the second waits for one iteration, the third
+    for two; a tuple that is alone in the open chunk waits for those that are to come with it."""
+    stream = sales(list(range(200)) * 20)
+    join = second_an_iteration(start("meshjoin", stream, integers(200), [("k", "k")],
+                                     partition_tuples=50, memory=10_000), seconds)
+    list(join.process(stream.slice(0, 1).to_batches()[0]))
+    w, paper = join.h_s.missing + 1, join.stats.paper_times
+    assert w > 2 and paper.entered == 1
+    list(join.process(stream.slice(1, w - 1).combine_chunks().to_batches()[0]))
+    assert paper.entered == 0 and join.stats.paper_waiting_seconds == pytest.approx(0, abs=1e-3)
+    list(join.process(stream.slice(w, 3 * w).combine_chunks().to_batches()[0]))
+    assert join.stats.iteration_count == 4 and paper.entered == 0
+    assert join.stats.paper_waiting_seconds == pytest.approx(w + 2 * w, abs=1e-2)
+    assert join.stats.waited_seconds == pytest.approx(w + 2 * w, abs=1e-2)
+
+
+@pytest.mark.parametrize("algorithm", ["meshjoin", "hybridjoin"])
+def test_the_papers_times_go_on_after_a_restart(algorithm, seconds):
+    """What has had its match is not processed any more, nor is anything after all have left."""
+    stream = sales(list(range(200)) * 20)
+    make = lambda: second_an_iteration(start(  # noqa: E731
+        algorithm, stream, integers(200), [("k", "k")], partition_tuples=50, memory=20_000),
+        seconds)
+    join = make()
+    list(join.process(stream.slice(0, 1500).combine_chunks().to_batches()[0]))
+    assert 0 < join.stats.waiting < 1500
+    unmatched = sum(not m for m in join.snapshot().tables["waiting"].to_pydict().get(
+        "matched", [False] * join.stats.waiting))
+    again = make()
+    again.restore(join.snapshot())
+    list(again.drain())
+    spent = again.stats.paper_processing_seconds
+    assert 0 < spent <= unmatched * again.stats.iteration_count + 1e-2
+    again.stats.paper_times.match(0)
+    assert again.stats.paper_times.processed == pytest.approx(spent, abs=1e-2)
+
+
+@pytest.mark.parametrize("algorithm", ["ssj", "sscj", "meshjoin", "hybridjoin", "cmeshjoin"])
+@pytest.mark.parametrize("keys", [[], [None, None]], ids=["no tuple", "no key"])
+def test_on_an_empty_stream_buffer_ssj_and_sscj_read_on(algorithm, keys):
+    """Section 4.1: the stream-probing phase ends, and the disk-probing phase becomes active. Where
+    nothing waits, the disk rests."""
+    stream = sales([1, 90, 150, *keys])
+    join = start(algorithm, stream, integers(200), [("k", "k")], partition_tuples=50, memory=20_000)
+    list(join.process(stream.slice(0, 3).to_batches()[0]))
+    before, reads = join.stats.iteration_count, algorithm in ("ssj", "sscj")
+    assert 0 < join.stats.waiting <= 3 and before == reads
+    empty = stream.slice(3).combine_chunks().to_batches() or [
+        pa.RecordBatch.from_pylist([], stream.schema)]
+    for _ in range(10):
+        list(join.process(empty[0]))
+    assert (join.stats.waiting == 0) == reads
+    assert 2 <= join.stats.iteration_count < 6 if reads else join.stats.iteration_count == 0
+
+
 BOUND = 4.0  # s, with a batch a second
 
 

@@ -12,7 +12,7 @@ from semistream.errors import ConfigError
 from semistream.files import open_source
 from semistream.provisioning.dimensions import provision, publish
 from semistream.warehouse import connect
-from semistream.workloads import ZipfKeys, jobs, load_job, prepare
+from semistream.workloads import ArrivalTimes, ZipfKeys, jobs, load_job, prepare
 from semistream.workloads.jobs import SHIPPED, load_stream_stream_job
 
 
@@ -171,6 +171,67 @@ def test_drifting_keys_have_their_ranks_dealt_out_anew(count):
 def test_zipf_parameters_are_checked(arguments):
     with pytest.raises(ConfigError):
         ZipfKeys(*arguments)
+
+
+def test_steady_arrivals_are_as_far_from_each_other():
+    steady = ArrivalTimes(40.0, period=3.0)
+    assert steady.of(0, 300) == pytest.approx(np.arange(1, 301) / 40)
+    assert [steady.until(t) for t in (0.0, 0.01, 1.001, 7.51)] == [0, 0, 40, 300]
+
+
+@pytest.mark.parametrize("b", [0.5, 0.6, 0.8])
+def test_bursty_arrivals_are_self_similar(b):
+    """By the b-model the squared shares of 2**n intervals sum up to (b**2 + (1 - b)**2)**n, at
+    every scale; and no period has more tuples than another."""
+    arrivals = ArrivalTimes(1e9, b, period=8.0, seed=3)
+    for period in (0, 1, 5):
+        for n in (1, 4, 8, 11):
+            ends = [arrivals.until(8.0 * (period + i / 2**n)) for i in range(2**n + 1)]
+            shares = np.diff(ends) / 8e9
+            assert shares.sum() == pytest.approx(1, abs=1e-9)
+            assert (shares**2).sum() == pytest.approx((b**2 + (1 - b) ** 2) ** n, rel=1e-3)
+
+
+def test_bursty_arrivals_can_be_read_again_from_any_tuple():
+    arrivals = ArrivalTimes(1000.0, 0.75, period=2.0, seed=9)
+    whole = arrivals.of(0, 5000)  # two periods and a half
+    assert (np.diff(whole) >= 0).all() and whole[0] > 0 and 4 < whole[-1] < 6
+    assert (np.concatenate([arrivals.of(i, 500) for i in range(0, 5000, 500)]) == whole).all()
+    counts = np.array([arrivals.until(t + 1e-9) for t in whole.tolist()])
+    assert (counts >= np.arange(1, 5001)).all() and counts[-1] == 5000
+    assert (counts == np.searchsorted(whole, whole + 1e-9, side="right")).mean() > 0.99
+    assert (ArrivalTimes(1000.0, 0.75, period=2.0, seed=8).of(0, 5000) != whole).any()
+    first, second = whole[:1999], whole[2000:3999] - 2.0
+    assert np.abs(first - second).max() > 0.1  # periods differ
+
+
+@pytest.mark.parametrize("arguments", [(0.0,), (-1.0,), (5.0, 0.4), (5.0, 1.0), (5.0, 0.7, 0.0),
+                                       (float("nan"),)])
+def test_arrivals_parameters_are_checked(arguments):
+    with pytest.raises(ConfigError):
+        ArrivalTimes(*arguments)
+
+
+@pytest.mark.parametrize("burstiness", ["0.5", "0.8"])
+def test_a_zipf_stream_brings_what_has_arrived(burstiness, monkeypatch):
+    """Also where a stream goes on: from the time at which its last tuple came."""
+    from semistream.streaming.sources.zipf import ZipfReader
+
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    options = {"rowspersecond": "1000", "burstiness": burstiness, "burstperiod": "4", "seed": "2"}
+    arrivals = ArrivalTimes(1000.0, float(burstiness), 4.0, 2)
+    reader, seen = ZipfReader(options), []
+    for _ in range(9):
+        seen.append(reader.newest(seen[-1] if seen else 0))
+        now += 0.5
+    assert seen == [arrivals.until(i / 2) for i in range(9)] and seen[8] == 4000
+    later, last = ZipfReader(options), float(arrivals.of(seen[3] - 1, 1)[0])
+    assert later.newest(seen[3]) - seen[3] in (-1, 0)
+    now += 3.0
+    assert abs(later.newest(seen[3]) - arrivals.until(last + 3.0)) <= 1
+    steps = np.diff(seen)
+    assert (steps.max() > 2 * steps.min()) == (burstiness == "0.8")
 
 
 def test_ddl():

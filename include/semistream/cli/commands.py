@@ -314,7 +314,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 
 def _estimate_join_size(arguments: argparse.Namespace) -> int:
-    from semistream.pipeline.join_size import estimate_join_size
+    from semistream.pipeline.join_size import estimate_join_size, grouped
     from semistream.pipeline.settings import JoinSizeSettings
 
     settings = _settings(JoinSizeSettings, arguments)
@@ -326,11 +326,14 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
     table = Table(show_header=False, box=None, pad_edge=False)
     for style, justify in (("bold", "left"), ("", "right"), ("dim", "left")):
         table.add_column(style=style, justify=justify)  # type: ignore[arg-type]
+    what, value = (("sum", grouped(found.estimate)) if found.sum
+                   else ("join size", f"{grouped(found.estimate)} rows"))
     if found.doubt:
-        table.add_row("estimated join size", "cannot tell", f"{found.estimate:,} rows")
+        table.add_row(f"estimated {what}", "cannot tell", value)
     else:
-        table.add_row("estimated join size", f"{found.estimate:,}", "rows")
-    table.add_row("off by at most", f"{found.bound:,}",
+        table.add_row(f"estimated {what}", grouped(found.estimate),
+                      f"of {found.sum}, over the rows of the join" if found.sum else "rows")
+    table.add_row("off by at most", grouped(found.bound),
                   f"with a probability of {found.confidence:.0%}")
     for symbol, side in (("A", found.left), ("B", found.right)):
         lost = ((side.null_keys, "without a key"), (side.unparsable, "unparsable"))

@@ -29,6 +29,7 @@ from semistream.experiments.warm_up import warm_up
 from semistream.joins import REGISTRY
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
+from semistream.workloads import ArrivalTimes
 
 # of the search for the memory that a rate needs: at most so many; rates this near are equal
 STEPS, NEAR = 5, 0.03
@@ -51,11 +52,11 @@ class Bench:
                  costs: Path, tuples: tuple[int, ...] = (500_000, 1_000_000),
                  percent: tuple[float, ...] = (1.0, 3.0, 10.0),
                  skews: tuple[float, ...] = (0.0, 0.5, 1.0),
-                 tell: Callable[[str], None] = print, batch: int = 0):
+                 tell: Callable[[str], None] = print, batch: int = 0, burstiness: float = 0.5):
         self.batch = batch  # stream tuples given at a time, in the place of the data's own
         self.tuples, self.percent, self.skews = tuples, percent, skews
         self.places, self.directory, self.scale, self.seconds = places, data, scale, seconds
-        self.tell = tell
+        self.tell, self.burstiness = tell, burstiness
         self.clock_name, self.clock, self.paced, self.kept = clock, CLOCKS[clock], pace, costs
         self._data: dict[tuple[str, int, float], Data] = {}
         self._costs: dict[str, Costs] = {}
@@ -192,7 +193,9 @@ class Bench:
                          master=data.relation, on=data.on, parameters=dict(parameters))
         try:
             drive = Drive(join, data.stream(0), self._fed(data, prediction), self.clock, self.pace)
-            arrivals = Arrivals(drive, point.rate) if point.rate else None
+            # as long as a measurement is, a period has all the bursts that this sees
+            arrivals = Arrivals(drive, ArrivalTimes(point.rate, self.burstiness, self.seconds)
+                                ) if point.rate else None
             adapts = parameters.get("form") == "rate"
             settled = warm_up(join, arrivals.feed if arrivals and adapts else drive.feed,
                               self.seconds)

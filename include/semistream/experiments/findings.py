@@ -10,7 +10,7 @@ from typing import Any
 
 from semistream.experiments.contradictions import against
 from semistream.experiments.explain import Setting, brief, explain, reason
-from semistream.experiments.model import FAILED, Claim, Experiment, Number, Row
+from semistream.experiments.model import FAILED, Claim, Experiment, Find, Number, Row
 from semistream.experiments.repetitions import combined
 from semistream.experiments.verdicts import Verdict, half_width
 
@@ -25,14 +25,15 @@ class Finding:
     why: list[Setting]
     paper: str = ""
     elsewhere: bool = False  # nothing is decided, because |R| is not the paper's
+    beside: Number | None = None  # of `Claim.beside`
 
     @classmethod
     def of(cls, experiment: Experiment, claim: Claim, number: Number | None,
-           scale: float) -> Finding:
+           scale: float, beside: Number | None = None) -> Finding:
         """Judge a number."""
         elsewhere = claim.full_size and number is not None and scale != 1
         verdict = Verdict.NOT_DECIDED if elsewhere else claim.verdict(number)
-        return cls(claim, number, verdict, [], experiment.paper, elsewhere)
+        return cls(claim, number, verdict, [], experiment.paper, elsewhere, beside)
 
     @property
     def reason(self) -> str:
@@ -52,7 +53,7 @@ class Finding:
                         "where |R| is another.")
         if self.no_slices:
             told.append(NO_SLICES)
-        return " ".join(filter(None, (*told, _sentence(self.claim.reading))))
+        return " ".join(filter(None, (*told, _sentence(self.claim.reading), self._beside)))
 
     @property
     def brief(self) -> str:
@@ -77,6 +78,14 @@ class Finding:
         return any(r["algorithm"] == "r-meshjoin" and r.get("slices") == 1
                    for r in (self.number.rows if self.number else ()))
 
+    @property
+    def _beside(self) -> str:
+        if not (self.claim.beside and self.beside):
+            return ""
+        interval = self.beside.interval
+        about = f" ± {interval:.2f}" if 0 < interval < math.inf else ""
+        return f"{self.claim.beside[0]}: {self.beside.value:.2f}{about}."
+
 
 ONE_SLICE = "q = 1"
 NO_SLICES = (f"Of R-MESHJOIN the model chooses {ONE_SLICE} slices, with which it is MESHJOIN: "
@@ -96,33 +105,39 @@ def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
     """A claim's figure is that of the means; its interval is over those of each repetition."""
     of = {key(p): p for p in points}
     findings = []
-    for claim, number in _numbers(experiment, runs):
+    for claim, number, beside in _numbers(experiment, runs):
         if number is None and claim.aim:  # of an algorithm that was not asked for
             continue
         why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
                and number.rows else [])
         scale = bench.scale if claim.full_size else 1.0
-        findings.append(replace(Finding.of(experiment, claim, number, scale), why=why))
+        findings.append(replace(Finding.of(experiment, claim, number, scale, beside), why=why))
     return findings
 
 
 def undecided(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the claims that more repetitions might decide."""
-    return [claim.text for claim, number in _numbers(experiment, runs)
+    return [claim.text for claim, number, _ in _numbers(experiment, runs)
             if claim.verdict(number) is Verdict.NOT_DECIDED]
 
 
 def _numbers(experiment: Experiment,
-             runs: Sequence[dict[str, Any]]) -> Iterator[tuple[Claim, Number | None]]:
+             runs: Sequence[dict[str, Any]]
+             ) -> Iterator[tuple[Claim, Number | None, Number | None]]:
+    """Give each claim with its number, and with the one that is told beside it."""
     rows = combined(runs)
     repetitions = [[r for r in runs if r["repetition"] == i]
                    for i in sorted({r["repetition"] for r in runs})]
-    for claim in experiment.claims:
-        number = claim.find(rows)
+
+    def found(find: Find) -> Number | None:
+        number = find(rows)
         if number and not experiment.study:
-            each = [n.value for r in repetitions if (n := claim.find(r))]
+            each = [n.value for r in repetitions if (n := find(r))]
             number = replace(number, interval=half_width(each))
-        yield claim, number
+        return number
+
+    for claim in experiment.claims:
+        yield claim, found(claim.find), found(claim.beside[1]) if claim.beside else None
 
 
 def wrong_answers(rows: Sequence[Row]) -> list[str]:

@@ -17,6 +17,7 @@ from semistream.experiments.answer import Answer
 from semistream.experiments.data import Stream
 from semistream.joins import REGISTRY, SemiStreamJoin
 from semistream.joins.output import JoinOutput
+from semistream.workloads import ArrivalTimes
 
 BATCHES = 10  # that a measurement has at least
 CYCLES = 3  # R-cycles that a scanning join is measured over at least
@@ -33,8 +34,12 @@ class Measured:
     w_s: float  # through H_S
     through_cache: float  # share of the stream tuples
     h_r: int  # master tuples in H_R
-    processing_time: float  # mean of all stream tuples; those through H_R have none
-    waiting_time: float  # mean time in the stream buffer
+    # means over all stream tuples, by the papers' definitions (`joins.statistics.PaperTimes`)
+    processing_time: float
+    waiting_time: float
+    # by ours: from a tuple's arrival to its entry into H_S, and from there to its removal
+    entry_time: float
+    removal_time: float
     components: dict[str, int] = field(default_factory=dict)  # memory
     memory_peak: int = 0
     rows: int = 0  # stream tuples measured
@@ -86,27 +91,28 @@ def measure(drive: Drive, seconds: float) -> Measured:
 
 
 class Arrivals:
-    """A drive's tuples, `rate` a second, by a clock that is not the wall's: it goes on by what the
+    """A drive's tuples, as they arrive by a clock that is not the wall's: it goes on by what the
     operator takes, and to the next arrival where none waits.
 
-    Tuple i arrives at i / rate; from there to the call that hands it over it waits in the stream
-    buffer.
+    From a tuple's arrival to the call that hands it over it waits in the stream
+    buffer. By the papers' definition it waits on where it lies in H_S and no iteration has begun,
+    because w tuples have not come: what this takes between two calls is ``gathering``.
     """
 
-    def __init__(self, drive: Drive, rate: float):
-        self.drive, self.rate = drive, rate
-        self.now = self.busy = self.waited = 0.0
+    def __init__(self, drive: Drive, times: ArrivalTimes):
+        self.drive, self.times = drive, times
+        self.now = self.busy = self.waited = self.gathering = 0.0
         self.taken = 0
 
     def feed(self) -> float:
         """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
-        self.now = max(self.now, (self.taken + 1) / self.rate)
-        due = min(max(int(self.rate * self.now) - self.taken, 1), self.drive.batch)
+        at = max(self.now, float(self.times.of(self.taken, 1)[0]))
+        self.gathering += (at - self.now) * self.drive.join.stats.paper_times.entered
+        due = min(max(self.times.until(at) - self.taken, 1), self.drive.batch)
         before = self.drive.join.stats.rows_read
-        at = self.now
         took = self.drive.feed(due)
         due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
-        self.waited += due * at - (due * self.taken + due * (due + 1) / 2) / self.rate
+        self.waited += float((at - self.times.of(self.taken, due)).sum())
         self.taken, self.busy, self.now = self.taken + due, self.busy + took, at + took
         return took
 
@@ -128,20 +134,24 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
     """
     stats = drive.join.stats
     start, begun, taken = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken
-    waited = arrivals.waited
+    waited, gathering = arrivals.waited, arrivals.gathering
     ends, busy, peak = [arrivals.now], [arrivals.busy], 0
     while ends[-1] - ends[0] < seconds or len(ends) <= 2 * BATCHES:
         arrivals.feed()
         ends.append(arrivals.now)
         busy.append(arrivals.busy)
         peak = max(peak, sum(drive.join.arena.components.values()))
-    behind = (ends[-1] - ends[0]) * arrivals.rate - (arrivals.taken - taken)
+    came = arrivals.times.until(ends[-1]) - arrivals.times.until(ends[0])
+    behind = came - (arrivals.taken - taken)
     if behind > LATE * (arrivals.taken - taken) + drive.batch:
-        raise SemistreamError(f"the join does not keep up with {arrivals.rate:,.0f} tuples/s: of "
+        rate = arrivals.times.rate
+        raise SemistreamError(f"the join does not keep up with {rate:,.0f} tuples/s: of "
                               f"those that came while it was measured {behind:,.0f} wait, "
                               f"{arrivals.taken - taken:,} entered")
     found = _measured(drive, start, begun, busy[-1] - busy[0])
-    found.waiting_time += (arrivals.waited - waited) / max(arrivals.taken - taken, 1)
+    entered = max(arrivals.taken - taken, 1)
+    found.entry_time += (arrivals.waited - waited) / entered
+    found.waiting_time += (arrivals.waited - waited + arrivals.gathering - gathering) / entered
     found.memory_peak, found.busy = peak, (busy[-1] - busy[0]) / (ends[-1] - ends[0])
     return found
 
@@ -155,8 +165,9 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float) -> Measured:
     return Measured(
         finished / spent, spent / loops, hits / loops,
         (finished - hits) / loops,
-        hits / max(finished, 1), getattr(drive.join, "cached", 0), each("processed_seconds"),
-        each("waited_seconds"),
+        hits / max(finished, 1), getattr(drive.join, "cached", 0),
+        each("paper_processing_seconds"), each("paper_waiting_seconds"),
+        each("waited_seconds"), each("processed_seconds"),
         dict(drive.join.arena.components), stats.memory_peak, finished,
         drive.join.master.bytes_read - begun)
 

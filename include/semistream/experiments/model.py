@@ -130,6 +130,7 @@ class Claim:
     aim: bool = False  # ours, no paper's
     stated: tuple[Stated, ...] = ()  # the same for a setting of the paper
     full_size: bool = False  # nothing can be said of it at another |R| than the paper's
+    beside: tuple[str, Find] | None = None  # what else is told, of which the claim says nothing
 
     def verdict(self, number: Number | None) -> Verdict:
         """What all of the number's interval says."""
@@ -278,6 +279,8 @@ TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk p
           "master_tuples": "|R|, tuples", "skew": "Zipf exponent",
           "through_cache": "share of the stream through the cache",
           "processing_time": "mean processing time, s", "waiting_time": "mean waiting time, s",
+          "entry_time": "mean time to the entry into H_S, s",
+          "removal_time": "mean time from the entry into H_S to the removal, s",
           "rate": "arrival rate, tuples/s", "needed": "memory needed, bytes",
           "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples",
           "cache_tuples": "h_R, tuples", "resident_tuples": "non-swappable part, tuples",

@@ -15,7 +15,9 @@ import numpy as np
 from semistream.experiments.model import FAILED, Figures, Runner
 from semistream.experiments.verdicts import half_width
 
-INTERVALS = ("mu", "c_loop", "needed", "processing_time", "waiting_time")  # that are plotted
+# that are plotted
+INTERVALS = ("mu", "c_loop", "needed", "processing_time", "waiting_time", "entry_time",
+             "removal_time")
 Run = Callable[[Any, Figures | None], dict[str, Any]]
 
 

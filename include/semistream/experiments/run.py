@@ -166,7 +166,7 @@ def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places,
         tell(f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which "
              f"every M holds its disk buffers")
     return Bench(places, settings.data or places.home / "experiments" / "data", scale,
-                 settings.seconds, settings.clock, settings.pace,
+                 settings.seconds, settings.clock, settings.pace, burstiness=settings.burstiness,
                  costs=settings.costs or _output(experiment, settings, places),
                  tuples=tuple(_numbers("master", settings.master, int)),
                  percent=tuple(_numbers("memory", settings.memory, float)),
@@ -203,8 +203,8 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
     return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure,
             "about": experiment.about,
             "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock,
-            "pace": settings.pace, "costs_given": str(settings.costs or ""),
-            "command": command,
+            "pace": settings.pace, "burstiness": settings.burstiness,
+            "costs_given": str(settings.costs or ""), "command": command,
             **commit(), "machine": machine(), "versions": versions(PACKAGES),
             "date": _now(),
             "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
@@ -212,8 +212,8 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
 
 
 # that results may be taken up
-SAME = ("experiment", "scale", "seconds", "clock", "pace", "costs_given", "commit", "dirty",
-        "machine", "versions")
+SAME = ("experiment", "scale", "seconds", "clock", "pace", "burstiness", "costs_given", "commit",
+        "dirty", "machine", "versions")
 
 
 def _known(output: Path, about: dict[str, Any],

@@ -38,6 +38,9 @@ class ExperimentSettings(Settings):
                                                               "too; reading then costs nothing")
     pace: bool = Field(False, description="Divide times by how much slower a fixed piece of work "
                                           "is just then")
+    burstiness: float = Field(0.5, ge=0.5, lt=1,
+                              description="Of arrivals, where these have a rate: 0.5 steady; more, "
+                                          "bursty and self-similar by the b-model")
     again: bool = Field(False, description="Measure anew what an earlier run with the same "
                                            "settings has measured")
     master: Names = Field(("500000", "1000000"), description="|R| in tuples, separated by commas, "

@@ -23,6 +23,7 @@ def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics,
     now = time.perf_counter()
     count = h_s.admit(buffer, most)
     statistics.waited_seconds += count * (now - buffer.arrived)
+    statistics.paper_times.enter(count)
     buffer.drop(count)
     return count
 

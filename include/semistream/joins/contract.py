@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.config import Settings
 from semistream.errors import ConfigError, StateError
@@ -17,7 +18,7 @@ from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
-from semistream.joins.statistics import Clock, Iteration, JoinStatistics
+from semistream.joins.statistics import Clock, Iteration, JoinStatistics, PaperTimes
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import StreamTable
@@ -46,7 +47,8 @@ class SemiStreamJoin(ABC):
     def __init__(self, spec: JoinSpec, parameters: Settings):
         self.spec, self.parameters, self.master = spec, parameters, spec.master
         self.arena, self.layout = Arena(spec.memory), StreamLayout.of(spec)
-        self.stats, self.clock = JoinStatistics(), Clock()
+        self.clock = Clock()
+        self.stats = JoinStatistics(paper_times=PaperTimes(self.clock))
         self.output = Output(spec, self.stats)
         self._hits_before = 0
         self._kept_up = 0.0  # passes over R that `keep_up` has seen to
@@ -67,7 +69,11 @@ class SemiStreamJoin(ABC):
 
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to
-        the end."""
+        the end.
+
+        The chunk is the stream buffer, which is empty once all of them are taken in; a chunk
+        without tuples says that it is empty still.
+        """
         return self.clock.timed(self._process(chunk), self._account)
 
     def drain(self) -> Iterator[JoinOutput]:
@@ -76,9 +82,10 @@ class SemiStreamJoin(ABC):
         return self.clock.timed(self._drain(), self._account)
 
     def keep_up(self, seconds: float, bound: float) -> Iterator[JoinOutput]:
-        """Go on with R as far as it takes for no tuple to wait longer than a bound, in s, and no
-        further. seconds: since the last call; called with every batch, so that the reads are spread
-        over the time."""
+        """The stream buffer is empty: let the disk-probing phase become active, and go on with R as
+        far as it takes for no tuple to wait longer than a bound, in s, and no further. seconds:
+        since the last call; called with every batch, so that the reads are spread over the
+        time."""
         return self.clock.timed(self._keep_up(seconds / bound, bound), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
@@ -108,6 +115,7 @@ class SemiStreamJoin(ABC):
                              "the former settings until the join is drained, then change them.")
         self._restore(state, *changes)
         self._overdue, self._kept_up = True, self.passes
+        self.stats.paper_times.resume(self._waiting() - _with_match(state))
         self._account()
 
     # What an algorithm gives
@@ -119,6 +127,11 @@ class SemiStreamJoin(ABC):
     @abstractmethod
     def iterate(self) -> Iterator[JoinOutput]:
         """One iteration of the outer loop, without input."""
+
+    def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
+        """What begins because the stream buffer is empty: nothing, where an iteration waits for w
+        tuples or for a full H_S. iterated: whether this call has had an iteration."""
+        return iter(())
 
     def _drain(self) -> Iterator[JoinOutput]:
         while self._waiting():
@@ -182,6 +195,7 @@ class SemiStreamJoin(ABC):
                               self.spec.memory, "Give more memory.")
 
     def _begin(self) -> Begun:
+        self.stats.paper_times.load()
         return Begun(self.clock(), self.master.bytes_read)
 
     def _end(self, begun: Begun, w_s: int, disk_tuples: int, r_cycles: int) -> None:
@@ -198,6 +212,12 @@ class SemiStreamJoin(ABC):
     # Edges
 
     def _process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
+        self.stats.paper_times.call()
+        before = self.stats.iteration_count
+        yield from self._take_in(chunk)
+        yield from self._stream_buffer_empty(self.stats.iteration_count > before)
+
+    def _take_in(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         batch = as_stored(chunk, self.spec.stream)
         codes, valid = self.spec.keys.stream_codes(batch)
         self.stats.rows_read += batch.num_rows
@@ -211,6 +231,16 @@ class SemiStreamJoin(ABC):
         yield from self._take(batch, codes)
 
     def _account(self, seconds: float = 0.0) -> None:
-        self.stats.seconds += seconds
-        self.stats.waiting = self._waiting()
-        self.stats.memory, self.stats.memory_peak = dict(self.arena.components), self.arena.peak
+        s, paper = self.stats, self.stats.paper_times
+        s.seconds += seconds
+        s.paper_waiting_seconds, s.paper_processing_seconds = paper.waited, paper.processed
+        s.waiting = self._waiting()
+        s.memory, s.memory_peak = dict(self.arena.components), self.arena.peak
+
+
+def _with_match(state: JoinState) -> int:
+    """Return how many of a state's waiting tuples have had a match."""
+    waiting = state.tables.get("waiting")
+    if waiting is None or "matched" not in waiting.column_names:
+        return 0
+    return int(pc.sum(waiting["matched"]).as_py() or 0)

@@ -51,9 +51,9 @@ class StreamTuples(Protocol):
 
 
 class WaitingTuples(StreamTuples, Protocol):
-    """Those that can be noted as matched."""
+    """Those that can be noted as matched. ``mark`` returns how many of them were not so far."""
 
-    def mark(self, tuples: np.ndarray) -> None: ...
+    def mark(self, tuples: np.ndarray) -> int: ...
 
 
 class Removed(NamedTuple):
@@ -177,7 +177,7 @@ class Output:
         for rows, tuples in self.cut(pairs):
             stream, master, tuples = self.equal(waiting.get(tuples), partition.take(rows).columns,
                                                 tuples)
-            waiting.mark(tuples)
+            self.statistics.paper_times.match(waiting.mark(tuples))
             if len(tuples):
                 yield self.joined(stream, master)
 
@@ -191,6 +191,7 @@ class Output:
             stats.waits.note((removed.seconds - removed.longest) / others, others)
         stats.matched += int(removed.matched.sum())
         lost = removed.slots[~removed.matched]
+        stats.paper_times.match(len(lost))
         for part in self._lost.cut(len(lost)):
             yield from self.unmatched(h_s.get(lost[part]), NO_MATCH)
 

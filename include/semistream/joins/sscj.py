@@ -16,10 +16,13 @@ Cache Module*, 2013, section 4.1.
 
 The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the
 disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations, but for the
-last one of HYBRIDJOIN. The stream buffer is the chunk that the caller gives. A period of the
-frequency recorder is N partitions read. The paper assumes unique master keys: here H_R has all
-tuples of a key or none. To the paper a non-clustered index is enough: a snapshot's is clustered,
-its tuples lie in the order of their key codes, so that a key's partition has its neighbours too.
+last one of HYBRIDJOIN. The stream buffer is the chunk that the caller gives. Once it is empty the
+disk-probing phase becomes active for one iteration, also with a chunk that had no tuple or none
+with a key; while it stays empty, again with the next chunk and with `SemiStreamJoin.keep_up`, as
+told of SSJ (`joins/ssj.py`). A period of the frequency recorder is N partitions read. The paper
+assumes unique master keys: here H_R has all tuples of a key or none. To the paper a non-clustered
+index is enough: a snapshot's is clustered, its tuples lie in the order of their key codes, so that
+a key's partition has its neighbours too.
 """
 
 from __future__ import annotations
@@ -84,7 +87,9 @@ class Sscj(SemiStreamJoin):
             # ADD them to H_S and Q, until H_S is full
             while (yield from fill(h_s, buffer, self.output)):
                 yield from self.iterate()
-        if h_s.live:  # the stream buffer is empty
+
+    def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
+        if self.h_s.live:
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:

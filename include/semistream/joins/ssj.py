@@ -13,12 +13,17 @@ Data Warehousing*, 2014, Algorithm 1.
         DELETE the oldest chunk from H_S and Q
 
 It has the phases of CMESHJOIN. What it adds is that "a stream-probing phase ends if H_S is
-completely filled or if the stream buffer is empty" (section 4.1): the disk phase does not wait for
-a full chunk, and a slow stream's tuples not for one another.
+completely filled or if the stream buffer is empty. Then the disk-probing phase becomes active"
+(section 4.1): it does not wait for a full chunk, and a slow stream's tuples not for one another.
+The stream buffer is the chunk that the caller gives. Once it is empty the disk-probing phase
+becomes active for one iteration, also with a chunk that had no tuple or none with a key.
 
-Deviations: those of CMESHJOIN. A chunk is at most an N-th of H_S, so that H_S fills evenly over the
-R-cycle; one that filled H_S at once would let N - 1 iterations go by without taking in a tuple, at
-the same service rate.
+Deviations: those of CMESHJOIN. While the stream buffer stays empty, the paper's endless loop would
+read R on and on, also for an empty H_S. Here the disk-probing phase then becomes active again with
+the next chunk, however few tuples it has, and with `SemiStreamJoin.keep_up` as often as it takes
+for no tuple to wait longer than a bound; where nothing waits, the disk rests. A chunk is at most an
+N-th of H_S, so that H_S fills evenly over the R-cycle; one that filled H_S at once would let N - 1
+iterations go by without taking in a tuple, at the same service rate.
 """
 
 from __future__ import annotations
@@ -73,15 +78,16 @@ class Ssj(SemiStreamJoin):
         return self.h_r.cache.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        arrived, h_s, before = time.perf_counter(), self.h_s, self.stats.iteration_count
+        arrived, h_s = time.perf_counter(), self.h_s
         for tuples, keys in steps(batch, codes, h_s.capacity):  # the stream-probing phase
             misses = yield from probe(self.h_r.cache, tuples, keys, self.output)
             buffer = StreamBuffer(self.layout, tuples, keys, misses, arrived)
             # ADD them to H_S and Q, until w_S have come
             while (yield from fill(h_s, buffer, self.output, h_s.missing)):
                 yield from self.iterate()
-        idle = self.stats.iteration_count == before
-        if h_s.open_count or (idle and h_s.live):  # the stream buffer is empty
+
+    def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
+        if self.h_s.open_count or (not iterated and self.h_s.live):
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:

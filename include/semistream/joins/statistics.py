@@ -43,6 +43,63 @@ def timed(steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
     return Clock().timed(steps, account)
 
 
+class PaperTimes:
+    """How long stream tuples wait and are processed by the papers' own definitions (Naeem, Jamil:
+    *SSJ*, section 6.2), summed over them.
+
+    *Waiting time* is spent "in the stream buffer before entering into the join module": until an
+    iteration begins that takes the tuple in, or H_R answers it. *Processing time* is "from loading
+    to matching, without including any delay due to a low arrival rate": from there to its first
+    match, or to where it is certain that it has none. A tuple that the index or a filter answers
+    has neither.
+
+    The clock is the join's, which stands still between two calls. What goes by there is the
+    stream's time: whoever knows it adds it for the tuples that are still to be taken in.
+    """
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self.waited = self.processed = 0.0  # s
+        self.entered = 0  # tuples in H_S that no iteration has taken in yet
+        self._unmatched = 0  # tuples that iterations have taken in, without a match so far
+        self._came = self._entered_at = self._at = 0.0
+
+    def call(self) -> None:
+        """Note that the tuples of a call have come."""
+        self._came = self._clock()
+
+    def answer(self, tuples: int) -> None:
+        """Note that H_R answered so many of them."""
+        self.waited += tuples * (self._clock() - self._came)
+
+    def enter(self, tuples: int) -> None:
+        """Note that so many of them entered H_S."""
+        self.entered += tuples
+        self._entered_at += tuples * self._came
+
+    def load(self) -> None:
+        """Note that an iteration begins."""
+        self.waited += self.entered * self._go_on() - self._entered_at
+        self._unmatched += self.entered
+        self.entered, self._entered_at = 0, 0.0
+
+    def match(self, tuples: int) -> None:
+        """Note that so many had their first match, or are certain to have none."""
+        self._go_on()
+        self._unmatched -= tuples
+
+    def resume(self, unmatched: int) -> None:
+        """Begin with tuples of a restored state that have no match so far."""
+        self._unmatched = unmatched
+
+    def _go_on(self) -> float:
+        """Count the time since the last event for all that are without a match. Returns now."""
+        now = self._clock()
+        self.processed += self._unmatched * (now - self._at)
+        self._at = now
+        return now
+
+
 class Iteration(NamedTuple):
     """One outer loop."""
 
@@ -71,7 +128,11 @@ class JoinStatistics:
     iteration_count: int = 0
     seconds: float = 0.0  # spent inside the operator
     waiting: int = 0  # tuples taken in and not finished now
-    # summed over the tuples that entered H_S: from the call that brought them to their entry
+    # by the papers' definitions (`PaperTimes`), summed over the stream tuples
+    paper_waiting_seconds: float = 0.0
+    paper_processing_seconds: float = 0.0
+    # by ours, summed over the tuples that entered H_S: from the call that brought them to their
+    # entry
     waited_seconds: float = 0.0
     processed_seconds: float = 0.0  # summed over the same: from there to their removal
     # of tuples that left H_S; those of one chunk, key or partition that leave together count with
@@ -80,8 +141,10 @@ class JoinStatistics:
     memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component
     memory_peak: int = 0  # bytes, the most that the components ever had together
     rejected: dict[str, int] = field(default_factory=dict)  # unmatched tuples by reason
+    paper_times: PaperTimes = field(default_factory=lambda: PaperTimes(Clock()), repr=False)
     iterations: deque[Iteration] = field(default_factory=lambda: deque(maxlen=10_000), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the single iterations."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "iterations"}
+        """All but the single iterations, and what they are counted with."""
+        return {f.name: getattr(self, f.name) for f in fields(self)
+                if f.name not in ("iterations", "paper_times")}

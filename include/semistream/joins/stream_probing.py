@@ -42,6 +42,7 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
         if len(rows):
             yield output.joined(stream, master)
     output.statistics.cache_hits += hits
+    output.statistics.paper_times.answer(hits)
     output.statistics.matched += int(matched.sum())
     absent = np.flatnonzero((firsts != UNKNOWN) & ~matched)
     if len(absent):

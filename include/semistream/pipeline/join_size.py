@@ -1,4 +1,10 @@
-"""The size of a join, estimated from sketches of both sides' keys, without joining."""
+"""The size of a join, or the sum of a column over its rows, estimated from sketches of both sides'
+keys, without joining.
+
+A SUM is a COUNT of weighted tuples (Ganguly, Garofalakis, Rastogi: *Processing Data-Stream Join
+Aggregates Using Skimmed Sketches*): the join of A's keys, each with the sum of its tuples' values
+for a frequency, with B's keys. A sketch is linear, so that such frequencies may be negative.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import select
 
 from semistream.column_format import ColumnFormat, formats, paired
@@ -33,6 +40,9 @@ from semistream.warehouse.bulk import fetch
 from semistream.warehouse.connect import connect
 from semistream.warehouse.tables import arrow_schema, existing_table
 
+FLOAT_DIGITS = 6  # decimals to which numbers of a floating type are summed
+MOST_TOTAL = 2.0**62  # of a column's absolute values, as whole numbers
+
 
 @dataclass(frozen=True)
 class Side:
@@ -46,18 +56,19 @@ class Side:
 
 @dataclass(frozen=True)
 class JoinSize:
-    """estimate: rows of the inner equijoin; bound: what it is off by at most, with probability
-    ``confidence``, both rows; memory_bytes: of both sketches; enough_bytes: of both that would tell
-    a join of ``enough_for`` rows, where these tell nothing, else 0; ns_per_key: inside the
-    sketches."""
+    """estimate: rows of the inner equijoin, or of the column ``sum`` the sum over them; bound: what
+    it is off by at most, with probability ``confidence``; memory_bytes: of both sketches;
+    enough_bytes: of both that would tell a join of ``enough_for`` rows, or such a sum, where these
+    tell nothing, else 0; ns_per_key: inside the sketches."""
 
-    estimate: int
-    bound: int
+    estimate: float
+    bound: float
+    sum: str
     confidence: float
     method: str
     memory_bytes: int
     enough_bytes: int
-    enough_for: int
+    enough_for: float
     left: Side
     right: Side
     seconds: float
@@ -72,18 +83,22 @@ class JoinSize:
         """What is said where the estimate may be off by more than itself; else nothing."""
         if not self.enough_bytes:
             return ""
-        return (f"Cannot tell with {in_units(self.memory_bytes)}: at most "
-                f"{self.estimate + self.bound:,} rows with a probability of {self.confidence:.0%} "
-                f"({self.method}). {in_units(self.enough_bytes)} would tell a join of "
-                f"{self.enough_for:,} rows.")
+        most, what, kind = ((self.estimate + self.bound, "rows", "join") if not self.sum else
+                            (abs(self.estimate) + self.bound, f"of {self.sum}", "sum"))
+        return (f"Cannot tell with {in_units(self.memory_bytes)}: at most {grouped(most)} {what} "
+                f"with a probability of {self.confidence:.0%} ({self.method}). "
+                f"{in_units(self.enough_bytes)} would tell a {kind} of {grouped(self.enough_for)} "
+                f"{what}.")
 
     def describe(self) -> str:
         """A few lines for a log."""
         sides = (f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
                  f"{side.unparsable:,} unparsable" for side in (self.left, self.right))
-        told = (f"The join has {self.estimate:,} rows, off by at most {self.bound:,} with a "
-                f"probability of {self.confidence:.0%} ({self.method}, {self.memory_bytes:,} "
-                f"bytes).")
+        value = grouped(self.estimate)
+        told = (f"The sum of {self.sum} over the join is {value}" if self.sum
+                else f"The join has {value} rows")
+        told += (f", off by at most {grouped(self.bound)} with a probability of "
+                 f"{self.confidence:.0%} ({self.method}, {self.memory_bytes:,} bytes).")
         return "\n".join((self.doubt or told, *sides, *self.notes))
 
 
@@ -151,6 +166,9 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
     """Read the keys of both sides, one after the other. Raises ConfigError for what cannot work,
     and for an estimate above ``max_output_rows``."""
     begun, busy = time.perf_counter(), 0.0
+    if settings.sum and settings.max_output_rows:
+        raise ConfigError("max_output_rows", "must not be given with sum", settings.max_output_rows,
+                          "Estimate the rows and the sum one after the other.")
     pairs = list(settings.on.items())
     method = METHODS[settings.method]
     sketches = [method.for_memory(int(settings.memory) // 2, settings.seed) for _ in range(2)]
@@ -160,16 +178,22 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
         inputs = [_open(which, settings, places, stack, formats)
                   for which, formats in zip(SIDES, both, strict=True)]
         kinds = _key_types(inputs, pairs)
-        sides = []
+        measure = (Measure(settings.sum, *(given.schema for given in inputs)) if settings.sum
+                   else None)
+        sides, keys_read = [], 0
         for which, given, sketch, i in zip(("left", "right"), inputs, sketches, (0, 1),
                                            strict=True):
-            columns = list(dict.fromkeys(pair[i] for pair in pairs))
+            weighted = measure if i == 0 else None
+            columns = list(dict.fromkeys([*(pair[i] for pair in pairs),
+                                          *([weighted.column] if weighted else [])]))
             read = null_keys = rejected = 0
             for batch in given.batches(columns):
                 keys, valid = codes([batch.rows.column(pair[i]) for pair in pairs], kinds)
+                weights = (weighted.weights(batch.rows.column(weighted.column)) if weighted
+                           else np.ones(len(keys), np.int64))
                 before = time.perf_counter()
-                sketch.update(keys if valid.all() else keys[valid])
-                busy += time.perf_counter() - before
+                sketch.update(keys[valid], weights[valid])
+                busy, keys_read = busy + time.perf_counter() - before, keys_read + int(valid.sum())
                 read, null_keys = read + len(keys), null_keys + int((~valid).sum())
                 rejected = rejected + batch.rejected
                 progress(f"reading {'AB'[i]}", batch.done, batch.total)
@@ -178,14 +202,69 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
                       for n in given.source.notes)
     (left, right), (a, b) = sketches, sides
     found = left.join_size(right)
-    keys_read = max(left.inserted + right.inserted, 1)
-    estimate = min(max(round(found.value), 0), left.inserted * right.inserted)
+    estimate = min(max(round(found.value), -left.deleted * right.inserted),
+                   left.inserted * right.inserted)
     if 0 < settings.max_output_rows < estimate:
         raise TooManyRows(settings.max_output_rows, estimate, round(found.bound), 1 - FAILURE)
     memory = left.memory_bytes + right.memory_bytes
-    return JoinSize(estimate, round(found.bound), 1 - FAILURE,
-                    settings.method, memory, *enough(memory, found.value, found.bound), a, b,
-                    time.perf_counter() - begun, 1e9 * busy / keys_read, notes)
+    one = measure.one if measure else 1
+    wanted, of = enough(memory, abs(found.value), found.bound)
+    return JoinSize(_over(estimate, one), _over(round(found.bound), one), settings.sum, 1 - FAILURE,
+                    settings.method, memory, wanted, _over(of, one), a, b,
+                    time.perf_counter() - begun, 1e9 * busy / max(keys_read, 1), notes)
+
+
+class Measure:
+    """A column of A that is summed. one: how its values are counted, as whole numbers: 1 is so
+    many."""
+
+    def __init__(self, column: str, left: pa.Schema, right: pa.Schema):
+        """Raises ConfigError for a column that A lacks, or that has no numbers."""
+        self.column = column
+        if column not in left.names:
+            raise ConfigError("sum", f"must name a column of A; there are {', '.join(left.names)}",
+                              column, "Give the inputs in the other order: the join is the same."
+                              if column in right.names else "Name one of them.")
+        kind = left.field(column).type
+        whole = pa.types.is_integer(kind) or pa.types.is_null(kind)
+        self._decimal = pa.types.is_decimal(kind)
+        if not (whole or self._decimal or pa.types.is_floating(kind)):
+            raise ConfigError("sum", "must name a numeric column", f"{column} ({kind})",
+                              f"Name its type, for instance --left-types {column}=double.")
+        self.one = 1 if whole else 10 ** (max(kind.scale, 0) if self._decimal else FLOAT_DIGITS)
+        self._total = 0.0
+
+    def weights(self, values: pa.Array) -> np.ndarray:
+        """Return the values as whole numbers, int64[n]; a null counts nothing. Raises ConfigError
+        where they are no numbers, or too large together."""
+        values = pc.fill_null(values, 0) if not pa.types.is_null(values.type) else pa.array(
+            np.zeros(len(values), np.int64))
+        about = self.one * values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        self._total += float(np.abs(about).sum())
+        if not self._total < MOST_TOTAL:
+            digits = f" with {len(str(self.one)) - 1} decimals" if self.one > 1 else ""
+            raise ConfigError("sum", f"must name a column whose values{digits} are together less "
+                              f"than {MOST_TOTAL / self.one:.3g}, without infinity and NaN",
+                              self.column, "Give a type with fewer decimals, for instance "
+                              f"--left-types {self.column}=decimal(18,2).")
+        if self._decimal:
+            words = values.cast(pa.decimal128(38, max(values.type.scale, 0)))
+            first = 2 * words.offset
+            return np.frombuffer(words.buffers()[1], np.int64)[first:first + 2 * len(words):2]
+        if pa.types.is_integer(values.type):
+            return values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return np.rint(about).astype(np.int64)
+
+
+def _over(number: int, one: int) -> float:
+    return number / one if one > 1 else number
+
+
+def grouped(number: float) -> str:
+    """A count, or a sum with what decimals it has, at most six."""
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,.{FLOAT_DIGITS}f}".rstrip("0").rstrip(".")
 
 
 def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:

@@ -19,6 +19,8 @@ class JoinSizeSettings(Settings):
     left: str = Field(description=f"A: {INPUT}")
     right: str = Field(description="B: an input likewise")
     on: Pairs = Field(description="Join columns: a name, or A=B; repeat it for a composite key")
+    sum: str = Field("", description="A numeric column of A, whose sum over the rows of the join "
+                                     "is estimated in the place of their number")
     method: Literal["skimmed", "agms"] = Field(
         "skimmed", description="Kind of sketch: skimmed is far better where some keys are "
                                "frequent, agms a little where none is")

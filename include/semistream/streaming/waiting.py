@@ -1,8 +1,11 @@
 """``max_wait``: how long a stream tuple may wait for R while a load goes on.
 
-A load whose trigger is an interval spreads a pass over R over the bound: with every micro-batch the
-operators go on with R by the share of a pass that has become due (`SemiStreamJoin.keep_up`), and no
-further. While nothing comes, the disk is idle, and what waits is finished.
+Once a micro-batch is taken in, the stream buffer is empty. In SSJ and SSCJ the disk-probing phase
+then becomes active for an iteration; in the others it waits for w tuples or for a full H_S. So a
+load whose trigger is an interval spreads a pass over R over the bound: with every micro-batch the
+disk-probing phase of every join becomes active, and goes on by the share of a pass that has become
+due (`SemiStreamJoin.keep_up`), and no further. While nothing comes, the stream buffer stays empty
+and the disk is idle, and what waits is finished.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _coprime(count: int, seed: int) -> int:
 
 
 @njit(inline="always")
-def _uniform(seed, row, attempt):
+def uniform(seed, row, attempt):
     """A number in (0, 1) of splitmix64 over (seed, row, attempt)."""
     z = (seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
          + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03))
@@ -86,7 +86,7 @@ def _draw(start, rows, count, z, seed, factor, drift):
     for i in range(rows):
         attempt = 0
         while True:
-            u = high + _uniform(seed, start + i, attempt) * (low - high)
+            u = high + uniform(seed, start + i, attempt) * (low - high)
             x = _inverse(u, z)
             k = min(max(np.int64(x + 0.5), 1), count)
             if u >= _integral(k + 0.5, z) - exp(-z * log(np.float64(k))):

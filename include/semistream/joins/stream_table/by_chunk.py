@@ -173,8 +173,8 @@ class ByChunk(StreamTable):
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         return self.layout.columns(self.key[tuples], self.store.get(tuples))
 
-    def mark(self, tuples: np.ndarray) -> None:
-        mark(self.flags, tuples, MATCHED)
+    def mark(self, tuples: np.ndarray) -> int:
+        return mark(self.flags, tuples, MATCHED)
 
     def find(self, codes: np.ndarray) -> Found:
         """The waiting tuples with these key codes, int64[n]."""

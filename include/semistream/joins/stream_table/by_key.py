@@ -140,8 +140,8 @@ class ByKey(StreamTable):
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         return self.layout.columns(self.key[tuples], self.store.get(tuples))
 
-    def mark(self, tuples: np.ndarray) -> None:
-        mark(self.flags, tuples, MATCHED)
+    def mark(self, tuples: np.ndarray) -> int:
+        return mark(self.flags, tuples, MATCHED)
 
     def span(self, slot: int) -> Span:
         """The partitions that may hold the key at this slot."""

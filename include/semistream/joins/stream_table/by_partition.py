@@ -55,8 +55,10 @@ class Visit:
         """All columns of the stream of these tuples of the visit, int64[n]."""
         return self._h_s.get(self.slots[tuples])
 
-    def mark(self, tuples: np.ndarray) -> None:
+    def mark(self, tuples: np.ndarray) -> int:
+        before = np.count_nonzero(self.matched)
         self.matched[tuples] = True
+        return int(np.count_nonzero(self.matched) - before)
 
     def pairs(self, found: Found) -> Pairs:
         """(master rows, tuples of the visit) of the matches."""

@@ -9,10 +9,13 @@ MATCHED = 1
 
 @njit(cache=True)
 def mark(flags, slots, bit):
-    """Set a bit of the flags at slots.
+    """Set a bit of the flags at slots. Returns how many of them did not have it.
 
     in      slots int64[n]
     in/out  flags uint8[capacity]
     """
+    new = 0
     for i in range(len(slots)):
+        new += flags[slots[i]] & bit == 0
         flags[slots[i]] |= bit
+    return new

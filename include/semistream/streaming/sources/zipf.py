@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from semistream.errors import ConfigError
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option, whole
-from semistream.workloads import ZipfKeys
+from semistream.workloads import ArrivalTimes, ZipfKeys
 
 BLOCK = 65_536  # tuples made at a time
 
@@ -23,7 +23,8 @@ class ZipfDataSource(DataSource):
 
     Options: rows (total; 0: without end), keys (R_t, default 1000000), exponent (default 1), seed,
     scattered (true: frequent keys lie apart), rowsPerBatch, rowsPerSecond (0: as fast as they are
-    read), partitions.
+    read), partitions; of arrivals that are bursty and self-similar, as ``workloads.ArrivalTimes``
+    has them, burstiness (default 0.5: steady) and burstPeriod (s, default 600).
     """
 
     @classmethod
@@ -54,14 +55,19 @@ class ZipfReader(RangeReader):
             raise ConfigError("rows", "must be given for a Zipf stream without rowsPerSecond or "
                                       "rowsPerBatch", 0,
                               "Bound the stream in all, per second, or per micro-batch.")
-        self._clock: tuple[float, int] | None = None
+        self.arrivals = ArrivalTimes(
+            self.rate, float(option(options, "burstiness", "0.5")),
+            float(option(options, "burstPeriod", "600")),
+            whole(options, "seed", 0)) if self.rate else None
+        self._began: float | None = None  # when tuple 0 would have come
 
     def newest(self, start: int) -> int:
         newest = self.rows or start + (self.most or 2**40)
-        if self.rate:
-            self._clock = self._clock or (time.monotonic(), start)
-            newest = min(newest,
-                         self._clock[1] + int(self.rate * (time.monotonic() - self._clock[0])))
+        if self.arrivals:
+            now = time.monotonic()
+            if self._began is None:
+                self._began = now - (float(self.arrivals.of(start - 1, 1)[0]) if start else 0.0)
+            newest = min(newest, self.arrivals.until(now - self._began))
         return newest
 
     def prepareForTriggerAvailableNow(self) -> None:

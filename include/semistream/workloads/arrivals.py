@@ -1,0 +1,92 @@
+"""When the tuples of a stream arrive: steadily, or bursty and self-similar, as the market data of
+Naeem: *Tuned X-HYBRIDJOIN* (Table 1) do.
+
+M. Wang, T. Madhyastha, N. H. Chan, S. Papadimitriou, C. Faloutsos: *Data Mining Meets Performance
+Evaluation: Fast Algorithms for Modeling Bursty Traffic*, ICDE 2002, the b-model: of the tuples that
+come in an interval a share b comes in one of its halves, which one is chance, the others in the
+other half; and so on in each half. So a burst has bursts, at every scale alike.
+
+What is chance depends on the seed and the interval only, so that a source can be read again from
+any tuple.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from semistream.compiled import njit
+from semistream.errors import ConfigError
+from semistream.workloads.zipf import uniform
+
+HALVINGS = 16  # of a period, down to intervals in which tuples come steadily
+
+
+class ArrivalTimes:
+    """The arrival times, in s from 0 on, of tuples of which ``rate`` come in a second on average.
+
+    burstiness: b, 0.5 is steady; period: s, each of which has the same number of tuples, so that
+    none of the bursts is longer.
+    """
+
+    def __init__(self, rate: float, burstiness: float = 0.5, period: float = 600.0, seed: int = 0):
+        for name, value, least, most in (("rate", rate, 0.0, np.inf),
+                                         ("period", period, 0.0, np.inf)):
+            if not least < value < most:
+                raise ConfigError(name, "must be a positive number", value, "Give one.")
+        if not 0.5 <= burstiness < 1:
+            raise ConfigError("burstiness", "must be in [0.5, 1)", burstiness,
+                              "0.5 is steady; 0.7 is usual for bursty traffic.")
+        self.rate, self.burstiness, self.period = rate, burstiness, period
+        self._model = (rate * period, period, burstiness, HALVINGS if burstiness > 0.5 else 0,
+                       np.uint64(seed % 2**64))
+
+    def of(self, start: int, tuples: int) -> np.ndarray:
+        """When the tuples start .. start + tuples - 1 arrive, float64[tuples], ascending."""
+        return _times(start, tuples, *self._model)
+
+    def until(self, seconds: float) -> int:
+        """How many tuples have arrived by then."""
+        return int(_until(seconds, *self._model))
+
+
+@njit(inline="always")
+def _left_share(seed, period, node, b):
+    """Which share of an interval's tuples comes in its first half.
+
+    period: its number; node: the interval's, in the tree of halves: those of node n are 2 n and
+    2 n + 1.
+    """
+    return b if uniform(seed, (np.int64(period) << (HALVINGS + 1)) + node, 0) < 0.5 else 1.0 - b
+
+
+@njit(cache=True)
+def _times(start, tuples, mass, period, b, halvings, seed):
+    """The arrival times of so many tuples, float64[tuples]; mass: tuples of a period."""
+    out = np.empty(tuples)
+    for i in range(tuples):
+        number = np.floor((start + i + 1) / mass)
+        left_over, m, width, at, node = (start + i + 1) - number * mass, mass, period, 0.0, 1
+        for _ in range(halvings):
+            first = m * _left_share(seed, number, node, b)
+            width, node = width / 2, 2 * node
+            if left_over < first:
+                m = first
+            else:
+                left_over, m, at, node = left_over - first, m - first, at + width, node + 1
+        out[i] = number * period + at + left_over / m * width
+    return out
+
+
+@njit(cache=True)
+def _until(seconds, mass, period, b, halvings, seed):
+    """How many tuples have arrived by then."""
+    number = np.floor(seconds / period)
+    rest, m, width, came, node = seconds - number * period, mass, period, 0.0, 1
+    for _ in range(halvings):
+        first = m * _left_share(seed, number, node, b)
+        width, node = width / 2, 2 * node
+        if rest < width:
+            m = first
+        else:
+            rest, m, came, node = rest - width, m - first, came + first, node + 1
+    return np.floor(number * mass + came + rest / width * m)
