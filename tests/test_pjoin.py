@@ -418,6 +418,25 @@ def test_tuples_of_what_is_forgotten_keep_what_contains_it_from_being_propagated
     assert given == [[{"k": 4}], [{"k": 3}], [], [{}]]
 
 
+def test_modes_of_propagation_are_parameters():
+    for mode, pushed in (("push", [("O", 1)]), ("pull", [])):
+        join = opened(parameters={"propagate": mode})
+        assert told(join.punctuate(LEFT, [{"k": 1}]))[2] == pushed
+        assert told(join.request_propagation())[2] == ([] if pushed else [("O", 1)])
+    for index, indexed in (("lazy", 0), ("eager", 1)):
+        join = opened(parameters={"index": index, "propagate_count": 0})
+        list(join.process(LEFT, rows("A1")))
+        list(join.punctuate(LEFT, [{"k": 1}]))
+        assert join.punctuations[LEFT].index["count"].tolist() == [indexed]
+    for wrong, words in (({"index": "soon"}, "lazy or eager"), ({"propagate": 1}, "push or pull"),
+                         ({"propagate": "pull", "propagate_seconds": 2}, "left out")):
+        with pytest.raises(ConfigError, match=words):
+            opened(parameters=wrong)
+    with pytest.raises(ConfigError, match="pjoin with index"):
+        open_stream_join("xjoin", memory=200_000, left=ITEM, right=ITEM, on=[("k", "k")],
+                         parameters={"index": "eager"})
+
+
 NUMBERS = st.integers(0, 4)
 SETS = st.one_of(
     NUMBERS.map(lambda k: (k, {k})),

@@ -104,8 +104,10 @@ def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
 
 
 def test_rows_of_the_source_are_punctuations(spark, tmp_path):
-    """Of a key, by a mark; of several keys, or all that come, by patterns. They are no tuples, and
-    only of a single key is told that it is final."""
+    """Of a key, by a mark; of several keys, or all that come, by patterns, which may contain
+    earlier ones. They are no tuples, and only of a single key is told that it is final. Propagation
+    is asked for behind each micro-batch."""
+    pull = {"parameters": {"propagate": "pull"}}
     pair = sqlite(tmp_path, "left")
     pair.change(left={"punctuation": "note"}, right={"punctuation": "complete"})
 
@@ -121,15 +123,16 @@ def test_rows_of_the_source_are_punctuations(spark, tmp_path):
     put("left", list(range(60)), "note", pa.string(), [*notes, (None, closed)])
     put("right", [*range(30), *range(30)], "complete", pa.bool_(),
         [(f"o{k}", True) for k in range(40)])
-    assert pair.run(spark)["sides"] == {"left": 20, "right": 0}
+    assert pair.run(spark, **pull)["sides"] == {"left": 20, "right": 0}
     told = pair.query("SELECT side, pattern FROM propagated")
     assert Counter(side for side, _ in told) == {"left": 10, "right": 40}
     assert ("left", '{"order_no": "o7"}') in told and len(set(told)) == 50
     result = prove(pair, tmp_path)
     assert result.success, result
-    put("left", [50, 45], "note", pa.string(), [])
+    ends = [json.dumps({"order_no": {"range": [None, "o7"]}}), json.dumps({})]
+    put("left", [50, 45], "note", pa.string(), [(None, text) for text in ends])
     put("right", [], "complete", pa.bool_(), [(f"o{k}", True) for k in range(40, 60)])
-    assert pair.run(spark)["sides"] == {"left": 0, "right": 0}
+    assert pair.run(spark, **pull)["sides"] == {"left": 0, "right": 0}
     reasons = pair.query("SELECT reason, count(*) FROM unmatched GROUP BY reason")
     assert dict(reasons) == {"no_partner": 31, "against_punctuation": 1}
     result = prove(pair, tmp_path)

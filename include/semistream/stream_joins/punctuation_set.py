@@ -4,6 +4,10 @@
 Deviation (section 3.5): the paper drops a punctuation once it is propagated. Then a later tuple of
 the other stream would stay for ever, so here it is kept as closed, until the other stream has
 closed the same values; closed integers that touch are one interval.
+
+A second one (section 3.5): the paper gives out a punctuation when its count is zero, though tuples
+that match it may be counted for an earlier one that it contains. Here it also waits for these, as
+Theorem 1 asks.
 """
 
 from __future__ import annotations

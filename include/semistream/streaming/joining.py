@@ -189,6 +189,8 @@ class OfTwoStreams:
             for promise in promises:
                 for punctuations in promise.behind():
                     yield from self.join.punctuate(side, punctuations)
+        if self.join.monitor.pull:
+            yield from self.join.request_propagation()
         yield from self.join.idle(0.0)
 
     def drain(self) -> Iterator[Finished]:
