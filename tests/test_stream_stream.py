@@ -96,7 +96,8 @@ def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
                            "closed_totals"),
                           ("UPDATE fact_orders_closed SET order_no = 'o6' WHERE order_no = 'o2'",
                            "closed_once"),
-                          ("DELETE FROM fact_orders_closed WHERE order_no = 'o8'", "closed_all")):
+                          ("DELETE FROM fact_orders_closed WHERE order_no = 'o8'", "closed_all"),
+                          ("DROP TABLE fact_orders_closed", "closed_totals")):
         pair.execute(change)
         assert found in {check.name for check in prove(pair, tmp_path).failed}
 

@@ -524,7 +524,7 @@ class StreamStreamJob(Settings):
     that the left one has too are called right_COLUMN.
     """
 
-    shipped: ClassVar[tuple[str, ...]] = ("tpch_orders",)
+    shipped: ClassVar[tuple[str, ...]] = ("tpch_orders", "auctions")
 
     name: str = Field(description="Name of the job")
     left: SideSpec

@@ -36,7 +36,7 @@ from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Sources, Staging, copy_facts
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.quality.wrong_rows import WrongRows, stage_wrong_rows
-from semistream.warehouse.closing import Closing, closing_of
+from semistream.warehouse.closing import Closing, closed_name, closing_of
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import batch_of, drain_of
 from semistream.warehouse.proof import Position
@@ -103,8 +103,13 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
         if side.sources is not None:
             yield source_rows(scope, side, counted)
     if (closing := closing_of(job)) is not None:
-        yield from closed_checks(scope, closing, existing_table(
-            staging.engine, f"{scope.fact_name}_closed"))
+        name = closed_name(scope.fact_name)
+        if sa.inspect(staging.engine).has_table(name):
+            yield from closed_checks(scope, closing, existing_table(staging.engine, name))
+        else:
+            yield Check("closed_totals", f"The table {name} is there",
+                        "It has the totals of keys that are final.",
+                        select(literal(name).label("missing_table")))
     if not all(side.ids for side in sides):
         staging.reserve("Both streams need id columns for a proof of their tuples and pairs.")
         return

@@ -63,9 +63,9 @@ class Closing:
         for name, _ in self.totals:
             if name.lower() in taken:
                 raise ConfigError(f"totals.{name}", "must not be named as another column", name,
-                                  f"{fact.name}_closed has: {', '.join(sorted(taken))}.")
+                                  f"{closed_name(fact.name)} has: {', '.join(sorted(taken))}.")
             taken.add(name.lower())
-        table = Table(f"{fact.name}_closed", MetaData(),
+        table = Table(closed_name(fact.name), MetaData(),
                       *(Column(quoted(k), fact.c[k].type, nullable=False) for k in self.keys),
                       *(Column(quoted(name), _type(fact, name, total))
                         for name, total in self.totals),
@@ -127,6 +127,11 @@ class Closing:
         for plain in final.patterns:
             for part in _parts(plain):
                 yield and_(true(), *(_matches(fact.c[k], p) for k, p in part.items()))
+
+
+def closed_name(fact: str) -> str:
+    """Of the table with the totals of a fact table's keys."""
+    return f"{fact}_closed"
 
 
 def closing_of(job: AnyJob) -> Closing | None:

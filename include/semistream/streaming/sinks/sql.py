@@ -21,7 +21,7 @@ from semistream.streaming.sinks.base import (
     with_key,
 )
 from semistream.warehouse.bulk import bulk_insert, nulled
-from semistream.warehouse.closing import Closing
+from semistream.warehouse.closing import Closing, closed_name
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.limits import said
@@ -72,10 +72,9 @@ class SqlSink:
         return self.ledger(app).partition(batch, drain, partition)
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
-        tables = [existing_table(self.engine, self.fact)]
-        if self.closing is not None:
-            tables.append(self.closing.table(tables[0]))
-        self.ledger(app).take_back(batch, drain, tables)
+        names = [self.fact, *([closed_name(self.fact)] if self.closing is not None else [])]
+        self.ledger(app).take_back(batch, drain,
+                                   [existing_table(self.engine, name) for name in names])
 
     def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles | None:
         return None
