@@ -25,7 +25,9 @@ PARAMS = form(
      "Failure": ("retry",)},
     job={"default": "tpch_orders", "examples": list(StreamStreamJob.shipped), "minLength": 1},
     algorithm={"enum": ["pjoin", "xjoin"]},
-    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}'},
+    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}: '
+                               'purge_threshold, propagate (push or pull), propagate_count, '
+                               'propagate_seconds, index (lazy or eager)'},
     memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
             "minLength": 1},
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from semistream.warehouse import connect
 
 ORDERS = pa.schema([("id", pa.int64()), ("order_no", pa.string()), ("customer", pa.int64())])
 LINES = pa.schema([("line", pa.int64()), ("order_no", pa.string()), ("amount", pa.float64())])
+TOTALS = {"n": "count", "pairs": "count(line)", "paid": "sum(amount)", "most": "max(amount)"}
 COLUMNS = ("id", "order_no", "customer", "line", "right_order_no", "amount")
 
 
@@ -146,6 +148,20 @@ class Pair:
                         joined[(*tuple_.values(), *nulls) if side == "left"
                                else (*nulls, *tuple_.values())] += 1
         return joined, unmatched
+
+    def closed(self) -> Counter:
+        """The rows of keys that are final, where the job has TOTALS."""
+        return Counter(self.query("SELECT order_no, n, pairs, paid, most FROM fact_orders_closed"))
+
+    def expected_closed(self, keys: Collection[str] | None = None) -> Counter:
+        """They, where these keys are final, or all."""
+        rows: dict[str, list[float | None]] = {}
+        for row, times in self.expected()[0].items():
+            if row[1] is not None and (keys is None or row[1] in keys):
+                rows.setdefault(row[1], []).extend([row[5]] * times)
+        amounts = {key: [a for a in of if a is not None] for key, of in rows.items()}
+        return Counter((key, len(rows[key]), len(of), sum(of) if of else None,
+                        max(of, default=None)) for key, of in amounts.items())
 
     def facts(self) -> Counter:
         return Counter(self.query(f"SELECT {', '.join(COLUMNS)} FROM fact_orders"))

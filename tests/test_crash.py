@@ -8,7 +8,8 @@ import pytest
 
 import faults
 from loads import SmallLoad, delta_facts, same
-from stream_pairs import Pair
+from semistream.config import StreamStreamJob
+from stream_pairs import TOTALS, Pair
 
 
 def crashed(load, kills, seed, database=None, files=8, master="local[2,4]", **settings):
@@ -61,9 +62,11 @@ def mariadb_to_kill(tmp_path_factory, mariadb):
 
 
 def test_two_streams(tmp_path):
-    """Their state is restored by other processes, with what their promises have come to."""
-    pair = Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", "full")
+    """Their state is restored by other processes, with what their promises have come to. Keys are
+    closed once."""
+    pair = Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", "left")
     pair.change(left={"unique": True}, right={"clustered": True})
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | {"totals": TOTALS})
     for first in range(0, 1200, 200):
         pair.put("left", pair.tuples("left", 200, np.arange(first, first + 200)))
         lines = np.repeat(np.arange(first, first + 200), 2)
@@ -75,6 +78,7 @@ def test_two_streams(tmp_path):
         app.close()
     assert Counter(history)["driver"] == 2, history
     pair.check()
+    same(pair.closed(), pair.expected_closed())
 
 
 POINTS = [  # where the driver dies, in the order in which a batch passes them

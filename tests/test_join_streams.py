@@ -155,15 +155,36 @@ def test_formats_mix_and_malformed_rows_are_set_apart(run):
     ({"unique": "left", "algorithm": "xjoin"}, "pjoin"), ({"memory": "1KB"}, "memory"),
     ({"out": "orders.parquet"}, "file of its own"), ({"punctuations": "lines.csv"}, "line 1"),
     ({"left_time": "when", "right_time": "shipped", "within": "5s"}, "column"),
-    ({"left_punctuations": "final"}, "column"), ({"clustered": "neither"}, "invalid choice")])
+    ({"left_punctuations": "final"}, "column"), ({"clustered": "neither"}, "invalid choice"),
+    ({"propagate": "pull", "propagate_count": 3}, "propagate_count"), ({"index": "no"}, "choice"),
+    ({"index": "eager", "algorithm": "xjoin"}, "pjoin")])
 def test_what_cannot_work_is_said(run, options, words):
     code, _, err = run(**options)
     assert code == 2 and words in err, err
     assert "Traceback" not in err and not Path("out.parquet").exists()
 
 
-def test_punctuations_that_overlap_end_the_command(run):
-    Path("p.jsonl").write_text('{"side": "left", "after": 1, "match": {"id": 1}}\n'
-                               '{"side": "left", "after": 2, "match": {"id": {"range": [0, 9]}}}\n')
-    code, _, err = run(punctuations="p.jsonl")
-    assert code == 2 and "disjoint" in err and not Path("out.parquet").exists()
+def test_punctuations_may_contain_earlier_ones(run):
+    said = [(2, {"id": 4}), (3, {"id": {"range": [None, 8]}}), (5, {"id": {"range": [None, 16]}}),
+            (5, {"id": {"in": [8, 12]}}), (N, {"id": {"any": True}})]
+    Path("p.jsonl").write_text("\n".join(json.dumps({"side": "left", "after": n, "match": match})
+                                         for n, match in said))
+    stats, _ = summary(run(punctuations="p.jsonl", propagated="closed.jsonl"))
+    assert same_as_sql("") and stats["left"]["punctuations"] == 4  # one says nothing new
+    told = [json.loads(json.loads(x)["match"])
+            for x in Path("closed.jsonl").read_text().splitlines()]
+    assert told == [said[0][1], said[1][1], said[2][1], {}]
+
+
+def test_propagation_is_pushed_or_pulled(run):
+    """Pulled, it takes the disk join of what is on disk, again and again; pushed by a count that is
+    not reached, or by time, it takes none before the end."""
+    options = {"unique": "left", "memory": "500KB", "propagated": "closed.jsonl"}
+    joins = {}
+    for name, more in {"pull": {"propagate": "pull"}, "push": {"index": "eager"},
+                       "seldom": {"propagate_count": 10 * N, "propagate_seconds": 1e6}}.items():
+        stats, _ = summary(run(**options, **more))
+        assert same_as_sql("") and stats["left"]["propagated"] + stats["left"]["forgotten"] == N
+        assert len(Path("closed.jsonl").read_text().splitlines()) == stats["left"]["propagated"]
+        joins[name] = stats["disk_joins"]
+    assert joins["pull"] > joins["push"] == joins["seldom"] > 0, joins

@@ -56,6 +56,8 @@ class FileSink:
     def loaded(self, app, batch, drain, partition):
         return None
 
+    closing = None
+
     def take_back(self, app, batch, drain):
         return None
 

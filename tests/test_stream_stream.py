@@ -13,7 +13,7 @@ from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
 from semistream.quality import verify
 from semistream.workloads import ZipfKeys
-from stream_pairs import ORDERS, Pair
+from stream_pairs import ORDERS, TOTALS, Pair
 
 
 @pytest.fixture
@@ -76,6 +76,62 @@ def test_promises_let_tuples_go(spark, tmp_path):
     pair.check()
 
 
+def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
+    """Each key's once, in the load that closes it: while the streams go on, and when they end."""
+    pair.change(left={"unique": True}, right={"clustered": True})
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | {"totals": TOTALS})
+    for first in (0, 300, 600):
+        pair.put("left", pair.tuples("left", 300, np.arange(first, first + 300)))
+        keys = np.repeat(np.arange(first, first + 300, 2), 2)
+        pair.put("right", pair.tuples("right", len(keys), keys))
+    pair.run(spark)
+    final = {f"o{k}" for k in range(600)}
+    same(pair.closed(), pair.expected_closed(final))
+    assert len(pair.closed()) > 250
+    assert_proven(pair, tmp_path)
+    pair.run(spark, end=True)
+    same(pair.closed(), pair.expected_closed())
+    assert_proven(pair, tmp_path)
+    for change, found in (("UPDATE fact_orders_closed SET paid = paid + 1 WHERE order_no = 'o4'",
+                           "closed_totals"),
+                          ("UPDATE fact_orders_closed SET order_no = 'o6' WHERE order_no = 'o2'",
+                           "closed_once"),
+                          ("DELETE FROM fact_orders_closed WHERE order_no = 'o8'", "closed_all"),
+                          ("DROP TABLE fact_orders_closed", "closed_totals")):
+        pair.execute(change)
+        assert found in {check.name for check in prove(pair, tmp_path).failed}
+
+
+def test_totals_of_a_left_join_wait_for_its_own_tuples(spark, tmp_path):
+    """What the right stream alone has closed may still come without a partner. Keys are also
+    closed by patterns, each partition's in its own load."""
+    pair = sqlite(tmp_path, "left")
+    pair.change(left={"punctuation": "note"}, right={"punctuation": "note"})
+    pair.job = StreamStreamJob.load(pair.job.model_dump() | {"totals": TOTALS})
+
+    def put(side, keys, *patterns):
+        table = pair.tuples(side, len(keys), np.array(keys))
+        table = table.append_column("note", pa.nulls(table.num_rows, pa.string()))
+        marks = [{"note": json.dumps(pattern)} for pattern in patterns]
+        pair.put(side, pa.concat_tables([table, pa.Table.from_pylist(marks, table.schema)]))
+
+    put("left", [1, 2, 3, 5, 7])
+    put("right", [1, 1, 2, 9], {"order_no": {"range": [None, "o4"]}})
+    pair.run(spark)
+    assert not pair.closed()
+    # one of the partitions holds 5, so that only the other one has closed all of these
+    many = {"order_no": {"in": ["o5", *(f"o{k}" for k in range(20, 900))]}}
+    put("left", [1, 2], *({"order_no": f"o{k}"} for k in (1, 2, 3)), many)
+    put("right", [5])
+    pair.run(spark)
+    same(pair.closed(), pair.expected_closed({"o1", "o2", "o3"}))
+    put("right", [5], {})
+    put("left", [], {})
+    pair.run(spark)
+    same(pair.closed(), pair.expected_closed())
+    assert_proven(pair, tmp_path)
+
+
 def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
     """Times are the tuples' numbers: what is more than 50 older than the other stream has met all
     its partners. A tuple that comes too late is set apart."""
@@ -104,8 +160,10 @@ def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
 
 
 def test_rows_of_the_source_are_punctuations(spark, tmp_path):
-    """Of a key, by a mark; of several keys, or all that come, by patterns. They are no tuples, and
-    only of a single key is told that it is final."""
+    """Of a key, by a mark; of several keys, or all that come, by patterns, which may contain
+    earlier ones. They are no tuples, and only of a single key is told that it is final. Propagation
+    is asked for behind each micro-batch."""
+    pull = {"parameters": {"propagate": "pull"}}
     pair = sqlite(tmp_path, "left")
     pair.change(left={"punctuation": "note"}, right={"punctuation": "complete"})
 
@@ -121,15 +179,16 @@ def test_rows_of_the_source_are_punctuations(spark, tmp_path):
     put("left", list(range(60)), "note", pa.string(), [*notes, (None, closed)])
     put("right", [*range(30), *range(30)], "complete", pa.bool_(),
         [(f"o{k}", True) for k in range(40)])
-    assert pair.run(spark)["sides"] == {"left": 20, "right": 0}
+    assert pair.run(spark, **pull)["sides"] == {"left": 20, "right": 0}
     told = pair.query("SELECT side, pattern FROM propagated")
     assert Counter(side for side, _ in told) == {"left": 10, "right": 40}
     assert ("left", '{"order_no": "o7"}') in told and len(set(told)) == 50
     result = prove(pair, tmp_path)
     assert result.success, result
-    put("left", [50, 45], "note", pa.string(), [])
+    ends = [json.dumps({"order_no": {"range": [None, "o7"]}}), json.dumps({})]
+    put("left", [50, 45], "note", pa.string(), [(None, text) for text in ends])
     put("right", [], "complete", pa.bool_(), [(f"o{k}", True) for k in range(40, 60)])
-    assert pair.run(spark)["sides"] == {"left": 0, "right": 0}
+    assert pair.run(spark, **pull)["sides"] == {"left": 0, "right": 0}
     reasons = pair.query("SELECT reason, count(*) FROM unmatched GROUP BY reason")
     assert dict(reasons) == {"no_partner": 31, "against_punctuation": 1}
     result = prove(pair, tmp_path)
@@ -225,7 +284,11 @@ def test_generated_streams_with_the_same_columns(spark, tmp_path):
     ({"left": {"watermark": {"column": "customer"}}}, {}, "left.watermark"),
     ({"left": {"unique": True}}, {"algorithm": "xjoin"}, "pjoin"),
     ({}, {"algorithm": "meshjoin"}, "algorithm"), ({}, {"parameters": {"nope": 1}}, "parameters"),
-    ({"within": {"left": "id", "right": "nope", "distance": 1}}, {}, "within.right")])
+    ({"within": {"left": "id", "right": "nope", "distance": 1}}, {}, "within.right"),
+    ({"totals": {"n": "max(nope)"}}, {}, "totals.n"),
+    ({"totals": {"n": "sum(customer)", "N": "count"}}, {}, "another column"),
+    ({"totals": {"n": "sum(order_no)"}}, {}, "add up numbers"),
+    ({"totals": {"n": "count"}}, {"sink": "/nowhere/delta"}, "must be sql")])
 def test_what_cannot_work_is_refused_before_there_is_a_session(tmp_path, job, settings, match):
     pair = sqlite(tmp_path)
     pair.add(10, 10)

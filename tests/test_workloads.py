@@ -83,6 +83,21 @@ def test_the_shipped_job_of_two_streams(places):
         load_stream_stream_job("tpch", places)
 
 
+def test_the_shipped_auctions_keep_their_promises(places):
+    """Each is opened once, and ends once: no bid comes behind its end."""
+    job = load_stream_stream_job("auctions", places)
+    prepare(job, places)
+    auctions, bids = (pq.read_table(stream.path) for stream in job.streams)
+    for stream, table in zip(job.streams, (auctions, bids), strict=True):
+        assert table.schema.names == parse_ddl(stream.columns).names
+    assert pc.count_distinct(auctions["auction"]).as_py() == auctions.num_rows == 15_000
+    mark = bids["closed"].fill_null(False).to_numpy()
+    assert np.count_nonzero(~mark) == 230_000
+    last_bid = {a: i for i, a in enumerate(bids["auction"].to_pylist()) if not mark[i]}
+    ends = {a: i for i, a in enumerate(bids["auction"].to_pylist()) if mark[i]}
+    assert len(ends) == 15_000 and all(i < ends[a] for a, i in last_bid.items())
+
+
 def test_complete_data_are_kept_and_partial_ones_made_again(data, places):
     job = data["nycflights13"][0]
     first = sorted(Path(job.stream.path).iterdir())[0]
@@ -111,7 +126,7 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
         path.write_text(wrong)
         with pytest.raises(ConfigError, match=message):
             load_job(path, places)
-    with pytest.raises(ConfigError, match="tpch, nycflights13, tpch_orders or the path"):
+    with pytest.raises(ConfigError, match="tpch, nycflights13, tpch_orders, auctions or the path"):
         load_job("nope", places)
 
 

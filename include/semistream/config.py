@@ -504,6 +504,17 @@ class Job(Settings):
 
 SIDES = ("left", "right")  # of a job of two streams
 SideJoinType = Literal["inner", "left", "right", "full"]
+TOTAL = re.compile(r"(count|sum|min|max)\((.+)\)|count")
+
+
+def parse_total(text: str) -> tuple[str, str | None]:
+    """(function, column) of a total such as ``max(price)``; ``count`` has no column. Raises
+    ValueError."""
+    found = TOTAL.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"must be count, or count, sum, min or max of a column, as max(price) is, "
+                         f"and not {text}")
+    return found[1] or "count", found[2]
 
 
 class StreamStreamJob(Settings):
@@ -513,7 +524,7 @@ class StreamStreamJob(Settings):
     that the left one has too are called right_COLUMN.
     """
 
-    shipped: ClassVar[tuple[str, ...]] = ("tpch_orders",)
+    shipped: ClassVar[tuple[str, ...]] = ("tpch_orders", "auctions")
 
     name: str = Field(description="Name of the job")
     left: SideSpec
@@ -529,6 +540,19 @@ class StreamStreamJob(Settings):
     index_ids: bool = Field(False, description="Whether the fact table has an index on both "
                                                "streams' id columns; the load takes longer with "
                                                "it")
+    totals: Pairs = Field({}, description="Totals of each join key, written to FACT_TABLE_closed "
+                                          "once no later row can have that key: NAME=count, or "
+                                          "count, sum, min or max of a column of the fact table, "
+                                          "NAME=max(price)")
+
+    @model_validator(mode="after")
+    def _totals_that_close(self) -> Self:
+        for total in self.totals.values():
+            parse_total(total)
+        if self.totals and self.join_type not in ("inner", "left"):
+            raise ValueError("totals need a join_type of inner or left: of another one, rows that "
+                             "have no key of the left stream come until the end")
+        return self
 
     @model_validator(mode="after")
     def _one_form_of_keys(self) -> Self:

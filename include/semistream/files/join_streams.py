@@ -49,6 +49,7 @@ from semistream.stream_joins.sources import (
 
 ROWS = 4096  # of a stream that are read before the other one has its turn
 MOMENTS = 200  # of the state over time, that the summary has
+PROPAGATION = ("propagate", "propagate_count", "propagate_seconds", "index")
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
@@ -107,6 +108,19 @@ class JoinStreams(Settings):
                                                      "stream a tuple may be; default: any age")
     purge_threshold: int = Field(1, ge=1, description="Punctuations between two purges of the "
                                                       "state")
+    propagate: Literal["push", "pull"] = Field(
+        "push", description="push: punctuations are propagated by --propagate-count and "
+                            "--propagate-seconds; pull: behind each chunk of rows, with the disk "
+                            "join that it takes")
+    propagate_count: int | None = Field(None, ge=0, description="Punctuations between two "
+                                                                "propagations; 0: not by their "
+                                                                "count; default: 1")
+    propagate_seconds: float | None = Field(None, gt=0, description="Seconds between two "
+                                                                    "propagations; default: not "
+                                                                    "by time")
+    index: Literal["lazy", "eager"] = Field(
+        "lazy", description="When tuples are indexed by their own stream's punctuations: lazy: at "
+                            "a propagation; eager: at each punctuation")
     left_unmatched: Path | None = Field(None, description="File for the left stream's rows without "
                                                           "a partner, and why they have none")
     right_unmatched: Path | None = Field(None, description="File for the right stream's, likewise")
@@ -193,6 +207,8 @@ def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsS
                     outputs.write(join.process(side, part.tuples))
                     for punctuations in part.punctuations:
                         outputs.write(join.punctuate(side, punctuations))
+            if join.monitor.pull:
+                outputs.write(join.request_propagation())
             _moment(summary, join)
             progress("joining", sum(s.source.bytes_done for s in streams),
                      sum(s.source.bytes_total for s in streams))
@@ -359,7 +375,13 @@ def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
     return open_stream_join(settings.algorithm, memory=int(settings.memory), left=schemas[0],
                             right=schemas[1], on=list(settings.on.items()),
                             join_type=settings.join_type, within=within,
-                            parameters={"purge_threshold": settings.purge_threshold})
+                            parameters=_parameters(settings))
+
+
+def _parameters(s: JoinStreams) -> dict[str, Any]:
+    """Those that are given, as they go by the algorithm."""
+    return {name: getattr(s, name) for name in ("purge_threshold", *PROPAGATION)
+            if getattr(s, name) != JoinStreams.model_fields[name].default}
 
 
 class _Outputs:
@@ -468,7 +490,8 @@ def _check(s: JoinStreams) -> None:
         raise ConfigError("delay", "must be given with --within, --left-time and --right-time",
                           str(s.delay), "Without them a new tuple may still meet one of any age.")
     given = [n for n in ("unique", "clustered", "punctuations", "left_punctuations",
-                         "right_punctuations", "delay") if getattr(s, n) not in (None, "")]
+                         "right_punctuations", "delay", *PROPAGATION)
+             if getattr(s, n) != JoinStreams.model_fields[n].default]
     if s.algorithm == "xjoin" and given:
         raise ConfigError("algorithm", f"must be pjoin with --{given[0].replace('_', '-')}",
                           s.algorithm, "Leave it out.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, and_, func, literal, null, or_, select
@@ -35,12 +36,15 @@ from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Sources, Staging, copy_facts
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.quality.wrong_rows import WrongRows, stage_wrong_rows
+from semistream.warehouse.closing import Closing, closed_name, closing_of
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import batch_of, drain_of
 from semistream.warehouse.proof import Position
 from semistream.warehouse.schema import load_batches, unmatched
+from semistream.warehouse.tables import existing_table
 from semistream.warehouse.types import KeyString
 
+ROUNDING = 1e-9  # of a sum of doubles
 COUNTS = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "on_disk")
 
 
@@ -98,6 +102,14 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
             yield source_files(side.files, side.name)
         if side.sources is not None:
             yield source_rows(scope, side, counted)
+    if (closing := closing_of(job)) is not None:
+        name = closed_name(scope.fact_name)
+        if sa.inspect(staging.engine).has_table(name):
+            yield from closed_checks(scope, closing, existing_table(staging.engine, name))
+        else:
+            yield Check("closed_totals", f"The table {name} is there",
+                        "It has the totals of keys that are final.",
+                        select(literal(name).label("missing_table")))
     if not all(side.ids for side in sides):
         staging.reserve("Both streams need id columns for a proof of their tuples and pairs.")
         return
@@ -116,6 +128,45 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
             yield none_invented(scope, side, side.staged)
             yield unmatched_once(scope, side, other, side.staged, pairs)
     yield from sample_pairs(staging, scope, job, sides, pairs, counted, size)
+
+
+def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[Check]:
+    """Of the totals of keys that are final: all of them, as rows may have come since."""
+    f, c = scope.fact, closed.c
+    own = select(*(f.c[k] for k in closing.keys), *closing.sums(f)).where(
+        scope.until(f), *(f.c[k].is_not(None) for k in closing.keys)).group_by(
+            *(f.c[k] for k in closing.keys)).subquery("own")
+    same = and_(*(own.c[k] == c[k] for k in closing.keys))
+    differs = [_differs(c[name], own.c[name]) for name, _ in closing.totals]
+    keys = [c[k] for k in closing.keys]
+    yield Check(
+        "closed_totals", f"The totals in {closed.name} are those of the facts",
+        f"Each key there is final: what {scope.fact_name} has of it now is added up again. No row "
+        f"of such a key may have come since.",
+        select(*keys, *load_of(closed), *(x for name, _ in closing.totals for x in (
+            c[name], own.c[name].label(f"facts_{name}"[:60]))))
+        .select_from(closed.outerjoin(own, same))
+        .where(scope.until(closed), or_(own.c[closing.keys[0]].is_(None), *differs)))
+    yield Check(
+        "closed_once", f"No key is in {closed.name} twice",
+        "A key is closed once, in the load that made it final.",
+        select(*keys, func.count().label("times_in_warehouse")).where(scope.until(closed))
+        .group_by(*keys).having(func.count() > 1))
+    if scope.last[1]:
+        yield Check(
+            "closed_all", f"Every key of the facts is in {closed.name}",
+            "Both streams have ended, which makes all keys final.",
+            select(*(own.c[k] for k in closing.keys))
+            .select_from(own.outerjoin(closed, and_(same, scope.until(closed))))
+            .where(c.load_id.is_(None)))
+
+
+def _differs(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Of doubles, whose sum depends on the order of the rows, by more than that."""
+    null = or_(and_(one.is_(None), other.is_not(None)), and_(one.is_not(None), other.is_(None)))
+    if isinstance(one.type, sa.Float):
+        return or_(null, func.abs(one - other) > ROUNDING * (func.abs(one) + func.abs(other)))
+    return or_(null, one != other)
 
 
 def _side(staging: Staging, scope: Scope, job: StreamStreamJob, side: int,

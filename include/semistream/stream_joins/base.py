@@ -131,8 +131,8 @@ class StreamStreamJoin(ABC):
         """No later tuple of this side matches any of these: constants, a row each, or plain forms
         (``punctuations``).
 
-        Raises ConfigError for one that overlaps another of the side and is not equal to it, or is
-        none; nothing has changed then.
+        They may contain or overlap earlier ones of the side; one that says nothing new is passed
+        over. Raises ConfigError for what is no punctuation; nothing has changed then.
         """
         return timed(self._punctuate(side, punctuations), self._account)
 

@@ -44,6 +44,7 @@ class Monitor:
     purge_threshold: int = 1  # punctuations; 1: eager purge
     propagate_count: int = 1  # punctuations; 0: not by count
     propagate_seconds: float = math.inf
+    pull: bool = False  # whether downstream asks for propagation, and nothing pushes it
     idle: float = 0.0
     since_purge: int = 0  # punctuations
     since_propagation: int = 0

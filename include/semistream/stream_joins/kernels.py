@@ -401,9 +401,9 @@ def take_out(codes, table):
 
 
 @njit(cache=True)
-def subtract(low, high, other_low, other_high, out_low, out_high):
-    """Cut the other intervals out of low..high. An interval with an open end stays whole. Returns
-    how many are left.
+def subtract(low, high, other_low, other_high, open_ends, out_low, out_high):
+    """Cut the other intervals out of low..high; open_ends: but not of one with an open end, which
+    stays whole. Returns how many are left.
 
     low, high: int64[n]; other_low, other_high: int64[m]; all read, closed, disjoint among
     themselves, ascending. out_low, out_high: int64[n + m], written.
@@ -414,7 +414,7 @@ def subtract(low, high, other_low, other_high, out_low, out_high):
         a, b = low[i], high[i]
         while j < len(other_low) and other_high[j] < a:
             j += 1
-        whole, k = a == least or b == most, j
+        whole, k = open_ends and (a == least or b == most), j
         while not whole and k < len(other_low) and other_low[k] <= b:
             if other_low[k] > a:
                 out_low[n], out_high[n] = a, other_low[k] - 1

@@ -124,7 +124,7 @@ class PJoin(StreamStreamJoin):
                  advanced: bool) -> Iterator[StreamJoinOutput]:
         """Punctuations that are new. advanced: so is the watermark."""
         own = self.punctuations[side]
-        yield from self._make_room(lambda: own.growth(constants, len(others)))
+        yield from self._make_room(lambda: own.growth(constants, others))
         own.add(constants, others)
         self._account_punctuations()
         news = len(constants.codes) + len(others) + advanced
@@ -181,16 +181,17 @@ class PJoin(StreamStreamJoin):
 
     def _forget(self, side: int) -> None:
         own = self.punctuations[side]
-        gone = np.zeros(len(own.index["state"]) + 1, bool)  # the last one for NONE
-        pids = own.forget_half()
-        gone[pids] = True
+        now = np.arange(len(own.index["state"]) + 1, dtype=np.int32)
+        now[-1] = NONE
+        pids, heirs = own.forget_half()
+        now[pids] = heirs
         self.stats.sides[side].forgotten += len(pids)
         for run in chain(*self.state.disk[side].runs):
             run.changed = True
         for pid, flags in self.state.marks(side):
             live = np.flatnonzero(flags & DEAD == 0)  # the pid of others may be gone or another's
-            changed = live[gone[pid[live]]]
-            pid[changed] = NONE
+            changed = live[now[pid[live]] != pid[live]]
+            pid[changed] = now[pid[changed]]
             flags[changed] |= CHANGED
 
     def _account_punctuations(self) -> None:
@@ -217,8 +218,9 @@ class PJoin(StreamStreamJoin):
         bucket has on disk: disk I/O is linear in the input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
-            slots = self._matching(side, *opposite.since(opposite.purged), times=True)
-            opposite.purged = opposite.sequence
+            slots = (self._every_finished(side) if opposite.closed_early else
+                     self._matching(side, *opposite.since(opposite.purged), times=True))
+            opposite.purged, opposite.closed_early = opposite.sequence, False
             self._purged_until[side] = self._horizon(side)
             yield from self._purge(side, slots)
         self.monitor.since_purge = 0
@@ -237,6 +239,19 @@ class PJoin(StreamStreamJoin):
             log.buffer(slots[wait])
         self.stats.sides[side].purged += len(slots) - int(wait.sum())
         yield from self._leave(side, slots[~wait])
+
+    def _every_finished(self, side: int) -> np.ndarray:
+        """Slots of a memory portion, outside of the purge buffer, that no later tuple can join: by
+        a pass over the state, as what has been propagated is known by its values alone."""
+        log = self.state.memory[side]
+        every, found = log.slots(DEAD | BUFFERED), [np.empty(0, np.int64)]
+        for first in range(0, len(every), OUTPUT_ROWS):
+            slots = every[first:first + OUTPUT_ROWS]
+            times = None
+            if within := self.spec.within:
+                times = within.times(log.column(within.columns[side], slots))
+            found.append(slots[self._finished(side, self._keys(side, slots), times)])
+        return np.concatenate(found)
 
     def _matching(self, side: int, constants: Keys, others: list[Punctuation],
                   times: bool = False) -> np.ndarray:
@@ -389,8 +404,6 @@ class PJoin(StreamStreamJoin):
         """The end of the streams closes every value."""
         yield from self.index_build()
         yield from super()._drain()
-        for own in self.punctuations:
-            own.purged = own.sequence
         yield from self.propagation()
 
     # Snapshots

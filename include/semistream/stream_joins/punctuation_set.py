@@ -4,6 +4,10 @@
 Deviation (section 3.5): the paper drops a punctuation once it is propagated. Then a later tuple of
 the other stream would stay for ever, so here it is kept as closed, until the other stream has
 closed the same values; closed integers that touch are one interval.
+
+A second one (section 3.5): the paper gives out a punctuation when its count is zero, though tuples
+that match it may be counted for an earlier one that it contains. Here it also waits for these, as
+Theorem 1 asks.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import ConfigError
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuations import (
     LEAST,
@@ -55,22 +58,26 @@ class Intervals:
         rows = len(self.low)
         return self.ROW * rows + self.ROW // 3 * max(len(self._saved[0]) - rows, 0)
 
+    @property
+    def open_count(self) -> int:
+        return int(np.count_nonzero(self.pid != CLOSED))
+
     def match(self, codes: np.ndarray, out: np.ndarray) -> None:
         if len(self.low):
             kernels.find_intervals(codes, self.low, self.high, self.pid, out)
 
-    def overlapped(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Numbers of the intervals here that any of low..high meets."""
-        first = np.searchsorted(self.high, low, "left")
-        last = np.searchsorted(self.low, high, "right")
-        met = [np.arange(a, b) for a, b in zip(first, last, strict=True)]
-        return np.unique(np.concatenate(met).astype(np.int64))
+    def new(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The parts of low..high that lie in none of these."""
+        return _subtract(low, high, self.low, self.high, open_ends=False)
 
-    def holds(self, low: np.ndarray, high: np.ndarray) -> bool:
-        """Whether each of low..high lies in one that is closed."""
-        at = np.searchsorted(self.low, low, "right") - 1
-        return (bool(len(self.low))
-                and bool(((at >= 0) & (self.high[at] >= high) & (self.pid[at] == CLOSED)).all()))
+    def add(self, low: np.ndarray, high: np.ndarray, pid: int) -> None:
+        """Insert a new punctuation, as far as those before it leave it something. It takes the
+        place of closed intervals that it contains, so that containing ones take no more room."""
+        at = np.maximum(np.searchsorted(low, self.low, "right") - 1, 0)
+        inside = (self.pid == CLOSED) & (low[at] <= self.low) & (self.high <= high[at])
+        self.keep(~inside)
+        low, high = self.new(low, high)
+        self.insert(low, high, np.full(len(low), pid))
 
     def insert(self, low: np.ndarray, high: np.ndarray, pid: np.ndarray) -> None:
         merged = np.concatenate([self.low, low])
@@ -104,11 +111,9 @@ class Intervals:
     def forget(self, low: np.ndarray, high: np.ndarray) -> None:
         """Cut low..high out of what is closed, save of an interval with an open end, which costs no
         more for being whole."""
-        mine = self.closed()
-        out = [np.empty(len(mine[0]) + len(low), np.int64) for _ in range(2)]
-        left = kernels.subtract(*mine, low, high, *out)
+        left = _subtract(*self.closed(), low, high, open_ends=True)
         self.keep(self.pid != CLOSED)
-        self.insert(out[0][:left], out[1][:left], np.full(left, CLOSED))
+        self.insert(*left, np.full(len(left[0]), CLOSED))
 
     def saved(self, changes: bool) -> tuple[np.ndarray, pa.Table]:
         """(`low` of those that have gone since the last snapshot, those that have come); all have
@@ -123,6 +128,14 @@ class Intervals:
         self.keep(~np.isin(self.low, gone))
         self.insert(*(came[c].to_numpy() for c in ("low", "high", "pid")))
         self._saved = self.low, self.high, self.pid
+
+
+def _subtract(low: np.ndarray, high: np.ndarray, other_low: np.ndarray, other_high: np.ndarray,
+              open_ends: bool) -> tuple[np.ndarray, np.ndarray]:
+    """open_ends: see ``kernels.subtract``."""
+    out = [np.empty(len(low) + len(other_low), np.int64) for _ in range(2)]
+    left = kernels.subtract(low, high, other_low, other_high, open_ends, *out)
+    return out[0][:left], out[1][:left]
 
 
 def _others(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
@@ -224,8 +237,13 @@ class Closed(NamedTuple):
 
 
 class PunctuationSet:
-    """Punctuations that are disjoint, by pid, and the index: of each the number of tuples of its
-    own stream that match it and are in the state, in memory or on disk."""
+    """Punctuations by pid, and the index: of each the number of tuples of its own stream that are
+    in the state, in memory or on disk, and whose first punctuation it is.
+
+    A punctuation may contain earlier ones. A tuple that matches several has the pid of the one that
+    arrived first (section 3.5); of others and constants that is the constant, as a constant that an
+    earlier punctuation contains says nothing new, and is not taken in.
+    """
 
     def __init__(self, spec: StreamJoinSpec, side: int):
         self.spec, self.side, self.kinds = spec, side, spec.keys.types
@@ -238,8 +256,9 @@ class PunctuationSet:
         self.forms: dict[int, Punctuation] = {}  # of punctuations that are no constants, by pid
         self.index: dict[str, np.ndarray] = {f: np.zeros(0, kind) for f, kind in INDEX.items()}
         self._free = np.empty(0, np.int32)
-        # arrivals; until which tuples in memory are indexed, and purged
+        # arrivals; until which tuples in memory are indexed, and those of the other stream purged
         self.sequence = self.indexed = self.purged = 0
+        self.closed_early = False  # whether some were closed since, before that purge
         # what arrived before is in the last snapshot, these pids though they are free, or as open
         self._saved_until, self._gone, self._shut = 0, list[np.ndarray](), list[np.ndarray]()
 
@@ -252,14 +271,16 @@ class PunctuationSet:
                 + INDEX_ROW * len(self.index["state"]) + 4 * len(self._free)
                 + 512 * (len(self.boxes) + len(self.forms)))
 
-    def growth(self, constants: Keys, others: int) -> int:
-        """Bytes, at most, that so many more take."""
+    def growth(self, constants: Keys, others: Sequence[Punctuation]) -> int:
+        """Bytes, at most, that these take."""
         n, size = len(constants.codes), len(self.index["state"])
         new = max(n - len(self._free), 0)
         more = new + size // 2 if new else 0
         tables = (self.open.growth(n) if self.exact
                   else 24 * n + 2 * sum(v.nbytes for v in constants.values))
-        return (tables + (INDEX_ROW + 4) * more + 1024 * others
+        parts = sum(len(p.patterns[home].intervals) + self.intervals[home].open_count
+                    for p in others if (home := self._home(p)) is not None)
+        return (tables + (INDEX_ROW + 4) * more + 1024 * len(others) + Intervals.ROW * parts
                 + (INDEX_ROW * size if new else 0))
 
     def closing(self, count: int) -> int:
@@ -272,20 +293,33 @@ class PunctuationSet:
                     or any(len(t.low) for t in self.intervals.values()))
 
     def match(self, keys: Keys) -> np.ndarray:
-        """The pid of each key, CLOSED or NONE, int32[n]."""
-        out = np.full(len(keys.codes), NONE, np.int32)
-        if len(out):
-            for column, table in self.intervals.items():
-                if len(table.low):
-                    table.match(self._codes(keys, column), out)
-            if self.exact:
-                self.open.match(keys.codes, out)
-            elif len(self.hashed.pid):
-                rows, pids = self.hashed.find(keys)
-                out[rows] = np.where(self.index["state"][pids] == SHUT, CLOSED, pids)
-            for box, pid in self.boxes:
-                out[box.matches(keys.values)] = pid
+        """The pid of the first punctuation of each key, CLOSED or NONE, int32[n]."""
+        out = self._match_others(keys)
+        if self.exact and len(out):
+            self.open.match(keys.codes, out)
+        elif len(out) and len(self.hashed.pid):
+            rows, pids = self.hashed.find(keys)
+            out[rows] = np.where(self.index["state"][pids] == SHUT, CLOSED, pids)
         return out
+
+    def _match_others(self, keys: Keys) -> np.ndarray:
+        """The same of punctuations that are no constants, and of closed exact constants."""
+        out, met = np.full(len(keys.codes), NONE, np.int32), False
+        for column, table in self.intervals.items() if len(out) else ():
+            if len(table.low):
+                found = np.full(len(out), NONE, np.int32) if met else out
+                table.match(self._codes(keys, column), found)
+                out, met = self._first(out, found) if met else out, True
+        for box, pid in self.boxes if len(out) else ():
+            found = np.where(box.matches(keys.values), np.int32(pid), np.int32(NONE))
+            out = self._first(out, found)
+        return out
+
+    def _first(self, pids: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Of two pids, int32[n] each, the one that arrived first; what is closed is before all."""
+        assert (CLOSED, NONE) == (-2, -1)  # which look up what is appended
+        rank = np.append(self.index["arrived"], [LEAST, MOST])
+        return np.where(rank[others] < rank[pids], others, pids)
 
     def _codes(self, keys: Keys, column: int) -> np.ndarray:
         return (keys.codes if self.spec.keys.exact
@@ -294,30 +328,18 @@ class PunctuationSet:
     # Arrival
 
     def new(self, constants: Keys, others: Sequence[Punctuation]) -> tuple[Keys, list[Punctuation]]:
-        """Those that say something new. Raises ConfigError for one that overlaps another and is not
-        equal to it."""
+        """Those that say something new: constants that match none, and others that none contains.
+        """
         new: list[Punctuation] = []
         for p in others:
-            met = [q for q in new if p.overlaps(q)]
-            if any(not self._equal(p, q) for q in met):
-                raise self._overlap(p.plain(self.spec.key_columns(self.side)))
-            if not met and not self._repeats(p):
+            if not self._contained(p) and not any(q.contains(p) for q in new):
                 new.append(p)
-        return self._new_constants(constants, new), new
+        return self._new_constants(constants), new
 
-    def _new_constants(self, constants: Keys, others: Sequence[Punctuation]) -> Keys:
+    def _new_constants(self, constants: Keys) -> Keys:
         if not len(constants.codes):
             return constants
-        found = self.match(constants)
-        wrong = found >= 0
-        wrong[wrong] = ~self.index["constant"][found[wrong]]
-        for p in others:
-            wrong |= p.matches(self._values(constants))
-        if wrong.any():
-            values = self._values(constants.take(np.flatnonzero(wrong)[:1]))
-            raise self._overlap(dict(zip(self.spec.key_columns(self.side),
-                                         (v[0].as_py() for v in values), strict=True)))
-        rows = np.flatnonzero(found == NONE)
+        rows = np.flatnonzero(self.match(constants) == NONE)
         if self.exact:
             codes = np.sort(constants.codes[rows])
             return Keys(codes[np.append(True, codes[1:] != codes[:-1])[:len(rows)]], [])
@@ -328,52 +350,13 @@ class PunctuationSet:
             rows = np.sort(first["row_min"].to_numpy())
         return constants.take(rows)
 
+    def _contained(self, p: Punctuation) -> bool:
+        return (any(not len(table.new(*code_intervals(p.patterns[column], self.kinds[column]))[0])
+                    for column, table in self.intervals.items())
+                or any(box.contains(p) for box, _ in self.boxes))
+
     def _values(self, keys: Keys) -> list[pa.Array]:
         return keys.values or [values_of(keys.codes, self.kinds[0])]
-
-    def _repeats(self, p: Punctuation) -> bool:
-        """Whether it says nothing new. Raises ConfigError when it overlaps another one that it is
-        not equal to."""
-        equal = False
-        for column, table in self.intervals.items():
-            if not len(table.low):
-                continue
-            low, high = code_intervals(p.patterns[column], self.kinds[column])
-            met = table.overlapped(low, high)
-            if not len(met):
-                continue
-            if table.holds(low, high):
-                return True
-            pids = set(table.pid[met].tolist())
-            other = self.forms.get(pids.pop()) if len(pids) == 1 else None
-            equal = other is not None and self._equal(p, other)
-            if not equal:
-                raise self._overlap(p.plain(self.spec.key_columns(self.side)))
-        constants = (self._keys(self._pids(OPEN, constant=True)) if self.exact
-                     else self.hashed.keys)
-        if p.matches(self._values(constants)).any():
-            raise self._overlap(p.plain(self.spec.key_columns(self.side)))
-        for box, pid in self.boxes:
-            if self._equal(p, box) or (pid == CLOSED and box.contains(p)):
-                equal = True
-            elif box.overlaps(p):
-                raise self._overlap(p.plain(self.spec.key_columns(self.side)))
-        return equal
-
-    def _equal(self, p: Punctuation, q: Punctuation) -> bool:
-        """Whether the same keys match both."""
-        def alike(i: int, a: Pattern, b: Pattern) -> bool:
-            kind = self.kinds[i]
-            return a == b or (i in self.intervals
-                              and np.array_equal(code_intervals(a, kind), code_intervals(b, kind)))
-
-        return all(alike(i, a, b)
-                   for i, (a, b) in enumerate(zip(p.patterns, q.patterns, strict=True)))
-
-    def _overlap(self, what: dict[str, Any]) -> ConfigError:
-        return ConfigError("punctuation", "must be disjoint from the others of the "
-                                          f"{SIDES[self.side]} stream, or equal to one",
-                           what, "Close each value once.")
 
     def add(self, constants: Keys, others: Sequence[Punctuation]) -> None:
         """Take in punctuations that are `new`."""
@@ -390,12 +373,19 @@ class PunctuationSet:
         if others:
             self._set(pids[n:], 0, arrived[n:], False)
         for p, pid in zip(others, pids[n:].tolist(), strict=True):
-            self.forms[pid] = p
-            if (home := self._home(p)) is None:
-                self.boxes.append((p, pid))
-            else:
-                low, high = code_intervals(p.patterns[home], self.kinds[home])
-                self.intervals[home].insert(low, high, np.full(len(low), pid))
+            self._add(p, pid)
+
+    def _add(self, p: Punctuation, pid: int) -> None:
+        """Take in one that is no constant. It takes the place of what is closed and contained."""
+        self.forms[pid] = p
+        self.boxes = [(box, of) for box, of in self.boxes if of != CLOSED or not p.contains(box)]
+        if not self.exact:
+            keys, pids = self.hashed.of(self._pids(SHUT, constant=True))
+            self.forget(pids[p.matches(keys.values)])
+        if (home := self._home(p)) is None:
+            self.boxes.append((p, pid))
+        else:
+            self.intervals[home].add(*code_intervals(p.patterns[home], self.kinds[home]), pid)
 
     def _set(self, pids: np.ndarray, codes: np.ndarray | int, arrived: np.ndarray,
              constant: bool | np.ndarray, state: int | np.ndarray = OPEN) -> None:
@@ -474,30 +464,55 @@ class PunctuationSet:
         """
         index = self.index
         pids = np.flatnonzero((index["state"] == OPEN) & (index["count"] == 0)
-                              & (index["arrived"] < min(self.indexed, self.purged)))
+                              & (index["arrived"] < self.indexed))
         # ANY_BUCKET is the last one
         level = np.append(disk_level, disk_level.min())[index["bucket"][pids]]
-        return pids[index["arrived"][pids] < level]
+        return self._without_blocked(pids[index["arrived"][pids] < level])
+
+    def _without_blocked(self, pids: np.ndarray) -> np.ndarray:
+        """The same without those that overlap an earlier punctuation which is not among them: its
+        tuples have the earlier pid, and may match both."""
+        arrived = self.index["arrived"]
+        rest = sorted(pids[~self.index["constant"][pids]].tolist(), key=arrived.__getitem__)
+        if not rest:
+            return pids
+        held = [pid for pid in self.forms if pid not in set(rest)]
+        constants = np.setdiff1d(self._pids(OPEN, constant=True), pids)
+        for pid in rest:
+            p = self.forms[pid]
+            if (any(arrived[q] < arrived[pid] and p.overlaps(self.forms[q]) for q in held)
+                    or p.matches(self._values(self._keys(constants))).any()):
+                held.append(pid)
+        return pids[~np.isin(pids, held)]
 
     def close(self, pids: np.ndarray) -> Closed:
-        """Take these out of the set, and keep them as closed."""
+        """Take these out of the set, and keep them as closed, save constants and boxes that another
+        one contains."""
+        self.closed_early |= bool((self.index["arrived"][pids] >= self.purged).any())
         constant = self.index["constant"][pids]
         mine, rest = pids[constant], pids[~constant]
         constants = self._keys(mine)
+        alone = self._match_others(constants) == NONE
         others = [self.forms.pop(p) for p in rest.tolist()]
         if self.exact:
+            codes = constants.codes[alone]
             self.open.remove(constants.codes)
-            self.intervals[0].insert(constants.codes, constants.codes, np.full(len(mine), CLOSED))
+            self.intervals[0].insert(codes, codes, np.full(len(codes), CLOSED))
             self._release(pids)
         else:
-            self.index["state"][mine] = SHUT
-            self._note(self._shut, mine)
+            of = self.hashed.of(mine)[1]
+            self.index["state"][of[alone]] = SHUT
+            self._note(self._shut, of[alone])
+            self.forget(of[~alone])
             self._release(rest)
         for table in self.intervals.values():
             table.close(rest)
         if len(rest):
             gone = set(rest.tolist())
-            self.boxes = [(b, CLOSED if p in gone else p) for b, p in self.boxes]
+            boxes = [(b, CLOSED if p in gone else p) for b, p in self.boxes]
+            whole = [*self.forms.values(), *(b for b, _ in boxes)]
+            self.boxes = [(b, p) for b, p in boxes
+                          if p != CLOSED or not any(q != b and q.contains(b) for q in whole)]
         return Closed(constants, others)
 
     def closed_by(self, other: PunctuationSet) -> np.ndarray:
@@ -517,11 +532,19 @@ class PunctuationSet:
         """Bytes, at most, that it takes to forget half: two notes of each pid."""
         return 4 * len(self.index["state"]) + 8
 
-    def forget_half(self) -> np.ndarray:
+    def forget_half(self) -> tuple[np.ndarray, np.ndarray]:
         """Forget half of the closed intervals and constants, the ones of the lower codes, and of
-        the open constants the older half. Returns the latter's pids."""
+        the open constants the older half. Returns the latter's pids, int32[n], and the ones that
+        their tuples have now, as another punctuation contains them, or NONE."""
         pids = self._pids(OPEN, constant=True)
         pids = pids[np.argsort(self.index["arrived"][pids])][:-(-len(pids) // 2)]
+        if self.exact:
+            keys = Keys(self.index["code"][pids], [])
+        else:
+            keys, pids = self.hashed.of(pids)
+        heirs = self._match_others(keys)
+        inherit = heirs != NONE
+        np.add.at(self.index["count"], heirs[inherit], self.index["count"][pids[inherit]])
         for table in self.intervals.values():
             closed = np.flatnonzero((table.pid == CLOSED) & (table.low > LEAST)
                                     & (table.high < MOST))
@@ -531,7 +554,7 @@ class PunctuationSet:
         self.forget(np.concatenate([pids, shut]))
         self._resize(int(np.flatnonzero(self.index["state"]).max(initial=-1)) + 1)
         self._free = np.flatnonzero(self.index["state"] == FREE).astype(np.int32)
-        return pids
+        return pids, heirs
 
     # Snapshots
 
@@ -564,7 +587,8 @@ class PunctuationSet:
             tables[f"{name} patterns {column}"] = pa.Table.from_arrays(
                 arrays, ["form", "low", "high"])
         return tables, {"sequence": self.sequence, "indexed": self.indexed, "purged": self.purged,
-                        "boxes": len(self.boxes), "pids": [pid for _, pid in shown]}
+                        "closed_early": self.closed_early, "boxes": len(self.boxes),
+                        "pids": [pid for _, pid in shown]}
 
     def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
         """tables: of a whole snapshot and of the changes since; values: of the last one. The counts
@@ -602,6 +626,7 @@ class PunctuationSet:
         self.forms = dict(zip(patterns[values["boxes"]:], forms[values["boxes"]:], strict=True))
         self.sequence = self._saved_until = values["sequence"]
         self.indexed, self.purged = values["indexed"], values["purged"]
+        self.closed_early = values.get("closed_early", False)  # which former versions never were
 
 
 def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -> None:

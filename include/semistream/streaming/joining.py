@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from semistream.config import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
+from semistream.warehouse.closing import Final
 
 if TYPE_CHECKING:
     from semistream.sketches import SampledSketch
@@ -31,12 +32,15 @@ Refused = Counter[tuple[int, str]]  # tuples that the operator was not given, by
 
 class Finished(NamedTuple):
     """joined: rows of ``output_schema``; unmatched: tuples of the side, and ``reason``; propagated:
-    JSON of values in the side's join columns that no later row has, {column: pattern}."""
+    JSON of values in the side's join columns that no later row has, {column: pattern}; final: the
+    same of the left stream's join columns, of this partition's keys, where that makes them
+    final."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
     side: int = 0
     propagated: list[str] | None = None
+    final: Final | None = None
 
 
 class Joining(Protocol):
@@ -189,17 +193,32 @@ class OfTwoStreams:
             for promise in promises:
                 for punctuations in promise.behind():
                     yield from self.join.punctuate(side, punctuations)
+        if self.join.monitor.pull:
+            yield from self.join.request_propagation()
         yield from self.join.idle(0.0)
 
     def drain(self) -> Iterator[Finished]:
-        return self._finished(self.join.drain())
+        yield from self._finished(self.join.drain())
+        yield Finished(None, None, final=Final(pa.table({}), [{}]))
 
     def _finished(self, outputs: Iterator[StreamJoinOutput]) -> Iterator[Finished]:
         for joined, side, unmatched, propagated in outputs:
             if joined is not None or unmatched is not None:
                 yield Finished(joined, unmatched, side)
             if propagated is not None:
-                yield Finished(None, None, propagated.side, _texts(propagated, self.alone))
+                yield Finished(None, None, propagated.side, _texts(propagated, self.alone),
+                               self._final(propagated))
+
+    def _final(self, said: Propagated) -> Final | None:
+        """In terms of the left stream's keys. Where this is outer, what the right one has closed
+        may still come without a partner."""
+        spec = self.join.spec
+        if said.side and spec.join_type != "inner":
+            return None
+        names = dict(zip(spec.key_columns(said.side), spec.key_columns(0), strict=True))
+        constants = pa.Table.from_batches([said.constants]).rename_columns(list(names.values()))
+        return Final(constants, [{names[c]: p for c, p in plain.items()}
+                                 for plain in said.patterns])
 
     @property
     def waiting(self) -> int:

@@ -191,7 +191,9 @@ class StreamStreamSettings(AppSettings):
                                                             "shared by its partitions; what does "
                                                             "not fit waits on local disk")
     parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = Field(
-        {}, description="Further parameters of the algorithm, NAME=VALUE")
+        {}, description="Further parameters of the algorithm, NAME=VALUE: purge_threshold, "
+                        "propagate (push or pull), propagate_count, propagate_seconds, index (lazy "
+                        "or eager), activation_threshold, activation_seconds")
     end: bool = Field(False, description="Whether both streams end with what there is: once it has "
                                          "been read, tuples that are held are finished. Nothing "
                                          "can be loaded after that")

@@ -19,6 +19,7 @@ from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED
 from semistream.streaming.sinks.delta import DataFiles
+from semistream.warehouse.closing import Final
 from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.types import python_rows
 
@@ -37,15 +38,17 @@ class Spool:
 
     def __init__(self, joined: pa.Schema, streams: tuple[pa.Schema, ...],
                  ids: tuple[tuple[str, ...], ...], data: DataFiles | None = None,
-                 first: int | None = None):
+                 first: int | None = None, *, closes: bool = False):
         """joined: schema of the joined rows, of which the first ones are the (left) stream's;
-        streams: of each stream's rows; ids: names of its id columns."""
+        streams: of each stream's rows; ids: names of its id columns; closes: whether keys that
+        become final are asked for."""
         self.output_schema, self.streams, self.ids, self.data = joined, streams, ids, data
         self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
         self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
         self._gathered = {name: Gathered(schema) for name, schema in self._schemas.items()}
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
+        self._closes, self._patterns = closes, list[dict[str, Any]]()
 
     def __enter__(self) -> Spool:
         return self
@@ -68,9 +71,17 @@ class Spool:
         return pa.schema(list(self.output_schema)[self._first:])
 
     def write(self, joined: pa.RecordBatch | None, unmatched: pa.RecordBatch | None,
-              side: int = 0, propagated: list[str] | None = None) -> None:
+              side: int = 0, propagated: list[str] | None = None,
+              final: Final | None = None) -> None:
         """unmatched: tuples of the side, and why; propagated: patterns over the side's join
-        columns."""
+        columns; final: keys of the left stream's that no later row has."""
+        if final is not None and self._closes:
+            self._patterns += final.patterns
+            for constants in final.constants.to_batches():
+                if "final" not in self._schemas:
+                    self._schemas["final"] = constants.schema
+                    self._gathered["final"] = Gathered(constants.schema)
+                self._append("final", constants)
         if propagated:
             columns = [pa.repeat(SIDES[side], len(propagated)), pa.array(propagated)]
             self._append("propagated", pa.record_batch(columns, schema=PROPAGATED))
@@ -113,6 +124,11 @@ class Spool:
     def propagated(self) -> pa.Table:
         """Columns side, pattern."""
         return self._read("propagated")
+
+    def final(self) -> Final:
+        """Keys that have become final."""
+        return Final(self._read("final") if "final" in self._schemas else pa.table({}),
+                     self._patterns)
 
     def _append(self, name: str, batch: pa.RecordBatch) -> None:
         self._gathered[name].add(batch)

@@ -16,6 +16,8 @@ from semistream.streaming.planning import split
 from semistream.streaming.promises import promises_of
 from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.waiting import WaitingBound
+from semistream.warehouse.closing import closing_of
+from semistream.warehouse.tables import fact_table
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,10 @@ class StreamStreamPlanner:
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
         """What can be known to fail without Spark. Raises ConfigError."""
         if streams is not None:
-            self._check(self.wanted(max(self.settings.partitions, 1)), streams)
+            plan = self.wanted(max(self.settings.partitions, 1))
+            columns = split(self._check(plan, streams), len(plan.tuples(streams)[0]))
+            if (closing := closing_of(self.job)) is not None:
+                closing.table(fact_table(self.job.fact_table, columns[0], "", columns[1]))
 
     def partitions(self, cores: int) -> int:
         """P."""

@@ -138,7 +138,8 @@ class Work:
         sketch = (SampledSketch((self.batch, self.drain, partition))
                   if self.sketched and join.sketched else None)
         with Spool(join.output_schema, self.streams, self.ids,
-                   self.sink.data_files(join.output_schema, load), join.first) as spool:
+                   self.sink.data_files(join.output_schema, load), join.first,
+                   closes=self.sink.closing is not None) as spool:
             refused, changed = self._run(join, self._tuples(partition, batches), spool, sketch)
             entry = self._entry(partition, join.entry(before, refused), changed)
             if sketch is not None and entry["rows_read"]:

@@ -300,13 +300,14 @@ class Ledger:
         paths = select(f.path).where(f.app == self.app, f.batch == batch).order_by(f.number)
         return offsets, self.run(lambda connection: list(connection.scalars(paths)))
 
-    def take_back(self, batch: int, drain: int, facts: Table) -> None:
-        """Forget what some partitions have loaded of a batch that is not committed."""
+    def take_back(self, batch: int, drain: int, tables: Sequence[Table]) -> None:
+        """Forget what some partitions have loaded, also into these tables, of a batch that is not
+        committed."""
         number = self.number()
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
         def work(connection: Connection) -> None:
-            for table in (facts, unmatched, propagated, load_batches):
+            for table in (*tables, unmatched, propagated, load_batches):
                 connection.execute(delete(table).where(table.c.load_id.between(first, last)))
 
         self.run(work)

@@ -26,7 +26,14 @@ from semistream.errors import ConfigError
 from semistream.warehouse.limits import check_table, said
 from semistream.warehouse.schema import metadata as own
 from semistream.warehouse.schema import row_key
-from semistream.warehouse.types import arrow_type, big_integer, sql_type, stored_schema
+from semistream.warehouse.types import (
+    KEY_CHARACTERS,
+    LongString,
+    arrow_type,
+    big_integer,
+    sql_type,
+    stored_schema,
+)
 
 ROW_KEY = ("load_id", "load_row")  # the primary key of loaded rows
 
@@ -52,22 +59,24 @@ def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
                   *[Column(quoted(f.name), sql_type(f, f.name in keys),
                            nullable=f.name not in business_key) for f in stored_schema(schema)],
                   mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
-    Index(_index(name, "key"), *[table.c[c] for c in business_key], unique=True)
+    Index(index_name(name, "key"), *[table.c[c] for c in business_key], unique=True)
     if join_key and tuple(join_key) != tuple(business_key):
-        Index(_index(name, "join"), *[table.c[c] for c in join_key])
+        Index(index_name(name, "join"), *[table.c[c] for c in join_key])
     return table
 
 
 def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
                id_columns: Sequence[str] = (),
-               metadata: MetaData | None = None, *, index_ids: bool = False) -> Table:
+               metadata: MetaData | None = None, *, index_ids: bool = False,
+               keys: Sequence[str] = ()) -> Table:
     """A job's fact table: the stream's columns, the surrogate key, the added master columns, and
     the row's key.
 
     added: the master columns under the names that they have in the join's output. Where two streams
     are joined, master is empty, there is no surrogate key, and added are the right stream's. The
-    primary key is ``schema.row_key``. index_ids: with an index on the id columns. Raises
-    ConfigError for a missing id column, or for a name that occurs twice.
+    primary key is ``schema.row_key``. index_ids: with an index on the id columns; keys: columns
+    that have one, as rows are looked up by them. Raises ConfigError for a missing id column, or for
+    a name that occurs twice.
     """
     surrogate = (surrogate_key(master),) if master else ()
     _avoid((*ROW_KEY, *surrogate), stream)
@@ -83,7 +92,10 @@ def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
                   *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
                   sqlite_with_rowid=False)
     if id_columns and index_ids:
-        Index(_index(name, "id"), *[table.c[c] for c in id_columns])
+        Index(index_name(name, "id"), *[table.c[c] for c in id_columns])
+    if keys:
+        columns = [table.c[c] for c in keys]
+        Index(index_name(name, "key"), *columns, **index_options(columns))
     return table
 
 
@@ -202,7 +214,13 @@ def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
         seen.add(name.lower())
 
 
-def _index(table: str, suffix: str) -> str:
+def index_options(columns: Sequence[Column]) -> dict[str, Any]:
+    """Of an index over columns of which some are long texts: MySQL takes the beginning of these."""
+    lengths = {c.name: KEY_CHARACTERS for c in columns if isinstance(c.type, LongString)}
+    return {f"{dialect}_length": lengths for dialect in ("mysql", "mariadb")} if lengths else {}
+
+
+def index_name(table: str, suffix: str) -> str:
     name = f"ix_{table}_{suffix}"
     # MySQL's longest
     return (name if len(name) <= 64

@@ -28,6 +28,7 @@ from semistream.config import (
 from semistream.durable import naming
 from semistream.errors import ConfigError, SemistreamError
 from semistream.progress import Progress, silent
+from semistream.workloads.auctions import auctions_and_bids
 
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
 STREAM_FILES = 16  # several micro-batches
@@ -107,7 +108,8 @@ def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
 
     Made beside and renamed into place: what is there is complete.
     """
-    makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "tpch_orders": _make_orders}
+    makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "tpch_orders": _make_orders,
+              "auctions": _make_auctions}
     if job.name not in makers or (places.data / job.name / COMPLETE).exists():
         return
     target, making = places.data / job.name, places.data / f".{job.name}.making"
@@ -142,6 +144,11 @@ def _make_orders(directory: Path, progress: Progress) -> None:
         made.unlink()
         if side == "left":
             rows = rows.sort_by("o_orderdate")
+        _write_stream(rows, directory / side, progress, what)
+
+
+def _make_auctions(directory: Path, progress: Progress) -> None:
+    for side, rows, what in zip(SIDES, auctions_and_bids(), ("auctions", "bids"), strict=True):
         _write_stream(rows, directory / side, progress, what)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from semistream.streaming.sinks.delta import DataFiles
     from semistream.streaming.sinks.sql import SqlSink
     from semistream.streaming.spool import Spool
+    from semistream.warehouse.closing import Closing
 
 # unmatched tuples, and what is propagated, as tasks keep them
 UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
@@ -48,6 +49,10 @@ class Sink(Protocol):
     """
 
     two_phase: ClassVar[bool]
+
+    @property
+    def closing(self) -> Closing | None:
+        """What ``write`` does with keys that have become final; None: nothing."""
 
     @staticmethod
     def accepts(setting: str) -> bool:

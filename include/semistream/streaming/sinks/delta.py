@@ -84,6 +84,7 @@ class DeltaSink:
     warehouse: SqlSink
     former: bool = False  # the table has the columns of ``FORMER_KEY``
     two_phase: ClassVar[bool] = True
+    closing: ClassVar[None] = None
 
     @staticmethod
     def accepts(setting: str) -> bool:
@@ -91,6 +92,10 @@ class DeltaSink:
 
     @classmethod
     def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
+        if warehouse.closing is not None:
+            raise ConfigError("sink", "must be sql where a job has totals, which are computed in "
+                                      "the transaction that loads their rows", setting,
+                              "Load into the warehouse, or leave totals out.")
         return cls(setting, str(checkpoint), warehouse)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from semistream.config import AnyJob, Job
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.warehouse.closing import closing_of
 
 SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the setting is taken
 
@@ -16,7 +17,7 @@ def open_warehouse(url: str, job: AnyJob, retry: float = 60.0) -> SqlSink:
     """The warehouse's own tables, which every sink has beside it; retry: seconds for which a lost
     database is tried again."""
     master = job.master.name if isinstance(job, Job) else ""
-    return SqlSink(url, job.fact_table, master, retry, job.index_ids)
+    return SqlSink(url, job.fact_table, master, retry, job.index_ids, closing_of(job))
 
 
 def open_sink(setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:

@@ -21,9 +21,11 @@ from semistream.streaming.sinks.base import (
     with_key,
 )
 from semistream.warehouse.bulk import bulk_insert, nulled
+from semistream.warehouse.closing import Closing, closed_name
 from semistream.warehouse.connect import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.limits import said
+from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits, propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 from semistream.warehouse.types import outside_years
@@ -48,6 +50,7 @@ class SqlSink:
     master: str  # empty where two streams are joined
     retry: float
     index_ids: bool = False  # of the fact table, on the stream's id columns
+    closing: Closing | None = None
     two_phase: ClassVar[bool] = False
 
     @staticmethod
@@ -69,7 +72,9 @@ class SqlSink:
         return self.ledger(app).partition(batch, drain, partition)
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
-        self.ledger(app).take_back(batch, drain, existing_table(self.engine, self.fact))
+        names = [self.fact, *([closed_name(self.fact)] if self.closing is not None else [])]
+        self.ledger(app).take_back(batch, drain,
+                                   [existing_table(self.engine, name) for name in names])
 
     def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles | None:
         return None
@@ -78,7 +83,7 @@ class SqlSink:
         ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
         key = ledger.load_id(entry)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
-        lost = Counter[str]()
+        final, lost = spool.final(), Counter[str]()
         for _, part in parts(joined):
             check_years(part, self.fact)
             lost.update(nulled(part, dialect))
@@ -92,13 +97,17 @@ class SqlSink:
             for kept, rows in ((unmatched, rejected), (propagated, closed)):
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, self.fact, first))
+            if self.closing is not None:
+                self.closing.close(connection, table, key, app_loads(ledger.number()),
+                                   final)
 
         with said(self.fact):
             return ledger.load(entry, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
         table = fact_table(self.fact, stream, self.master, added, id_columns,
-                           index_ids=self.index_ids)
+                           index_ids=self.index_ids,
+                           keys=self.closing.keys if self.closing is not None else ())
         try:
             ensure(self.engine, table)
         except ConfigError:
@@ -106,6 +115,9 @@ class SqlSink:
                 raise
             existing_table(self.engine, self.fact).drop(self.engine)
             ensure(self.engine, table)
+        if self.closing is not None:
+            self.closing.check(table, self.engine.dialect.name)
+            ensure(self.engine, self.closing.table(table))
         return self
 
     def _is_left_over(self) -> bool:

@@ -1,0 +1,184 @@
+"""The totals of keys that have become final, in the table ``FACTS_closed``.
+
+A punctuation that is propagated tells that no later row has its keys. In the transaction of the
+load that propagates it, a row for each of these keys is written, from what the fact table has of
+them then; so a key is closed once, whatever crashes, and nothing is kept in memory for those that
+are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    Numeric,
+    Table,
+    and_,
+    func,
+    literal,
+    select,
+    true,
+    tuple_,
+)
+from sqlalchemy.sql import ColumnElement
+
+from semistream.config import AnyJob, StreamStreamJob, parse_total
+from semistream.errors import ConfigError
+from semistream.warehouse.load_ids import partition_of
+from semistream.warehouse.schema import row_key
+from semistream.warehouse.tables import index_name, index_options, quoted
+from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS, ExactDecimal
+
+AT_ONCE = 500  # keys in a statement
+
+
+class Final(NamedTuple):
+    """Keys of which no later row comes. constants: a row each; patterns: plain forms, see
+    ``stream_joins.punctuations``, over columns of the same names."""
+
+    constants: pa.Table
+    patterns: Sequence[dict[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Closing:
+    """keys: columns of the fact table; totals: (column of the closed table, what it adds up)."""
+
+    keys: tuple[str, ...]
+    totals: tuple[tuple[str, str], ...]
+
+    def table(self, fact: Table) -> Table:
+        """The closed table of a fact table. Raises ConfigError for totals that it cannot have."""
+        taken = {name.lower() for name in (*self.keys, "load_id", "load_row")}
+        for name, _ in self.totals:
+            if name.lower() in taken:
+                raise ConfigError(f"totals.{name}", "must not be named as another column", name,
+                                  f"{closed_name(fact.name)} has: {', '.join(sorted(taken))}.")
+            taken.add(name.lower())
+        table = Table(closed_name(fact.name), MetaData(),
+                      *(Column(quoted(k), fact.c[k].type, nullable=False) for k in self.keys),
+                      *(Column(quoted(name), _type(fact, name, total))
+                        for name, total in self.totals),
+                      *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
+                      sqlite_with_rowid=False)
+        columns = [table.c[k] for k in self.keys]
+        Index(index_name(table.name, "key"), *columns, **index_options(columns))
+        return table
+
+    def check(self, fact: Table, dialect: str) -> None:
+        """Raises ConfigError for decimals that SQLite keeps as texts, and cannot add up."""
+        for name, total in self.totals:
+            function, column = parse_total(total)
+            kind = fact.c[column].type if column else None
+            if (dialect == "sqlite" and function != "count" and isinstance(kind, ExactDecimal)
+                    and kind.precision > SQLITE_DECIMAL_DIGITS):
+                raise ConfigError(f"totals.{name}", f"must be of decimals of at most "
+                                  f"{SQLITE_DECIMAL_DIGITS} digits in SQLite", total,
+                                  "Declare fewer digits, or use MySQL.")
+
+    def sums(self, fact: Table) -> list[ColumnElement[Any]]:
+        """What the fact table's rows of a key add up to, in the order of the totals."""
+        found: list[ColumnElement[Any]] = []
+        for name, total in self.totals:
+            function, column = parse_total(total)
+            value = getattr(func, function)(*([fact.c[column]] if column else []))
+            scale = getattr(fact.c[column].type, "scale", None) if column else None
+            if function == "sum" and scale is not None:  # of decimals, which SQLite has as doubles
+                value = func.round(value, scale)
+            found.append(value.label(name))
+        return found
+
+    def close(self, connection: Connection, fact: Table, load: int, app: tuple[int, int],
+              final: Final) -> None:
+        """Write the totals of keys that have become final with a load, unless they are there.
+
+        load: its load_id; app: the least and the greatest of the app's.
+        """
+        closed, first = self.table(fact), 0
+        keys = [fact.c[k] for k in self.keys]
+        known = select(literal(1)).where(*(closed.c[k] == fact.c[k] for k in self.keys),
+                                         (closed.c.load_id + 0).between(*app)).correlate(fact)
+        # the rows of a key are all of one partition; not by the primary key, see Scope.recounted
+        mine = and_((fact.c.load_id + 0).between(*app),
+                    partition_of(fact.c.load_id) == partition_of(load), ~known.exists())
+        names = [*self.keys, *(name for name, _ in self.totals), "load_id", "load_row"]
+        for these in self._conditions(fact, final):
+            number = func.row_number().over(order_by=keys) - 1 + first
+            rows = select(*keys, *self.sums(fact), literal(load), number).where(
+                these, *(k.is_not(None) for k in keys), mine).group_by(*keys)
+            first += connection.execute(closed.insert().from_select(names, rows)).rowcount
+
+    def _conditions(self, fact: Table, final: Final) -> Iterator[ColumnElement[bool]]:
+        keys = [fact.c[k] for k in self.keys]
+        for batch in final.constants.to_batches(max_chunksize=AT_ONCE):
+            rows = [tuple(row.values()) for row in batch.to_pylist()]
+            yield (keys[0].in_([value for value, in rows]) if len(keys) == 1
+                   else tuple_(*keys).in_(rows))
+        for plain in final.patterns:
+            for part in _parts(plain):
+                yield and_(true(), *(_matches(fact.c[k], p) for k, p in part.items()))
+
+
+def closed_name(fact: str) -> str:
+    """Of the table with the totals of a fact table's keys."""
+    return f"{fact}_closed"
+
+
+def closing_of(job: AnyJob) -> Closing | None:
+    """None for a job without totals."""
+    if not isinstance(job, StreamStreamJob) or not job.totals:
+        return None
+    return Closing(tuple(job.on), tuple(job.totals.items()))
+
+
+def _type(fact: Table, name: str, total: str) -> Any:
+    function, column = parse_total(total)
+    if column is not None and column not in fact.c:
+        raise ConfigError(f"totals.{name}", f"must be of a column of {fact.name}", column,
+                          f"It has: {', '.join(fact.c.keys())}.")
+    if function == "count":
+        return BigInteger()
+    assert column is not None
+    kind = fact.c[column].type
+    if function != "sum":
+        return kind
+    if isinstance(kind, Integer):
+        return BigInteger()
+    if isinstance(kind, Double):
+        return Double()
+    if isinstance(kind, ExactDecimal):
+        return Numeric(38, kind.scale)
+    raise ConfigError(f"totals.{name}", "must add up numbers", f"{column}: {kind}",
+                      "Choose count, min or max, or another column.")
+
+
+def _parts(plain: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The pattern in parts of a few values."""
+    for column, pattern in plain.items():
+        match pattern:
+            case {"in": values} if len(values) > AT_ONCE:
+                for first in range(0, len(values), AT_ONCE):
+                    yield from _parts(plain | {column: {"in": values[first:first + AT_ONCE]}})
+                return
+    yield plain
+
+
+def _matches(column: ColumnElement[Any], pattern: Any) -> ColumnElement[bool]:
+    match pattern:
+        case {"in": values}:
+            return column.in_(values)
+        case {"range": [low, high]}:
+            return and_(true(), *([column >= low] if low is not None else []),
+                        *([column <= high] if high is not None else []))
+        case _:
+            return column == pattern
