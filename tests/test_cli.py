@@ -486,6 +486,22 @@ def test_help_imports_nothing_that_it_does_not_need(command, unused):
     assert done.returncode == 0 and not unused & set(done.stdout.splitlines())
 
 
+@pytest.mark.parametrize("memory", ["64MB", "100KB"])  # R is small, or the cost models choose
+def test_a_join_imports_nothing_that_it_does_not_need(memory, tmp_path):
+    write(tmp_path / "s.csv", "k,a\n" + "".join(f"key {i % 1500},{i}\n" for i in range(3000)))
+    write(tmp_path / "m.csv", "k,v\n" + "".join(f"key {i},{i / 4}\n" for i in range(1000)))
+    code = ("import atexit, sys\nfrom semistream.cli import main\n"
+            "atexit.register(lambda: print(*sys.modules, sep='\\n'))\nsys.exit(main())")
+    for _ in ("compiles", "loads what was compiled"):
+        done = subprocess.run([sys.executable, "-c", code, "join", "--stream", "s.csv", "--master",
+                               "m.csv", "--on", "k", "--out", "o.parquet", "--memory", memory],
+                              capture_output=True, text=True, cwd=tmp_path)
+    unused = {"scipy.linalg", "scipy.optimize", "scipy.special", "numba.np.arraymath", "cffi",
+              "yaml", *HEAVY - {"numba", "numpy", "pyarrow", "scipy"}}
+    assert done.returncode == 0 and "matched" in done.stdout
+    assert unused.intersection(done.stdout.splitlines()) == set()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):

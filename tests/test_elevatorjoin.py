@@ -60,6 +60,26 @@ def test_no_tuple_waits_for_more_than_n_stops(skew, master):
     assert partitions / 2 < max(waited) <= partitions and partitions > 50
 
 
+def test_where_all_of_r_is_cached_an_absent_key_does_not_wait(master):
+    join = start(master, 10_000_000, filter_bits=-1, disk_tuples=R)
+    list(join.process(chunk(np.arange(0, 2 * R, 2))))
+    list(join.drain())
+    assert join.cached == R
+    stops, gone = join.stats.iteration_count, np.arange(1, 2 * R, 2)
+    out = list(join.process(chunk(gone)))
+    assert sum(o.unmatched.num_rows for o in out) == len(gone) and not join.stats.waiting
+    assert join.stats.iteration_count == stops
+
+
+def test_tuples_that_are_all_cached_are_probed_by_many(master):
+    join = start(master, 10_000_000, filter_bits=-1, disk_tuples=R)
+    for _ in range(3):
+        list(join.process(chunk(np.arange(0, 2 * R, 2))))
+        list(join.drain())
+    assert join.h_s.size / join.h_s.tuple_bytes < R
+    assert len(list(join.process(chunk(np.arange(0, 2 * R, 2))))) == 1
+
+
 def test_a_filter_answers_most_keys_that_r_lacks_at_once_after_a_sweep(master):
     rng = np.random.default_rng(5)
     join, n = start(master, filter_bits=8), 0

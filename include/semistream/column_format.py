@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -196,6 +195,8 @@ def key_forms(columns: Iterable[str],
 def _spelled_out(text: str) -> Any:
     """Return a short form as a mapping, or None for what is none."""
     if text.lstrip().startswith("{"):
+        import yaml  # takes a while, and few formats are told so
+
         try:
             return yaml.safe_load(text)
         except yaml.YAMLError:

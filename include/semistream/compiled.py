@@ -12,9 +12,15 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import caching
+
+from semistream.imports import without
+
+# they take long to import: Numba looks at the one's version, and at a file of settings by the other
+with without("scipy", "yaml"):
+    import numba
+    from numba.core import caching
+    from numba.core.runtime import rtsys
 
 Function = Callable[..., Any]
 OPTIONS = {"nogil": True}  # of all: other threads read and write files meanwhile
@@ -60,6 +66,12 @@ class _Implementation(caching.CompileResultCacheImpl):
 
 class _Cache(caching.FunctionCache):
     _impl_class = _Implementation
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load what was compiled, without all that Numba types and lowers functions by, which takes
+        longer to import than Numba itself. Compiling asks for that again."""
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)
 
 
 def _taken_in(function: FunctionType, seen: set[FunctionType]) -> Iterator[object]:

@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -127,23 +126,11 @@ class Settings(BaseModel):
         return out
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's booleans, true and false only: ``on:`` is a job's key, not True."""
-
-    yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool",
-                              re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-
-
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """A YAML mapping. Raises ConfigError when the file is missing, unreadable or not a mapping."""
     try:
-        values = yaml.load(Path(path).read_text(), _Loader)
-    except (OSError, yaml.YAMLError) as e:
+        values = _yaml(Path(path).read_text())
+    except (OSError, ValueError) as e:
         raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
     if not isinstance(values, dict):
         raise ConfigError("config", "must be a YAML mapping of parameter to value", str(path),
@@ -159,17 +146,36 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
         if os.stat(path).st_mode & 0o077:
             raise ConfigError(parameter, "must be a file that its owner alone may read", str(path),
                               f"chmod 600 {path}")
-        values = yaml.load(Path(path).read_text(), _Loader)
+        values = _yaml(Path(path).read_text())
     except OSError as e:
         raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path),
                           remedy) from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except ValueError:
         values = None
     if not isinstance(values,
                       dict) or not all(isinstance(v, (str, int, float)) for v in values.values()):
         raise ConfigError(parameter, "must be a YAML mapping of names to texts", str(path), remedy)
     return {str(name): json.dumps(v) if isinstance(v, bool) else str(v)
             for name, v in values.items()}
+
+
+def _yaml(text: str) -> Any:
+    """What a YAML text says, by YAML 1.2's booleans, true and false only: ``on:`` is a job's key,
+    not True. Raises ValueError for what is no YAML."""
+    import yaml  # takes a while, and many commands read none
+
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
+            first: [(tag, pattern) for tag, pattern in resolvers
+                    if tag != "tag:yaml.org,2002:bool"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool",
+                                 re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as e:
+        raise ValueError(str(e)) from None
 
 
 def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from functools import cache
 
 import pyarrow as pa
 
+from semistream.imports import without
+
 INTERVAL = 0.02  # s between two looks
 
 _libc = ctypes.CDLL(None)
@@ -36,18 +38,8 @@ def spare_pandas() -> None:
     """Do without pandas from now on, in a process that has no use for it: PyArrow imports it, some
     20 MB, at the first Python list that it is given."""
     if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _NoPandas)
-        try:
+        with without("pandas"):
             pa.array([0])  # PyArrow tries once
-        finally:
-            sys.meta_path.remove(_NoPandas)
-
-
-class _NoPandas:
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ImportError(name)
 
 
 class ResidentPeak:

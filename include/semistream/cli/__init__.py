@@ -21,14 +21,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = argv is None  # in a process of its own
     if own:
         interrupts.end_at_once()
-    from semistream.cli.parser import parse
+    from semistream.cli.parser import FILES_ONLY, parse
 
     arguments = parse(sys.argv[1:] if argv is None else argv, own)
     if not (own and hasattr(arguments, "progress")):  # else once it shows any
         interrupts.raise_from_now_on()
     code = _run(arguments)
-    if own and code == 130:
-        interrupts.leave(130)
+    if own and (code == 130 or arguments.command in FILES_ONLY):
+        interrupts.leave(code)
     if own:
         interrupts.ignore()
     return code

@@ -51,8 +51,9 @@ def _raise(number: int, frame: object) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without destroying what the interrupt has cut short: about once in a hundred
-    times, PyArrow's readers and writers do not survive that."""
+    """End the process without destroying its objects one by one, which takes a while. PyArrow's
+    readers and writers that an interrupt has cut short do not survive that, about once in a hundred
+    times."""
     ignore()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -62,8 +63,8 @@ def leave(code: int) -> NoReturn:
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
     """An interrupt that came within a finaliser is noted, and ends the command a moment later: no
-    traceback of it."""
-    if what.exc_type is not KeyboardInterrupt:
+    traceback of it, nor of what finalisers find half made."""
+    if not came:
         sys.__unraisablehook__(what)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -90,6 +91,8 @@ def parse(argv: Sequence[str], own: bool = False) -> argparse.Namespace:
             from semistream.resident import spare_pandas
 
             spare_pandas()
+            # Pydantic looks for some among all packages that are installed
+            os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         from semistream.cli.commands import add_arguments
 
         add_arguments(given, commands[given])

@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.errors import ConfigError
@@ -109,7 +107,8 @@ class Costs:
         """YAML, or JSON where the name ends so."""
         values = json.loads(json.dumps(asdict(self)))
         as_json = str(path).endswith(".json")
-        text = json.dumps(values, indent=1) if as_json else yaml.safe_dump(values, sort_keys=False)
+        text = json.dumps(values, indent=1) if as_json else _yaml().safe_dump(values,
+                                                                              sort_keys=False)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
 
@@ -118,12 +117,19 @@ class Costs:
         """Raises ConfigError when the file is missing or is none of these."""
         try:
             as_json = str(path).endswith(".json")
-            read = json.loads if as_json else yaml.safe_load  # YAML takes JSON's 1e-9 for a word
+            # YAML takes JSON's 1e-9 for a word
+            read = json.loads if as_json else _yaml().safe_load
             values = _tuples(read(Path(path).read_text()))
             return cls(**values | {p: PhaseCosts(**values[p]) for p in PHASES})
-        except (OSError, TypeError, ValueError, KeyError, AttributeError, yaml.YAMLError) as e:
+        except (OSError, TypeError, ValueError, KeyError, AttributeError, _yaml().YAMLError) as e:
             raise ConfigError("costs", "must be a file that `calibrate` wrote", str(path),
                               f"Calibrate anew: {e}") from None
+
+
+def _yaml() -> Any:
+    import yaml  # takes a while, and typical costs need none
+
+    return yaml
 
 
 def _tuples(values: Any) -> Any:

@@ -21,6 +21,8 @@ from semistream.errors import ConfigError
 _DRAWN = 4_096  # partitions
 _CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
 _ROUNDING = 1e-12
+_HALVINGS = 40
+_SURE = 9  # standard deviations beyond which a count is taken to be more, or not
 _SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups behind them
 
 
@@ -183,8 +185,6 @@ class Frequencies:
         Chance lets some of the tail in, and keeps more probable values out: a value of probability
         p comes Poisson(p draws) times.
         """
-        from scipy.special import pdtrc
-
         draws = max(draws, 1.0)
         rarity = -draws * self.p
 
@@ -192,7 +192,7 @@ class Frequencies:
             """Whether no more than h values are expected to come more often."""
             spread = 8 * math.sqrt(count + 1) + 8  # beyond it, they do or they do not
             a, b = np.searchsorted(rarity, [-(count + spread), -(count - spread)])
-            return self._ends[a] + float(self.keys[a:b] @ pdtrc(count, -rarity[a:b])) <= h
+            return self._ends[a] + float(self.keys[a:b] @ _poisson_above(count, -rarity[a:b])) <= h
 
         expected = int(draws * float(np.interp(h, self._ends[1:], self.p)))
         low = high = expected
@@ -204,8 +204,8 @@ class Frequencies:
         while low < high:  # the least of these counts
             middle = (low + high) // 2
             low, high = (low, middle) if few(middle) else (middle + 1, high)
-        above = pdtrc(low, draws * self.p)
-        here = (pdtrc(low - 1, draws * self.p) if low else 1.0) - above
+        above = _poisson_above(low, draws * self.p)
+        here = (_poisson_above(low - 1, draws * self.p) if low else 1.0) - above
         room, many = h - float(self.keys @ above), float(self.keys @ here)
         chosen = above + here * (min(room / many, 1.0) if many > 0 else 0.0)
         hit = float(self.p @ (self.keys * chosen))
@@ -256,21 +256,37 @@ def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum.accumulate(out), np.maximum(seen, 1e-9))
 
 
+def _poisson_above(count: int, means: np.ndarray) -> np.ndarray:
+    """How probable more than `count` are of numbers that are Poisson distributed with these means,
+    float64[n]."""
+    spread = _SURE * math.sqrt(count + 1) + _SURE ** 2
+    out = (means > count).astype(np.float64)
+    near = np.flatnonzero((np.abs(means - count) < spread) & (means > 0))
+    m, steps = means[near], np.arange(1, int(spread) + 1)[:, None]
+    below = m > count
+    # P(count) times a sum of products of what each number less, or more, is to the one before
+    ratios = np.where(below, np.maximum(count + 1 - steps, 0) / m, m / (count + steps))
+    tail = np.exp(count * np.log(m) - m - math.lgamma(count + 1)) * (
+        np.cumprod(ratios, axis=0).sum(axis=0) + below)
+    out[near] = np.where(below, 1 - tail, tail)
+    return out
+
+
 def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndarray, np.ndarray]:
     """Groups of the unseen values, (p, keys): p (seen / rank)^s for the s at which they have
     `missing` together; one group where they are no rarer than those seen once."""
-    from scipy.optimize import brentq
-    from scipy.special import boxcox
-
     ranks = np.geomspace(seen, seen + unseen,
                          max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1)
 
     def mass(s: float) -> np.ndarray:
-        return p * seen * np.diff(boxcox(ranks / seen, 1 - s))
+        rate = 1 - s  # where it is 0, ln is the limit
+        logs = np.log(ranks / seen)
+        return p * seen * np.diff(np.expm1(rate * logs) / rate if rate else logs)
 
     if len(ranks) == 2 or p * unseen <= missing:
         return np.array([missing / unseen]), np.array([unseen])
-    steep = 20.0
-    s = brentq(lambda s: mass(s).sum() - missing, 0.0,
-               steep) if mass(steep).sum() < missing else steep
+    s, steep = 0.0, 20.0
+    for step in steep * 0.5 ** np.arange(1, _HALVINGS):
+        if mass(s + step).sum() > missing:
+            s += step
     return mass(s) * missing / mass(s).sum() / np.diff(ranks), np.diff(ranks)

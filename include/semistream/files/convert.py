@@ -4,8 +4,9 @@ whole."""
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ DAY = r"^\d{4}-\d\d-\d\d"  # of a date, and of a time
 DIGITS = 38  # of a decimal
 UNSEEN = 10  # digits of its fraction, where a column of numbers has none in the sample
 SURE = 15  # digits that a double keeps
+FIRST = 1000  # cells that tell whether the others are worth a look
 SHOWN = 0.9  # share of a column's cells of one type from which on the others are said to decide
 NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
 NOTHING = np.zeros(0, np.int64)
@@ -67,7 +69,7 @@ def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
     if not len(values):
         return pa.null()
     shapes = shapes_of(values)
-    found = set(np.unique(shapes.shape).tolist())
+    found = set(np.flatnonzero(np.bincount(shapes.shape)).tolist())
     if found == {INTEGER}:
         return pa.int64() if _casts(values, pa.int64()) else _decimal(shapes, numbers)
     if found.issubset(NUMBERS):
@@ -75,7 +77,7 @@ def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
             return _decimal(shapes)
         return (pa.int64() if INTEGER in found and not len(_no_integers(values, shapes))
                 else pa.float64())
-    if pc.all(pc.is_in(values, TRUTH.cast(values.type))).as_py():
+    if _all(values, lambda few: pc.is_in(few, TRUTH.cast(values.type))):
         return pa.bool_()
     return infer_time(values)
 
@@ -86,14 +88,21 @@ def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
     values = _values(sample)
     if not len(values):
         return ""
-    shape = shapes_of(values).shape
-    days = pc.match_substring_regex(values, DAY + "$").to_numpy(zero_copy_only=False)
-    for narrow, fits in (("int64", shape == INTEGER), ("double", np.isin(shape, NUMBERS)),
-                         ("date", days)):
+
+    def numbers(some: pa.Array, shapes: Sequence[int]) -> np.ndarray:
+        return np.isin(shapes_of(some).shape, shapes)
+
+    def days(some: pa.Array) -> np.ndarray:
+        found = pc.match_substring_regex(some, DAY + "$")
+        return np.asarray(found.to_numpy(zero_copy_only=False))
+
+    for narrow, fitting in (("int64", partial(numbers, shapes=(INTEGER,))),
+                            ("double", partial(numbers, shapes=NUMBERS)), ("date", days)):
         if (narrow in (str(kind), "date32" if kind == pa.date32() else "")
                 or (pa.types.is_decimal(kind) and narrow == "double")):
             return ""
-        if fits[:1000].mean() >= SHOWN:
+        if fitting(values[:FIRST]).mean() >= SHOWN:
+            fits = fitting(values)
             others = values.filter(pa.array(~fits))
             if 0 < len(others) <= (1 - SHOWN) * len(values):
                 return (f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first "
@@ -168,9 +177,15 @@ def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
     return pa.decimal128(DIGITS, fraction) if whole + fraction <= DIGITS else pa.string()
 
 
+def _all(values: pa.Array, fits: Callable[[pa.Array], pa.Array]) -> bool:
+    """Whether all values fit; the first ones are looked at before the others."""
+    return bool(pc.all(fits(values[:FIRST])).as_py()
+                and (len(values) <= FIRST or pc.all(fits(values)).as_py()))
+
+
 def infer_time(values: pa.Array) -> pa.DataType:
     """Return date32, timestamp[us] with or without UTC, or string."""
-    if pc.all(pc.match_substring_regex(values, DAY)).as_py():
+    if _all(values, lambda few: pc.match_substring_regex(few, DAY)):
         for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
             if _casts(values, kind):
                 return kind

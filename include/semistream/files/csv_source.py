@@ -38,6 +38,7 @@ from semistream.source_files import PACKED_ENDINGS
 
 CR = b"\r"
 QUOTES = "Its quotes do not match."
+HEADER = 64 << 10  # bytes that most header lines, and another record, are in
 SEPARATOR = b"sep="  # Excel's first line, and the character behind it
 
 
@@ -140,7 +141,10 @@ class CsvSource(FileSource):
                 and not self.reading.delimiter):
             delimiter = told[:1].decode(errors="replace")
             skip += len(SEPARATOR) + (3 if told[1:] == b"\r\n" else 2)
-        records = self._records(np.frombuffer(data, np.uint8)[skip:], delimiter, final, False)
+        array = np.frombuffer(data, np.uint8)[skip:]
+        records = self._records(array[:HEADER], delimiter, False, False)
+        if len(records.starts) < 2:  # it is longer, or nothing follows
+            records = self._records(array, delimiter, final, False)
         if not len(records.starts):
             return [], 0, delimiter
         start, end = skip + records.starts[0], skip + records.ends[0]

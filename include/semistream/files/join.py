@@ -42,6 +42,7 @@ from semistream.resident import ResidentPeak
 from semistream.scratch import scratch_directory
 from semistream.sizing import choose, known_costs, open_join
 
+SMALL = 4_000_000  # bytes of R, which are read in some milliseconds
 EXAMPLES = 3  # of rejected rows that the summary shows
 
 
@@ -137,7 +138,12 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
     it."""
     memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
     costs, parameters = known_costs(Places.from_environment().home), settings.parameters
-    if settings.auto:
+    size = relation.tuple_count * relation.tuple_bytes
+    if settings.auto and size <= min(SMALL, memory // 16):  # to choose would take longer
+        summary.algorithm = "elevatorjoin"
+        summary.reason = f"elevatorjoin: all of R, {size:,.0f} bytes, is read at once and kept in M"
+        parameters = {"disk_tuples": max(relation.tuple_count, 1), "filter_bits": -1}
+    elif settings.auto:
         choice = choose(sample, relation, memory, on, columns, costs=costs, tuples=tuples)
         summary.algorithm, summary.reason = choice.algorithm, choice.reason
         parameters = choice.parameters

@@ -45,8 +45,8 @@ Why it is fast:
   not h_S tuples; so all of M can wait.
 
 Where all of R fits into H_R, each visited partition is cached whole: it becomes a join in main
-memory (SSBJ's Theorem 3). A join value whose master tuples lie in several partitions is joined, and
-never cached.
+memory (SSBJ's Theorem 3). Once all of R is there, a key that H_R lacks is answered at once, too. A
+join value whose master tuples lie in several partitions is joined, and never cached.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_probing import probe, steps
+from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 from semistream.joins.stream_table.snapshots import Snapshots
 
@@ -142,6 +142,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.whole = (all_of_r <= self.h_r.room(self.pool * (1 - LEAST_H_S))
                       and self.most_cached >= self.master.tuple_count)
         self.position = self.sweeps = 0
+        self._missed = 1.0  # share of the last step's tuples that H_R did not know
         self.costs = MissCosts(parameters.disk_share)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self.snapshots = Snapshots(self.h_s)
@@ -157,11 +158,18 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
-        # the cache phase
-        for tuples, keys in steps(batch, codes, self.h_s.size / self.h_s.tuple_bytes):
+        at = 0
+        while at < len(codes):  # the cache phase
+            number = step_rows(self.h_s.size / self.h_s.tuple_bytes / self._missed)
+            tuples, keys = batch.slice(at, number), codes[at:at + number]
             misses = yield from probe(self.h_r, tuples, keys, self.output)
-            if len(misses):
+            self._missed = max(len(misses) / len(keys), self._missed / 2, 1 / PROBE_ROWS)
+            if len(misses) and self.h_r.tuples == self.master.tuple_count:
+                self.stats.cache_hits += len(misses)  # R lacks what H_R lacks
+                yield from self.output.unmatched(tuples.take(pa.array(misses)).columns, NO_MATCH)
+            elif len(misses):
                 yield from self._add(tuples, keys, misses, arrived)
+            at += number
 
     def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray,
              arrived: float) -> Iterator[JoinOutput]:

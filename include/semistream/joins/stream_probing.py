@@ -17,11 +17,16 @@ PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and a
 
 def steps(batch: pa.RecordBatch, codes: np.ndarray,
           h_s: float) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """(tuples, key codes int64[n]) of each step: at most a quarter of the h_s tuples that H_S
-    holds, since H_R changes while those that it does not know wait to enter."""
-    step = min(PROBE_ROWS, max(int(h_s) // 4, LEAST_PROBED))
+    """(tuples, key codes int64[n]) of each step."""
+    step = step_rows(h_s)
     for first in range(0, len(codes), step):
         yield batch.slice(first, step), codes[first:first + step]
+
+
+def step_rows(h_s: float) -> int:
+    """The tuples of a step: at most a quarter of the h_s that H_S holds, since H_R changes while
+    those that it does not know wait to enter."""
+    return min(PROBE_ROWS, max(int(h_s / 4), LEAST_PROBED))
 
 
 def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,

@@ -3,6 +3,7 @@ optimisation over the sizes' logarithms."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -126,29 +127,23 @@ def spelled(parameters: Mapping[str, Any]) -> str:
 
 
 def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
-    """Where the cost is least: from the best point of a coarse grid, downhill."""
-    from scipy.optimize import minimize, minimize_scalar
-
-    axes = [np.linspace(low, high, STARTS[len(limits)]) for low, high in limits]
-    start = min(itertools.product(*axes), key=cost)
-    if len(limits) == 1:
-        (low, high), step = limits[0], axes[0][1] - axes[0][0]
-        around = (max(low, start[0] - step), min(high, start[0] + step))
-        if around[1] <= around[0]:
-            return start
-        found = minimize_scalar(lambda x: cost((x,)), bounds=around, method="bounded",
-                                options={"xatol": SIZE / 5, "maxiter": 40})
-        x: tuple[float, ...] = (float(found.x),)
-    else:
-        steps = [max((a[1] - a[0]) / 2, 1e-6) for a in axes]
-        ahead = [x + step if x + step <= high else x - step
-                 for x, step, (_, high) in zip(start, steps, limits, strict=True)]
-        simplex = [start, *((*start[:i], x, *start[i + 1:]) for i, x in enumerate(ahead))]
-        found = minimize(cost, start, method="Nelder-Mead", bounds=limits,
-                         options={"initial_simplex": np.array(simplex), "xatol": SIZE,
-                                  "fatol": RATE, "maxfev": 80})
-        x = tuple(map(float, found.x))
-    return min(start, x, key=cost)
+    """Where the cost is least: from the best point of a coarse grid, to the best neighbour at a
+    distance that is halved where none is better."""
+    cost = functools.cache(cost)
+    axes = [np.linspace(low, high, STARTS[len(limits)]).tolist() for low, high in limits]
+    best = min(itertools.product(*axes), key=cost)
+    least, steps = cost(best), [(high - low) / (len(axis) - 1) / 2
+                                for axis, (low, high) in zip(axes, limits, strict=True)]
+    while max(steps) > SIZE:
+        near = itertools.product(*(
+            (x, max(x - step, low), min(x + step, high))
+            for x, step, (low, high) in zip(best, steps, limits, strict=True)))
+        found = min(near, key=cost)
+        if (now := cost(found)) < least - RATE:
+            best, least = found, now
+        else:
+            steps = [step / 2 for step in steps]
+    return best
 
 
 def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes: dict[str, float],
