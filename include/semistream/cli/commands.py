@@ -425,9 +425,7 @@ def _status(arguments: argparse.Namespace) -> int:
         if status is None:
             print(f"{name}: its status.json cannot be read; a running app writes it anew")
             continue
-        print(f"{name}: "
-              + ", ".join(f"{k} {v:,}" if isinstance(v, (int, float)) and k != "pid" else f"{k} {v}"
-                          for k, v in asdict(status).items() if v not in ("", None)))
+        print(drivers.describe(checkpoints / name, status))
     if not names:
         print(f"No app has run under {checkpoints}.")
     return 0
@@ -441,8 +439,8 @@ def _stop(arguments: argparse.Namespace) -> int:
     if arguments.app not in drivers.app_names(checkpoint.parent):
         raise _unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)
-    if status is not None and status.state in ("stopped", "failed"):
-        print(f"{arguments.app} is not running: {status.state}.")
+    if status is not None and drivers.ending(checkpoint) is not None:
+        print(f"{arguments.app} is not running: {drivers.state_of(checkpoint, status)}.")
         return 0
     request_stop(checkpoint)
     print(f"{arguments.app} was asked to drain and stop; see: semistream status {arguments.app}")

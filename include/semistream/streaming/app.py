@@ -172,6 +172,7 @@ class Load:
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
         self.status.update(state="running", master_version=self.planner.plan.version,
+                           max_wait=self.planner.bound.seconds or 0.0,
                            waiting=self.commits.waiting, sides=self.commits.waiting_by_side)
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
@@ -432,6 +433,7 @@ class Load:
         self.planner.bound.check(self.totals.latest_wait, sum(e["rows_read"] for e in entries))
         self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
                            sides=self.commits.waiting_by_side,
+                           max_wait=self.planner.bound.seconds or 0.0,
                            rate=self.totals.rows_read / (time.monotonic() - self.started),
                            **self.totals.status())
 
