@@ -206,7 +206,7 @@ def test_tune_for_a_job(load, capsys, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
     told = tune(capsys, load.yaml(), "--memory", "200KB", "--partitions", "1", "--algorithms",
                 "meshjoin,ssbj")
-    assert "1 operators, 3,000 master tuples" in told["about"]
+    assert "1 operator, 3,000 master tuples" in told["about"]
     assert told["recommended"][0]["algorithm"] == "ssbj"
 
 

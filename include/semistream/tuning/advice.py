@@ -93,7 +93,8 @@ def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = 
 
 def describe(case: Case, machine: str) -> str:
     """The case, for people."""
-    return (f"{case.partitions} operators, {case.relation.manifest.tuple_count:,} master tuples of "
+    operators = "1 operator" if case.partitions == 1 else f"{case.partitions} operators"
+    return (f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "
             f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "
             f"at, costs of {machine}")
 
