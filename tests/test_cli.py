@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semistream.errors import ConfigError
 from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
 from semistream.files.records import split_records
@@ -302,7 +303,7 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
     ("join --streem s.csv", ["unknown argument --streem", "--stream"]),
     ("join --mem 1MB", ["unknown argument --mem", "--memory"]),
     ("join --stream s.csv --on k --out o.csv", ["'master'"]),
-    ("join --stream s.csv --master m.csv --on k", ["'out'", "must be given"]),
+    ("join --stream s.csv --master m.csv --on k", ["'out'", "must be given. It means"]),
     ("join --stream no.csv --master m.csv --on k --out o.csv", ["'stream'", "exists", "no.csv"]),
     ("join --stream s.csv --master m.csv --on nope --out o.csv", ["'on'", "nope", "It has: k, n"]),
     ("join --stream s.csv --master m.csv --on k=nope --out o.csv", ["'on'", "nope"]),
@@ -582,6 +583,11 @@ def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkey
     assert "snapshot v000002, as before" in run("provision", "sales.yaml")[1]
     code, _, err = run("verify", "sales")
     assert code == 2 and "sales" in err
+
+
+def test_a_mistyped_setting_is_named_and_not_the_one_that_it_leaves_out():
+    with pytest.raises(ConfigError, match="'join_on' is not a setting of JoinFiles"):
+        JoinFiles.load({"stream": "s.csv", "master": "m.csv", "join_on": "k", "out": "o.csv"})
 
 
 def test_status_and_stop(run, tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     bound.check(9.0, 1000)
     told, = caplog.messages
     assert "up to 9 s, longer than max_wait, 4 s at 500 tuples/s" in told
-    assert "more memory" in told and "max_wait 14" in told
+    assert "more memory" in told and "a max_wait of 14 s" in told
     now[0] += 61
     bound.check(9.0, 1000)
     assert len(caplog.messages) == 2
@@ -212,5 +212,7 @@ def test_tune_tells_what_a_bound_takes(tmp_path, monkeypatch, capsys):
     assert "Best: hybridjoin" in told and "max_wait 2 s at 3 tuples/s takes" in told
     assert main(asked) == 0
     assert "busy" not in capsys.readouterr().out
-    assert main([*asked, "--max-wait", "2"]) == 2
-    assert "'rate' must be given with max_wait" in capsys.readouterr().err
+    for given, missing in (("max_wait", "rate"), ("rate", "max_wait")):
+        (tmp_path / "s.parquet").unlink(missing_ok=True)  # it is told before files are read
+        assert main([*asked, "--" + given.replace("_", "-"), "2"]) == 2
+        assert f"'{missing}' must be given with {given}. A bound" in capsys.readouterr().err

@@ -75,7 +75,7 @@ class JoinSize:
         return (f"Cannot tell with {in_units(self.memory_bytes)}: at most "
                 f"{self.estimate + self.bound:,} rows with a probability of {self.confidence:.0%} "
                 f"({self.method}). {in_units(self.enough_bytes)} would tell a join of "
-                f"{self.enough_for:,} rows.")
+                f"{self.enough_for:,} rows or more; a smaller one takes more.")
 
     def describe(self) -> str:
         """A few lines for a log."""

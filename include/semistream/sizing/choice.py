@@ -102,10 +102,10 @@ def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master
     told = (f"about {_about(best.rate)} tuples/s inside the join" if rates
             else f"{what or 'the fastest'} by the cost models")
     if bounded:
-        told += (f", {best.cache_share:.0%} through the cache, over this run of about {tuples:,.0f} "
-                 "tuples, expected")
+        told += (f", {best.cache_share:.0%} through the cache, over this run of about "
+                 f"{tuples:,.0f} tuples, expected")
     behind = ", ".join(f"{p.algorithm} {_about(p.rate)}" if rates
-                       else f"{p.algorithm} (takes {best.rate / p.rate:.2g} times as long)"
+                       else f"{p.algorithm} ({best.rate / p.rate:.1f} times as long)"
                        if bounded and p.rate > 0 else p.algorithm for p in others)
     return (f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
             f"master tuples; keys {frequencies.name}"

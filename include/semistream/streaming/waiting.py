@@ -132,5 +132,5 @@ class WaitingBound:
         self._told = now
         rate = f" at {tuples / self._interval:,.0f} tuples/s" if self._interval and tuples else ""
         log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
-                    "bound at this rate give more memory, more partitions on more cores, or "
-                    "max_wait %.2g", longest, self.seconds, rate, 1.5 * longest)
+                    "bound at this rate give more memory, more partitions on more cores, or a "
+                    "max_wait of %.2g s", longest, self.seconds, rate, 1.5 * longest)

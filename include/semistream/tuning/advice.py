@@ -11,7 +11,6 @@ from rich.table import Table
 
 from semistream.config import Places
 from semistream.cost_models.bound import Demand, spoken
-from semistream.errors import ConfigError
 from semistream.progress import Progress, silent
 from semistream.sizing.case import Case
 from semistream.sizing.search import spelled
@@ -75,9 +74,6 @@ class Advice:
 def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False,
            progress: Progress = silent) -> Advice:
     """By the models alone in a moment; measured: the grid's points are run, one after the other."""
-    if bool(settings.max_wait) != bool(settings.rate):
-        raise ConfigError("rate", "must be given with max_wait, and max_wait with it",
-                          settings.rate, "Give both, or none of them.")
     demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
     costs = costs_for(case, places, settings.calibrate)
     points = grid(case, settings.memory, case.algorithms(settings.algorithms),
