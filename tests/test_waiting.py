@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 import time
 
 import numpy as np
@@ -205,11 +206,14 @@ def test_tune_tells_what_a_bound_takes(tmp_path, monkeypatch, capsys):
     pq.write_table(MASTER, tmp_path / "r.parquet")
     asked = ["tune", "--stream", str(tmp_path / "s.parquet"), "--master",
              str(tmp_path / "r.parquet"), "--on", "k", "--memory", "300KB", "--partitions", "1",
-             "--algorithms", "meshjoin,hybridjoin"]
+             "--algorithms", "meshjoin,hybridjoin,sscj"]
     assert main([*asked, "--max-wait", "2", "--rate", "3"]) == 0
     told = capsys.readouterr().out
+    assert "costs of a typical machine (rates only compare;" in " ".join(told.split())
+    reads = [float(read) for read in re.findall(r" ([\d.]+) +\d+%  ", told)]  # MB/s
+    assert len(reads) == 3 and reads == sorted(reads)
     assert "MB/s" in told and "busy" in told
-    assert "Best: hybridjoin" in told and "max_wait 2 s at 3 tuples/s takes" in told
+    assert "Best: sscj" in told and "max_wait 2 s at 3 tuples/s takes" in told
     assert main(asked) == 0
     assert "busy" not in capsys.readouterr().out
     for given, missing in (("max_wait", "rate"), ("rate", "max_wait")):

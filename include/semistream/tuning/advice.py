@@ -35,10 +35,11 @@ class Advice:
                 "points": [asdict(p) for p in self.points]}
 
     def tables(self) -> Iterator[Table]:
-        """One a budget, the fastest first."""
+        """One a budget, the fastest first, or with a bound what keeps it with the least work."""
         for memory in dict.fromkeys(p.memory for p in self.points):
             mine = sorted((p for p in self.points if p.memory == memory),
-                          key=lambda p: -(p.rate or p.predicted_rate))
+                          key=lambda p: p.price.busy if p.price and not self.measured
+                          else -(p.rate or p.predicted_rate))
             best = self.best.get(memory)
             table = Table(title=f"M = {memory:,} bytes. {self.about}", title_justify="left",
                           box=None, pad_edge=False)
@@ -84,7 +85,9 @@ def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = 
             progress("measuring", len(done), len(points))
             done.append(measure(case, p))
         points = done
-    return Advice(describe(case, costs.machine), points, recommend(points), measured, demand)
+    machine = costs.machine if costs.measured else (
+        f"{costs.machine} (rates only compare; --calibrate measures this one's)")
+    return Advice(describe(case, machine), points, recommend(points), measured, demand)
 
 
 def describe(case: Case, machine: str) -> str:
