@@ -2,8 +2,10 @@
 
 import logging
 import math
+import os
 import re
 import time
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from semistream.sizing.choice import choose
 from semistream.sizing.search import tune
 from semistream.sizing.workload import describe
 from semistream.streaming import waiting
+from semistream.streaming.joining import WithMaster
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
 
@@ -89,11 +92,13 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     now = [100.0]
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
     bound = WaitingBound(4, 1.0)
+    now[0] += 8
     bound.pace()
     now[0] += 2
     bound.pace()
     caplog.set_level(logging.WARNING)
     bound.check(4.2, 1000)
+    bound.check(60.0, 1000)  # since a former run, which is not for a want of memory
     assert not caplog.messages
     bound.check(9.0, 1000)
     bound.check(9.0, 1000)
@@ -103,6 +108,30 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     now[0] += 61
     bound.check(9.0, 1000)
     assert len(caplog.messages) == 2
+
+
+def test_what_waited_over_a_restart_has_waited_for_all_that_time(tmp_path):
+    def opened():
+        return WithMaster(open_join("hybridjoin", memory=250_000, stream=tuples(0, 1).schema,
+                                    master=relation(), on=ON, parameters={"disk_tuples": 64}))
+
+    first = opened()
+    list(first.process(0, tuples(0, 2000)))
+    assert first.waiting
+    first.save(tmp_path / "state", "")
+    saved = time.time() - 100
+    os.utime(tmp_path / "state", (saved, saved))
+    then = opened()
+    then.restore(tmp_path / "state")
+    before = then.count()
+    list(then.drain())
+    entry = then.entry(before, Counter())
+    assert entry["matched"] + entry["unmatched"] == first.waiting and not entry["rows_read"]
+    assert 100 <= entry["wait_median"] <= entry["wait_longest"] < 150
+    before = then.count()
+    list(then.process(0, tuples(0, 2000)))
+    list(then.drain())
+    assert then.entry(before, Counter())["wait_longest"] < 50
 
 
 def test_waits_add_up():

@@ -51,5 +51,5 @@ def _tell() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s semistream: %(message)s",
                                            "%y/%m/%d %H:%M:%S"))
     logger = logging.getLogger("semistream")
-    logger.handlers, logger.propagate = [handler], False
+    logger.handlers = [handler]
     logger.setLevel(logging.INFO)
