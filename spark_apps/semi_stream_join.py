@@ -2,9 +2,9 @@
 spark_apps/semi_stream_join.py --job tpch
 
 Exit codes: 0 done or stopped, drained; 1 failed, start it again to go on; 2 the settings cannot
-work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL. SIGTERM to spark-submit, to the driver's Python
-process (its pid is in <checkpoint>/status.json) or to their process group drains and stops, as does
-a file <checkpoint>/stop.
+work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL. Ctrl-C, or SIGTERM to spark-submit, to the
+driver's Python process (its pid is in <checkpoint>/status.json) or to their process group drains
+and stops, as does a file <checkpoint>/stop.
 """
 
 from __future__ import annotations

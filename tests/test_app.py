@@ -87,8 +87,12 @@ def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
     load.check()
 
 
-@pytest.mark.parametrize("group", [False, True])
-def test_sigterm_to_spark_submit_or_its_process_group_drains_and_ends_with_0(tmp_path, group):
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGTERM, False), (signal.SIGTERM, True),
+                                              (signal.SIGINT, True)])
+def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_with_0(
+        tmp_path, number, group):
+    # a shell lets what runs in the background ignore it, and what that starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     load.add_file(1000)
@@ -106,15 +110,18 @@ def test_sigterm_to_spark_submit_or_its_process_group_drains_and_ends_with_0(tmp
         # tasks that read and tasks that join have the workers that were made ready
         assert len(app.workers()) == 2
         if group:
-            os.killpg(os.getpgid(app.process.pid), signal.SIGTERM)
+            os.killpg(os.getpgid(app.process.pid), number)
         else:
-            app.process.send_signal(signal.SIGTERM)
+            app.process.send_signal(number)
         assert app.end() == 0, app.output()
         until(lambda: not Path(f"/proc/{status.pid}").exists(), 60, "the driver's end")
     finally:
         app.close()
     assert read_status(app.checkpoint).state == "stopped", app.output()
-    assert "rows read" in app.output()
+    told = app.output()
+    assert "rows read" in told and "Traceback" not in told
+    assert "INFO semistream: max_wait: a tuple waits for its master data for at most" in told
+    assert "INFO semistream: asked to stop: finishing what waits" in told
     load.check()
 
 

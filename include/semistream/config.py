@@ -224,7 +224,9 @@ def _json_default(value: Any) -> Any:
 
 
 def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
-    first = e.errors()[0]
+    errors = e.errors()
+    # a name that is mistyped is also missing
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = ".".join(str(p) for p in first["loc"]) or cls.__name__
     name = str(first["loc"][0]) if first["loc"] else ""
     field = cls.model_fields.get(name)

@@ -6,7 +6,8 @@ class SemistreamError(Exception):
 
 
 class ConfigError(SemistreamError, ValueError):
-    """A setting that cannot work, named with its constraint, the value received and the remedy.
+    """A setting that cannot work, named with its constraint, the value received (None: it is
+    missing) and the remedy.
 
     Raised before any session or connection is opened.
     """
@@ -14,7 +15,8 @@ class ConfigError(SemistreamError, ValueError):
     def __init__(self, parameter: str, constraint: str, value: object, remedy: str):
         self.parameter, self.constraint, self.value = parameter, constraint, value
         self.remedy = remedy
-        super().__init__(f"'{parameter}' {constraint}. Got {value!r} instead. {remedy}")
+        got = "" if value is None else f" Got {value!r} instead."
+        super().__init__(f"'{parameter}' {constraint}.{got} {remedy}")
 
 
 class NotEnoughMemory(ConfigError):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -177,7 +179,7 @@ def _print_summary(summary: Any, settings: Any) -> None:
           for reason, n in sorted(summary.unmatched.items())),
         ("output rows", f"{summary.output_rows:,}", str(settings.out)),
         ("service rate", f"{summary.service_rate:,.0f}", "rows/s inside the join"),
-        ("end to end", f"{summary.rate:,.0f}", "rows/s with reading, start and writing"),
+        ("end to end", f"{summary.rate:,.0f}", "rows/s with reading and writing"),
         ("through the cache", f"{summary.cache_share:.1%}",
          "of the rows, without waiting for the disk"),
         ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
@@ -188,7 +190,7 @@ def _print_summary(summary: Any, settings: Any) -> None:
           for reason, n in sorted(summary.master_rejected.items())),
         *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it")
           for name, n in summary.ignored_fields.items()),
-        ("seconds", f"{summary.seconds:.1f}", f"in all, with {summary.algorithm}"),
+        ("seconds", *_seconds(summary)),
     ]
     for row in shown:
         table.add_row(*row)
@@ -202,6 +204,17 @@ def _print_summary(summary: Any, settings: Any) -> None:
         screen.print(f"unparsable: {example}", markup=False)
     if summary.examples:
         screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
+
+
+def _seconds(summary: Any) -> tuple[str, str]:
+    """Return the seconds for which this process has run, and what they are."""
+    try:
+        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]  # ticks
+    except OSError:  # not Linux
+        return f"{summary.seconds:.1f}", f"without the program's start, with {summary.algorithm}"
+    whole = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
+    return (f"{whole:.1f}",
+            f"in all, {whole - summary.seconds:.1f} to start, with {summary.algorithm}")
 
 
 def _join_streams(arguments: argparse.Namespace) -> int:
@@ -233,8 +246,8 @@ def _join_streams(arguments: argparse.Namespace) -> int:
                  f"{summary.disk_joins:,}")
     screen.print(f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} "
                  "allowed")
-    screen.print(f"{summary.service_rate:,.0f} tuples/s inside {summary.algorithm}, "
-                 f"{summary.rate:,.0f} end to end, {summary.seconds:.1f} s in all")
+    screen.print(f"{summary.service_rate:,.0f} tuples/s inside the join, "
+                 f"{summary.rate:,.0f} end to end, {' s '.join(_seconds(summary))}")
     for name, count in summary.ignored_fields.items():
         screen.print(f"field ignored: {name}, {count:,} values", markup=False)
     for kind, texts in (("note", summary.notes), ("unparsable", summary.examples)):
@@ -326,10 +339,9 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
     table = Table(show_header=False, box=None, pad_edge=False)
     for style, justify in (("bold", "left"), ("", "right"), ("dim", "left")):
         table.add_column(style=style, justify=justify)  # type: ignore[arg-type]
-    what, value = (("sum", grouped(found.estimate)) if found.sum
-                   else ("join size", f"{grouped(found.estimate)} rows"))
+    what = "sum" if found.sum else "join size"
     if found.doubt:
-        table.add_row(f"estimated {what}", "cannot tell", value)
+        table.add_row(f"estimated {what}", "cannot tell", "")
     else:
         table.add_row(f"estimated {what}", grouped(found.estimate),
                       f"of {found.sum}, over the rows of the join" if found.sum else "rows")
@@ -428,9 +440,7 @@ def _status(arguments: argparse.Namespace) -> int:
         if status is None:
             print(f"{name}: its status.json cannot be read; a running app writes it anew")
             continue
-        print(f"{name}: "
-              + ", ".join(f"{k} {v:,}" if isinstance(v, (int, float)) and k != "pid" else f"{k} {v}"
-                          for k, v in asdict(status).items() if v not in ("", None)))
+        print(drivers.describe(checkpoints / name, status))
     if not names:
         print(f"No app has run under {checkpoints}.")
     return 0
@@ -444,8 +454,8 @@ def _stop(arguments: argparse.Namespace) -> int:
     if arguments.app not in drivers.app_names(checkpoint.parent):
         raise _unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)
-    if status is not None and status.state in ("stopped", "failed"):
-        print(f"{arguments.app} is not running: {status.state}.")
+    if status is not None and drivers.ending(checkpoint) is not None:
+        print(f"{arguments.app} is not running: {drivers.state_of(checkpoint, status)}.")
         return 0
     request_stop(checkpoint)
     print(f"{arguments.app} was asked to drain and stop; see: semistream status {arguments.app}")

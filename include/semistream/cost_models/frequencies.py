@@ -84,7 +84,7 @@ class Frequencies:
         counts = counts[counts > 0]
         if not len(counts):
             return cls(np.array([1.0 / max(keys, 1)]), np.array([float(max(keys, 1))]),
-                       "nothing observed, taken as uniform")
+                       "taken as uniform, as none was observed")
         seen, n_r = np.unique(counts, return_counts=True)
         total, unseen = float(counts.sum()), max(keys - len(counts), 0)
         p, many = _good_turing(seen, n_r.astype(np.float64)), n_r.astype(np.float64)

@@ -90,5 +90,5 @@ def find_algorithm(name: str) -> Algorithm:
     if name.lower() not in REGISTRY:
         near = difflib.get_close_matches(name.lower(), REGISTRY, 1)
         raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", name,
-                          f"Did you mean {near[0]!r}?" if near else "See the README.")
+                          f"Did you mean {near[0]!r}?" if near else "See `semistream algorithms`.")
     return REGISTRY[name.lower()]

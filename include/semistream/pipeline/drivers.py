@@ -21,6 +21,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from semistream.durable import write_json
+from semistream.joins.waits import in_seconds
 from semistream.streaming.status import Status, clear_stop, read_status
 
 LINES = 30  # of a driver's output that a failed task shows
@@ -108,6 +109,39 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
 def _speaks_of(status: Status, record: Launch | None) -> bool:
     """Whether a status is from the launched driver and not from an earlier one."""
     return record is None or datetime.fromisoformat(status.heartbeat).timestamp() >= record.at - 1
+
+
+def state_of(checkpoint: Path, status: Status) -> str:
+    """Return the state of an app, which is "killed" where its driver is gone without a word."""
+    end = ending(checkpoint)
+    if end is None:
+        return status.state
+    return end[0] if status.state in ("stopped", "failed") else "killed"
+
+
+def describe(checkpoint: Path, status: Status) -> str:
+    """An app in its latest run, for people."""
+    s, state = status, state_of(checkpoint, status)
+    held = "".join(f", {side} {n:,}" for side, n in s.sides.items())
+    bound = (f"; bound (max_wait): {in_seconds(s.max_wait)}" if s.max_wait else "")
+    lines = [f"{checkpoint.name}: {state}" + (", was " + s.state if state == "killed" else "")
+             + ("" if s.batch is None else f", batch {s.batch}")
+             + (f", master data {s.master_version}" if s.master_version else ""),
+             f"last sign of life {s.heartbeat[:19].replace('T', ' ')} UTC, from pid {s.pid} on "
+             f"{s.host}",
+             f"{s.rows_read:,} rows read, {s.matched:,} matched, {s.unmatched:,} unmatched, "
+             f"{s.waiting:,} waiting{held}",
+             f"{s.service_rate:,.0f} tuples/s inside the join, {s.rate:,.0f} tuples/s end to end"]
+    if not s.sides:
+        lines.append(f"waited for master data: median {in_seconds(s.median_wait)}, longest "
+                     f"{in_seconds(s.longest_wait)}{bound}")
+    lines.append(f"peak memory {s.memory_peak / 1e6:,.1f} MB of arrays; resident "
+                 f"{s.resident_peak / 1e6:,.1f} MB a worker")
+    if s.error:
+        lines.append(s.error.partition("\n")[0])  # behind it come Spark's stacks
+    if state in ("killed", "failed"):
+        lines.append("started again, it goes on where it was")
+    return "\n  ".join(lines)
 
 
 def progress(checkpoint: Path) -> str:

@@ -88,7 +88,7 @@ class JoinSize:
         return (f"Cannot tell with {in_units(self.memory_bytes)}: at most {grouped(most)} {what} "
                 f"with a probability of {self.confidence:.0%} ({self.method}). "
                 f"{in_units(self.enough_bytes)} would tell a {kind} of {grouped(self.enough_for)} "
-                f"{what}.")
+                f"{what} or more; a smaller one takes more.")
 
     def describe(self) -> str:
         """A few lines for a log."""

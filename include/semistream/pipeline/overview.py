@@ -126,11 +126,11 @@ def _app(checkpoint: Path) -> dict[str, Any]:
         return {**shown, "state": "unknown", "heartbeat": "",
                 "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it "
                          f"anew."}
-    state = (status.state if end is None else end[0] if status.state in ("stopped", "failed")
-             else "killed")
+    state = drivers.state_of(checkpoint, status)
     return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
             "stopping": shown["stopping"] or state == "draining",
             "batch": "" if status.batch is None else status.batch,
             "resident": summary.resident(status.resident_peak),
-            "waited": f"{in_seconds(status.median_wait)}, {in_seconds(status.longest_wait)}",
+            "waited": f"{in_seconds(status.median_wait)}, {in_seconds(status.longest_wait)}"
+                      + (f" of {in_seconds(status.max_wait)}" if status.max_wait else ""),
             "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat))}

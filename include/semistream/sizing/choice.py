@@ -96,14 +96,25 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
 
 def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,
             frequencies: Frequencies, costs: Costs, tuples: float, what: str) -> str:
-    """Rates are those of this run; where its length is not known, none is told. what: it was chosen
-    for, if not for its rate."""
+    """What the models say is of this run; rates are told where its length is known and the costs
+    are this machine's. what: it was chosen for, if not for its rate."""
     others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
-    told = (f"about {best.rate:,.0f} tuples/s inside the join and {best.cache_share:.0%} through "
-            f"the cache, over this run of about {tuples:,.0f} tuples, expected" if bounded
+    rates = bounded and bool(costs.measured)
+    told = (f"about {_about(best.rate)} tuples/s inside the join" if rates
             else f"{what or 'the fastest'} by the cost models")
-    behind = ", ".join(f"{p.algorithm} {p.rate:,.0f}" if bounded else p.algorithm for p in others)
+    if bounded:
+        told += (f", {best.cache_share:.0%} through the cache, over this run of about "
+                 f"{tuples:,.0f} tuples, expected")
+    behind = ", ".join(f"{p.algorithm} {_about(p.rate)}" if rates
+                       else f"{p.algorithm} ({best.rate / p.rate:.1f} times as long)"
+                       if bounded and p.rate > 0 else p.algorithm for p in others)
     return (f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
             f"master tuples; keys {frequencies.name}"
-            + (f"; {'others' if bounded else 'next'} {behind}" if behind else "")
-            + f"; costs of {costs.machine}")
+            + (f"; next {behind}" if behind else "") + f"; costs of {costs.machine}"
+            + ("" if rates or not bounded else
+               ", so that no rate is told: `semistream tune --calibrate` measures this one's"))
+
+
+def _about(rate: float) -> str:
+    """A predicted rate, to two digits."""
+    return f"{float(f'{rate:.2g}'):,.0f}"

@@ -53,7 +53,7 @@ from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_t
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
-from semistream.streaming.session import TermHandler
+from semistream.streaming.session import StopHandler
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -119,8 +119,8 @@ class Load:
         self._border = threading.Lock()  # held while a batch or a drain is worked on
         self._told = False  # how many rows a batch of this run will have
         self._stopping, self._signalled = False, threading.Event()
-        self._takes_signals = False
-        self._of_jvm: TermHandler | None = None
+        self._taken: dict[signal.Signals, Any] = {}  # signals, with their former handlers
+        self._of_jvm: StopHandler | None = None
         self._starting: threading.Thread | None = None  # of the Python workers
         self._called = time.time()  # Spark last, with a batch; it lists the source after that
 
@@ -142,8 +142,8 @@ class Load:
     # ---- the query's life
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
-        """Until the source is empty (availableNow), or a stop request or SIGTERM; drained. Gives
-        the summary."""
+        """Until the source is empty (availableNow), or a stop request, SIGTERM or SIGINT;
+        drained. Gives the summary."""
         try:
             with self.commits:
                 return self._run_to_end(spark)
@@ -159,8 +159,8 @@ class Load:
         if all(map(is_local, self.job.streams)):  # which takes some us a file
             self.spark.conf.set(LOOKED_AT_BY_DRIVER, str(2**31 - 1))
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
-        if self._takes_signals:
-            self._of_jvm = TermHandler(spark.sparkContext, self._signalled.set)
+        if self._taken:
+            self._of_jvm = StopHandler(spark.sparkContext, self._taken, self._signalled.set)
         self._starting = threading.Thread(target=_start_workers,
                                           args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
@@ -172,6 +172,7 @@ class Load:
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
         self.status.update(state="running", master_version=self.planner.plan.version,
+                           max_wait=self.planner.bound.seconds or 0.0,
                            waiting=self.commits.waiting, sides=self.commits.waiting_by_side)
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
@@ -298,6 +299,7 @@ class Load:
             while not query.awaitTermination(POLL):
                 self.commits.check()
                 if self._stop_asked() and self._stop_at_border():
+                    log.info("asked to stop: finishing what waits")
                     query.stop()
                 elif self._drain_due():
                     with self._border:
@@ -431,6 +433,7 @@ class Load:
         self.planner.bound.check(self.totals.latest_wait, sum(e["rows_read"] for e in entries))
         self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
                            sides=self.commits.waiting_by_side,
+                           max_wait=self.planner.bound.seconds or 0.0,
                            rate=self.totals.rows_read / (time.monotonic() - self.started),
                            **self.totals.status())
 
@@ -466,18 +469,21 @@ class Load:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM asks for a stop, as the stop file does; to the driver's JVM too."""
+        """SIGTERM and SIGINT ask for a stop, as the stop file does; to the driver's JVM too."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        former = signal.signal(signal.SIGTERM, lambda *_: self._signalled.set())
-        self._takes_signals = True
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # as a shell has it for what runs in the background
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._taken[number] = signal.signal(number, lambda *_: self._signalled.set())
         try:
             yield
         finally:
             if self._of_jvm is not None:
                 self._of_jvm.end()
-            signal.signal(signal.SIGTERM, former)
+            for number, handler in self._taken.items():
+                signal.signal(number, handler)
 
     def _summary(self) -> dict[str, Any]:
         summary = {"app": self.app, "job": self.job.name, **self.totals.summary(self.planner.plan),

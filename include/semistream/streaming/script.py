@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     kind.add_arguments(parser)
     arguments = parser.parse_args(argv)
+    _tell()
     try:
         settings = kind.from_arguments(arguments)
         places = Places.from_environment()
@@ -41,3 +43,13 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
     except SemistreamError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
         return 2 if isinstance(e, ConfigError) else 1
+
+
+def _tell() -> None:
+    """Show what the app has to tell, with the time, on the standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s semistream: %(message)s",
+                                           "%y/%m/%d %H:%M:%S"))
+    logger = logging.getLogger("semistream")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -78,30 +79,34 @@ def open_session(app: str) -> SparkSession:
     return session
 
 
-class TermHandler:
-    """Takes SIGTERM to the driver's JVM, which is the process of spark-submit, until `end`.
+class StopHandler:
+    """Takes signals to the driver's JVM, which is the process of spark-submit, until `end`.
 
-    Without it the JVM would end by itself, with the code 143, and this process with it. Now it goes
-    on until this process has drained, and ends with its exit code.
+    Without it the JVM would end by itself, with the code 143 or 130, and this process with it. Now
+    it goes on until this process has drained, and ends with its exit code.
 
     A Java SignalHandler. A thread of the JVM calls `handle`.
     """
 
-    def __init__(self, context: SparkContext, ask: Callable[[], None]):
+    def __init__(self, context: SparkContext, numbers: Iterable[signal.Signals],
+                 ask: Callable[[], None]):
         self._ask = ask
         gateway = context._gateway
         ensure_callback_server_started(gateway)
         self._signals = gateway.jvm.sun.misc.Signal
-        self._term = self._signals("TERM")
-        self._former = self._signals.handle(self._term, self)
+        self._former = []  # each signal with its handler
+        for number in numbers:
+            taken = self._signals(number.name.removeprefix("SIG"))
+            self._former.append((taken, self._signals.handle(taken, self)))
 
     def handle(self, _: object) -> None:
         self._ask()
 
     def end(self) -> None:
-        """Give the signal back to the former handler."""
+        """Give the signals back to the former handlers."""
         with suppress(Exception):  # the JVM has ended
-            self._signals.handle(self._term, self._former)
+            for taken, handler in self._former:
+                self._signals.handle(taken, handler)
 
     class Java:
         implements = ("sun.misc.SignalHandler",)

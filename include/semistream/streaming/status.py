@@ -51,6 +51,7 @@ class Status:
     resident_peak: int = 0
     median_wait: float = 0.0  # s that tuples waited for master data
     longest_wait: float = 0.0
+    max_wait: float = 0.0  # s that they may wait; 0: no bound
     master_version: str = ""
     error: str = ""
 

@@ -69,6 +69,7 @@ class WaitingBound:
         self._given, self._trigger = given, trigger
         self.seconds: float | None = given or None
         self._pass, self._before, self._told = 0.0, 0.0, -math.inf
+        self._begun = time.monotonic()
         self._interval = trigger or 0.0  # s between the last two micro-batches
         if given and given < (least := TRIGGERS * (trigger or 0.0)):
             raise ConfigError("max_wait", f"must be at least {TRIGGERS} triggers, {least:g} s",
@@ -126,14 +127,15 @@ class WaitingBound:
                 and seconds > min(self._trigger, max(IDLE, self._pass)))
 
     def check(self, longest: float, tuples: int) -> None:
-        """Warn where tuples waited for longer. tuples: that the micro-batch brought."""
+        """Warn where tuples waited for longer, unless a restart kept them waiting. tuples: that
+        the micro-batch brought."""
         if self.seconds is None or longest <= COARSE * self.seconds:
             return
         now = time.monotonic()
-        if now - self._told < TOLD:
+        if now - self._told < TOLD or longest > now - self._begun:
             return
         self._told = now
         rate = f" at {tuples / self._interval:,.0f} tuples/s" if self._interval and tuples else ""
         log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
-                    "bound at this rate give more memory, more partitions on more cores, or "
-                    "max_wait %.2g", longest, self.seconds, rate, 1.5 * longest)
+                    "bound at this rate give more memory, more partitions on more cores, or a "
+                    "max_wait of %.2g s", longest, self.seconds, rate, 1.5 * longest)

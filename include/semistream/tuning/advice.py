@@ -11,7 +11,6 @@ from rich.table import Table
 
 from semistream.config import Places
 from semistream.cost_models.bound import Demand, spoken
-from semistream.errors import ConfigError
 from semistream.progress import Progress, silent
 from semistream.sizing.case import Case
 from semistream.sizing.search import spelled
@@ -36,10 +35,11 @@ class Advice:
                 "points": [asdict(p) for p in self.points]}
 
     def tables(self) -> Iterator[Table]:
-        """One a budget, the fastest first."""
+        """One a budget, the fastest first, or with a bound what keeps it with the least work."""
         for memory in dict.fromkeys(p.memory for p in self.points):
             mine = sorted((p for p in self.points if p.memory == memory),
-                          key=lambda p: -(p.rate or p.predicted_rate))
+                          key=lambda p: p.price.busy if p.price and not self.measured
+                          else -(p.rate or p.predicted_rate))
             best = self.best.get(memory)
             table = Table(title=f"M = {memory:,} bytes. {self.about}", title_justify="left",
                           box=None, pad_edge=False)
@@ -75,9 +75,6 @@ class Advice:
 def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False,
            progress: Progress = silent) -> Advice:
     """By the models alone in a moment; measured: the grid's points are run, one after the other."""
-    if bool(settings.max_wait) != bool(settings.rate):
-        raise ConfigError("rate", "must be given with max_wait, and max_wait with it",
-                          settings.rate, "Give both, or none of them.")
     demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
     costs = costs_for(case, places, settings.calibrate)
     points = grid(case, settings.memory, case.algorithms(settings.algorithms),
@@ -88,12 +85,15 @@ def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = 
             progress("measuring", len(done), len(points))
             done.append(measure(case, p))
         points = done
-    return Advice(describe(case, costs.machine), points, recommend(points), measured, demand)
+    machine = costs.machine if costs.measured else (
+        f"{costs.machine} (rates only compare; --calibrate measures this one's)")
+    return Advice(describe(case, machine), points, recommend(points), measured, demand)
 
 
 def describe(case: Case, machine: str) -> str:
     """The case, for people."""
-    return (f"{case.partitions} operators, {case.relation.manifest.tuple_count:,} master tuples of "
+    operators = "1 operator" if case.partitions == 1 else f"{case.partitions} operators"
+    return (f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "
             f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "
             f"at, costs of {machine}")
 

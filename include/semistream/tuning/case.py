@@ -43,6 +43,10 @@ def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
 def open_case(settings: TuneSettings, places: Places,
               progress: Progress = silent) -> Iterator[Case]:
     """Raises ConfigError for whatever cannot be tuned."""
+    if bool(settings.max_wait) != bool(settings.rate):
+        missing, given = (("rate", "max_wait") if settings.max_wait else ("max_wait", "rate"))
+        raise ConfigError(missing, f"must be given with {given}", None, "A bound on waiting takes "
+                          "the more, the more tuples come a second: give both, or neither.")
     with ExitStack() as stack:
         case = _own(settings, stack, progress) if settings.stream is not None else _of_job(
                 settings, places, progress)
