@@ -104,6 +104,18 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     assert len(caplog.messages) == 2
 
 
+def test_of_what_waited_while_no_load_ran_no_rate_is_said_to_be_too_high(caplog):
+    bound = WaitingBound(4, 1.0)
+    bound.check(70.0, 0)  # finished before there was input
+    bound.pace()
+    bound.check(60.0, 1000)
+    assert ["before this start" in message for message in caplog.messages] == [True, True]
+    assert "up to 60 s, longer than max_wait, 4 s" in caplog.text and "more" not in caplog.text
+    bound.pace()
+    bound.check(60.0, 1000)
+    assert "more memory" in caplog.messages[-1]
+
+
 def test_waits_add_up():
     waits = Waits()
     for seconds, tuples in ((0.5, 10), (3.0, 10), (0.0, 5), (1e-4, 5)):
