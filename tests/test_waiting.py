@@ -23,6 +23,7 @@ from semistream.sizing.workload import describe
 from semistream.streaming import waiting
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
+from semistream.tuning.settings import TuneSettings
 
 
 @pytest.mark.parametrize(("trigger", "seconds"), [
@@ -30,6 +31,14 @@ from semistream.streaming.waiting import WaitingBound
     ("250ms", 0.25), ("2 minutes", 120), ("1 hour", 3600), ("1.5 s", 1.5), ("3m", 180)])
 def test_the_interval_of_a_trigger(trigger, seconds):
     assert LoadSettings.load({"job": "x", "trigger": trigger}).interval == seconds
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1 parsec"])
+@pytest.mark.parametrize(("kind", "setting"), [(LoadSettings, "max_wait"),
+                                               (TuneSettings, "max_wait"), (TuneSettings, "rate")])
+def test_a_bound_or_a_rate_is_a_number_of_the_finite_ones(kind, setting, value):
+    with pytest.raises(ConfigError, match=f"'{setting}' is wrong"):
+        kind.load({"job": "x", setting: value})
 
 
 @pytest.mark.parametrize(("reads", "bound"), [(0.01, 2.0), (0.25, 2.0), (0.5, 3.0), (10, 41.0)])
