@@ -103,6 +103,7 @@ def test_sigterm_to_spark_submit_or_its_process_group_drains_and_ends_with_0(tmp
               failed)
         status = read_status(app.checkpoint)
         assert status.waiting, "nothing is left to be drained"
+        assert "max_wait: a tuple waits for its master data for at most 3.6e+03 s" in app.output()
         # tasks that read and tasks that join have the workers that were made ready
         assert len(app.workers()) == 2
         if group:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,8 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     kind.add_arguments(parser)
     arguments = parser.parse_args(argv)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("semistream").setLevel(logging.INFO)
     try:
         settings = kind.from_arguments(arguments)
         places = Places.from_environment()
