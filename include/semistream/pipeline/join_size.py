@@ -152,8 +152,11 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
     and for an estimate above ``max_output_rows``."""
     begun, busy = time.perf_counter(), 0.0
     pairs = list(settings.on.items())
-    method = METHODS[settings.method]
-    sketches = [method.for_memory(int(settings.memory) // 2, settings.seed) for _ in range(2)]
+    method, memory = METHODS[settings.method], int(settings.memory)
+    if memory < 2 * method.least:
+        raise ConfigError("memory", f"must be at least {2 * method.least} bytes, for two sketches",
+                          memory, "Some kilobytes are usual.")
+    sketches = [method.for_memory(memory // 2, settings.seed) for _ in range(2)]
     sketches[0].update(np.empty(0, np.int64))  # compiles what is measured
     with ExitStack() as stack:
         both = paired(pairs, _declared("left", settings), _declared("right", settings), SIDES)
@@ -182,9 +185,9 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
     estimate = min(max(round(found.value), 0), left.inserted * right.inserted)
     if 0 < settings.max_output_rows < estimate:
         raise TooManyRows(settings.max_output_rows, estimate, round(found.bound), 1 - FAILURE)
-    memory = left.memory_bytes + right.memory_bytes
+    used = left.memory_bytes + right.memory_bytes
     return JoinSize(estimate, round(found.bound), 1 - FAILURE,
-                    settings.method, memory, *enough(memory, found.value, found.bound), a, b,
+                    settings.method, used, *enough(used, found.value, found.bound), a, b,
                     time.perf_counter() - begun, 1e9 * busy / keys_read, notes)
 
 
