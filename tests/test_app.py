@@ -107,6 +107,7 @@ def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_w
               failed)
         status = read_status(app.checkpoint)
         assert status.waiting, "nothing is left to be drained"
+        assert "max_wait: a tuple waits for its master data for at most 3.6e+03 s" in app.output()
         # tasks that read and tasks that join have the workers that were made ready
         assert len(app.workers()) == 2
         if group:

@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semistream.config import JoinSettings
 from semistream.errors import ConfigError
 from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
@@ -604,6 +605,12 @@ def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkey
 def test_a_mistyped_setting_is_named_and_not_the_one_that_it_leaves_out():
     with pytest.raises(ConfigError, match="'join_on' is not a setting of JoinFiles"):
         JoinFiles.load({"stream": "s.csv", "master": "m.csv", "join_on": "k", "out": "o.csv"})
+
+
+@pytest.mark.parametrize("memory", ["0", "99999999999999999999GB"])
+def test_a_memory_that_no_process_can_have_is_refused(memory):
+    with pytest.raises(ConfigError, match="'memory' must be"):
+        JoinSettings.load({"memory": memory})
 
 
 def test_status_and_stop(run, tmp_path, monkeypatch):

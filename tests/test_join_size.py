@@ -223,7 +223,7 @@ def test_an_empty_side_joins_nothing(text, estimate):
     (["a.csv", "b.csv", "--on", "k=z"], "must name a column of B"),
     (["a.csv", "b.csv", "--on", "k"], "--left-types k=string --right-types k=string"),
     (["a.csv", "b.csv"], "'on' must be given"), (["a.csv", "--on", "k"], "'right' must be given"),
-    (["a.csv", "a.csv", "--on", "k", "--memory", "500"], "'memory' must be at least 300 bytes"),
+    (["a.csv", "a.csv", "--on", "k", "--memory", "500"], "'memory' must be at least 600 bytes"),
     (["a.csv", "a.csv", "--on", "k", "--method", "wavelet"], "invalid choice"),
     (["a.csv", "a.csv", "--on", "k", "--max-output-rows", "-1"], "'max_output_rows' is wrong"),
     (["a.csv", "a.csv", "--on", "k", "--memry", "500"], "Did you mean --memory")])

@@ -17,6 +17,7 @@ from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, JoinState, selection
 from semistream.joins.stream_table import by_partition
+from semistream.joins.stream_table.by_chunk import ByChunk
 from semistream.joins.tuple_store import TupleStore
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
@@ -297,6 +298,37 @@ def test_an_unknown_algorithm_is_named_with_the_nearest_one():
 
 
 # State
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_waits_go_on_while_no_process_has_the_tuples(algorithm, seconds, monkeypatch, tmp_path):
+    """Three tuples come, 10 s later 27 more; 60 s later another process takes up what was saved,
+    after a boot of the machine."""
+    wall = Seconds()
+    monkeypatch.setattr(time, "time", wall)
+    master = integers(400)
+    stream = pa.table({"n": np.arange(30), "k": np.random.default_rng(5).permutation(400)[:30],
+                       "text": ["x" * n for n in range(30)], "other": ["y"] * 30})
+    join = start(algorithm, stream, master, [("k", "k")])
+    list(join.process(stream[:3].to_batches()[0]))
+    early = join.stats.waiting
+    join.save(tmp_path / "0")
+    seconds.now, wall.now = seconds.now + 10, wall.now + 10
+    list(join.process(stream[3:].combine_chunks().to_batches()[0]))
+    late = join.stats.waiting - early
+    join.save(tmp_path / "1", "0")
+    seconds.now, wall.now = 3.0, wall.now + 60
+    again = start(algorithm, stream, master, [("k", "k")])
+    again.restore(*JoinState.read(tmp_path / "1"))
+    list(again.keep_up(1.0, BOUND))
+    assert early > 0 and late > 10
+    assert again.stats.waiting == 0 and again.stats.matched == early + late
+    assert 70 <= again.stats.waits.longest <= 1.1 * 70
+    # tuples that H_S has in one chunk are all as old as the oldest of them
+    coarse, waited = isinstance(again.h_s, ByChunk), again.stats.processed_seconds
+    assert 60 <= again.stats.waits.median(early + late) <= 1.1 * (70 if coarse else 61)
+    assert 60 * late + 60 * early + 9.9 <= waited
+    assert waited <= (70 if coarse else 60) * late + 70 * early + 0.1
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

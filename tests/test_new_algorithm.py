@@ -26,7 +26,7 @@ from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import Removed
 from semistream.joins.scan_phase import Scan
 from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_table import NO_LIMIT, StreamTable
+from semistream.joins.stream_table import NO_LIMIT, Ages, StreamTable
 from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
@@ -74,6 +74,14 @@ class ArrowList(StreamTable):
         self.entered = np.append(self.entered, np.full(count, time.perf_counter()))
         self.used += int(buffer.sizes[:count].sum()) + count * self.tuple_bytes
         return count
+
+    def ages(self):
+        waited = time.perf_counter() - self.entered
+        return Ages.of(waited.max(initial=0.0), waited.sum(), self.live)
+
+    def age_by(self, ages):
+        self.entered[:] = time.perf_counter() - ages.others
+        self.entered[:1] -= ages.oldest - ages.others
 
     def get(self, tuples):
         return pa.concat_batches(self.batches).take(pa.array(tuples)).columns

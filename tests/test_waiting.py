@@ -2,10 +2,8 @@
 
 import logging
 import math
-import os
 import re
 import time
-from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +22,9 @@ from semistream.sizing.choice import choose
 from semistream.sizing.search import predict, tune
 from semistream.sizing.workload import describe
 from semistream.streaming import waiting
-from semistream.streaming.joining import WithMaster
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
+from semistream.tuning.settings import TuneSettings
 from semistream.workloads import ZipfKeys
 
 
@@ -35,6 +33,14 @@ from semistream.workloads import ZipfKeys
     ("250ms", 0.25), ("2 minutes", 120), ("1 hour", 3600), ("1.5 s", 1.5), ("3m", 180)])
 def test_the_interval_of_a_trigger(trigger, seconds):
     assert LoadSettings.load({"job": "x", "trigger": trigger}).interval == seconds
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1 parsec"])
+@pytest.mark.parametrize(("kind", "setting"), [(LoadSettings, "max_wait"),
+                                               (TuneSettings, "max_wait"), (TuneSettings, "rate")])
+def test_a_bound_or_a_rate_is_a_number_of_the_finite_ones(kind, setting, value):
+    with pytest.raises(ConfigError, match=f"'{setting}' is wrong"):
+        kind.load({"job": "x", setting: value})
 
 
 @pytest.mark.parametrize(("reads", "bound"), [(0.01, 2.0), (0.25, 2.0), (0.5, 3.0), (10, 41.0)])
@@ -111,28 +117,16 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     assert len(caplog.messages) == 2
 
 
-def test_what_waited_over_a_restart_has_waited_for_all_that_time(tmp_path):
-    def opened():
-        return WithMaster(open_join("hybridjoin", memory=250_000, stream=tuples(0, 1).schema,
-                                    master=relation(), on=ON, parameters={"disk_tuples": 64}))
-
-    first = opened()
-    list(first.process(0, tuples(0, 2000)))
-    assert first.waiting
-    first.save(tmp_path / "state", "")
-    saved = time.time() - 100
-    os.utime(tmp_path / "state", (saved, saved))
-    then = opened()
-    then.restore(tmp_path / "state")
-    before = then.count()
-    list(then.drain())
-    entry = then.entry(before, Counter())
-    assert entry["matched"] + entry["unmatched"] == first.waiting and not entry["rows_read"]
-    assert 100 <= entry["wait_median"] <= entry["wait_longest"] < 150
-    before = then.count()
-    list(then.process(0, tuples(0, 2000)))
-    list(then.drain())
-    assert then.entry(before, Counter())["wait_longest"] < 50
+def test_of_what_waited_while_no_load_ran_no_rate_is_said_to_be_too_high(caplog):
+    bound = WaitingBound(4, 1.0)
+    bound.check(70.0, 0)  # finished before there was input
+    bound.pace()
+    bound.check(60.0, 1000)
+    assert ["before this start" in message for message in caplog.messages] == [True, True]
+    assert "up to 60 s, longer than max_wait, 4 s" in caplog.text and "more" not in caplog.text
+    bound.pace()
+    bound.check(60.0, 1000)
+    assert "more memory" in caplog.messages[-1]
 
 
 def test_waits_add_up():

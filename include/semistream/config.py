@@ -41,7 +41,7 @@ class Settings(BaseModel):
     """Base of every settings class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True,
-                              protected_namespaces=())
+                              allow_inf_nan=False, protected_namespaces=())
 
     @classmethod
     def load(cls, values: dict[str, Any]) -> Self:
@@ -289,6 +289,9 @@ def _positive(value: ByteSize) -> ByteSize:
     if value <= 0:
         raise ConfigError("memory", "must be positive", int(value),
                           "Give for instance 64MB or 1GiB.")
+    if value > MOST_MEMORY:
+        raise ConfigError("memory", f"must be at most {MOST_MEMORY:,} bytes", int(value),
+                          "Give what this machine has.")
     return value
 
 
@@ -297,6 +300,7 @@ Types = Annotated[dict[str, str], BeforeValidator(_types)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
+MOST_MEMORY = 2**47  # bytes, the address space of a process
 SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in any case
 PASSWORD = "://[^/@]*:[^/@]+@"  # in its value
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # of Spark

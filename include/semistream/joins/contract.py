@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from semistream.joins.state_file import JoinState
 from semistream.joins.statistics import Clock, Iteration, JoinStatistics, PaperTimes
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
-from semistream.joins.stream_table import StreamTable
+from semistream.joins.stream_table import Ages, StreamTable
 
 # tables and values of a ``JoinState``
 State = tuple[Mapping[str, pa.Table | pa.RecordBatchReader], dict[str, Any]]
@@ -52,7 +53,7 @@ class SemiStreamJoin(ABC):
         self.output = Output(spec, self.stats)
         self._hits_before = 0
         self._kept_up = 0.0  # passes over R that `keep_up` has seen to
-        self._overdue = False  # how long the tuples wait is not known: a state was restored
+        self._overdue = False  # how long each tuple waits is not known: a state was restored
 
     @property
     def cached(self) -> int:
@@ -102,7 +103,10 @@ class SemiStreamJoin(ABC):
     def _snapshot(self, changes: bool) -> JoinState:
         found = self._changes() if changes else None
         tables, values = found or self._state()
-        return JoinState(dict(tables), values | {"identity": self.spec.identity()}, not found)
+        now = time.time()  # another process, perhaps after another boot, goes on from it
+        came = [now - age for age in self.h_s.ages()]
+        return JoinState(dict(tables), values | {"identity": self.spec.identity(), "came": came},
+                         not found)
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
         """Go on from snapshots of an operator opened alike, a whole one and what has changed since,
@@ -114,6 +118,9 @@ class SemiStreamJoin(ABC):
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
                              "the former settings until the join is drained, then change them.")
         self._restore(state, *changes)
+        now = time.time()
+        came = (state, *changes)[-1].values.get("came", (now, now))  # former states tell nothing
+        self.h_s.age_by(Ages(*(max(now - at, 0.0) for at in came)))
         self._overdue, self._kept_up = True, self.passes
         self.stats.paper_times.resume(self._waiting() - _with_match(state))
         self._account()

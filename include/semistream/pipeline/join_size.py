@@ -170,8 +170,11 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
         raise ConfigError("max_output_rows", "must not be given with sum", settings.max_output_rows,
                           "Estimate the rows and the sum one after the other.")
     pairs = list(settings.on.items())
-    method = METHODS[settings.method]
-    sketches = [method.for_memory(int(settings.memory) // 2, settings.seed) for _ in range(2)]
+    method, memory = METHODS[settings.method], int(settings.memory)
+    if memory < 2 * method.least:
+        raise ConfigError("memory", f"must be at least {2 * method.least} bytes, for two sketches",
+                          memory, "Some kilobytes are usual.")
+    sketches = [method.for_memory(memory // 2, settings.seed) for _ in range(2)]
     sketches[0].update(np.empty(0, np.int64))  # compiles what is measured
     with ExitStack() as stack:
         both = paired(pairs, _declared("left", settings), _declared("right", settings), SIDES)

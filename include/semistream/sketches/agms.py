@@ -29,6 +29,7 @@ class AgmsSketch(Sketch):
     """
 
     name = "agms"
+    least = ROWS * (8 + 8 * COEFFICIENTS)
 
     def __init__(self, s1: int, s2: int, seed: int = 0):
         super().__init__(s1, s2, seed)
@@ -43,8 +44,7 @@ class AgmsSketch(Sketch):
         full, rest = divmod(row, 8 * SIGNS + hashes)
         s1 = full * SIGNS + max(rest - hashes, 0) // 8
         if s1 < 1:
-            raise ConfigError("memory",
-                              f"must be at least {ROWS * (8 + hashes)} bytes for a sketch", memory,
+            raise ConfigError("memory", f"must be at least {cls.least} bytes for a sketch", memory,
                               "Some kilobytes are usual.")
         return cls(s1, ROWS, seed)
 

@@ -28,12 +28,13 @@ class Sketch(ABC):
     keys' frequencies.
 
     Keys are given by their codes (``keys``). Two sketches can be joined or merged if they have the
-    same sizes and seed, that is the same hash functions. counters: int64[s2, s1]. inserted,
-    deleted: total weights. Memory is of counters, candidates and hash functions; an update takes
-    some ten bytes a code besides.
+    same sizes and seed, that is the same hash functions. least: bytes that it can be made of.
+    counters: int64[s2, s1]. inserted, deleted: total weights. Memory is of counters, candidates and
+    hash functions; an update takes some ten bytes a code besides.
     """
 
     name: ClassVar[str]
+    least: ClassVar[int]
     s1: int
     s2: int
 

@@ -30,7 +30,6 @@ from semistream.sketches.sketch import Estimate, Sketch
 
 ROWS = 5  # s2 for a given memory
 CANDIDATES = 0.25  # share of the memory
-LEAST = 300  # bytes
 # a frequency is dense from so many times what a single row is off by; the median of the rows is off
 # by less
 DENSE = 1.0
@@ -62,6 +61,7 @@ class SkimmedSketch(Sketch):
     """
 
     name = "skimmed"
+    least = 300
 
     def __init__(self, s1: int, s2: int, slots: int, seed: int = 0):
         super().__init__(s1, s2, seed)
@@ -76,8 +76,8 @@ class SkimmedSketch(Sketch):
 
     @classmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
-        if memory < LEAST:
-            raise ConfigError("memory", f"must be at least {LEAST} bytes for a sketch", memory,
+        if memory < cls.least:
+            raise ConfigError("memory", f"must be at least {cls.least} bytes for a sketch", memory,
                               "Some kilobytes are usual.")
         slots = int(CANDIDATES * memory) // SLOT_BYTES
         s1 = (memory - SLOT_BYTES * slots - 8 * COEFFICIENTS * ROWS) // (8 * ROWS)

@@ -7,7 +7,6 @@ micro-batch to the next. A stream that is joined with R is side 0.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
@@ -99,8 +98,6 @@ class WithMaster:
     def __init__(self, join: SemiStreamJoin):
         self.join, self.output_schema = join, join.output_schema
         self.first = len(join.spec.stream)
-        # s from the saving of the state to its restoring, which what waits since then waited more
-        self._away = 0.0
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return (Finished(*output) for output in self.join.process(tuples))
@@ -133,12 +130,8 @@ class WithMaster:
         entry["rows_read"] += refused.total()
         entry["unmatched"] += refused.total()
         waits, finished = now["waits"].since(before["waits"]), entry["matched"] + entry["unmatched"]
-        only_restored = not entry["rows_read"]
-        entry |= {"wait_median": waits.median(finished) + only_restored * self._away
-                  if finished else None,
-                  "wait_longest": waits.longest + self._away if finished else None}
-        if finished >= before["waiting"]:
-            self._away = 0.0
+        entry |= {"wait_median": waits.median(finished) if finished else None,
+                  "wait_longest": waits.longest if finished else None}
         return entry | {"master": master.name, "master_version": master.version,
                         "waiting_before": before["waiting"], "waiting": now["waiting"],
                         "r_cycles": entry["disk_tuples_read"] / max(master.tuple_count, 1),
@@ -150,7 +143,6 @@ class WithMaster:
 
     def restore(self, path: Path) -> None:
         self.join.restore(*JoinState.read(path))
-        self._away = max(time.time() - path.stat().st_mtime, 0.0)
 
     def close(self) -> None:
         self.join.master.close()

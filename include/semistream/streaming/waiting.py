@@ -69,8 +69,8 @@ class WaitingBound:
         self._given, self._trigger = given, trigger
         self.seconds: float | None = given or None
         self._pass, self._before, self._told = 0.0, 0.0, -math.inf
-        self._begun = time.monotonic()
         self._interval = trigger or 0.0  # s between the last two micro-batches
+        self._paced = 0  # micro-batches of this run
         if given and given < (least := TRIGGERS * (trigger or 0.0)):
             raise ConfigError("max_wait", f"must be at least {TRIGGERS} triggers, {least:g} s",
                               given, "Give more, or a shorter trigger.")
@@ -112,6 +112,7 @@ class WaitingBound:
         if self._before:
             self._interval = now - self._before
         self._before = now
+        self._paced += 1
         return Pace(self._interval, self._within())
 
     def _within(self) -> float:
@@ -127,12 +128,15 @@ class WaitingBound:
                 and seconds > min(self._trigger, max(IDLE, self._pass)))
 
     def check(self, longest: float, tuples: int) -> None:
-        """Warn where tuples waited for longer, unless a restart kept them waiting. tuples: that
-        the micro-batch brought."""
+        """Warn where tuples waited for longer. tuples: that the micro-batch brought."""
         if self.seconds is None or longest <= COARSE * self.seconds:
             return
         now = time.monotonic()
-        if now - self._told < TOLD or longest > now - self._begun:
+        if now - self._told < TOLD:
+            return
+        if self._paced < 2:  # what waited before this run was due in its first micro-batch
+            log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s, with the "
+                        "time before this start of the load", longest, self.seconds)
             return
         self._told = now
         rate = f" at {tuples / self._interval:,.0f} tuples/s" if self._interval and tuples else ""

@@ -7,6 +7,6 @@
   (ELEVATORJOIN).
 """
 
-from semistream.joins.stream_table.interface import NO_LIMIT, StreamTable
+from semistream.joins.stream_table.interface import NO_LIMIT, Ages, StreamTable
 
-__all__ = ["NO_LIMIT", "StreamTable"]
+__all__ = ["NO_LIMIT", "Ages", "StreamTable"]

@@ -16,7 +16,7 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_chunk_kernels as kernels
 from semistream.joins.stream_table.flags import MATCHED, mark
-from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Found, StreamTable
+from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
@@ -234,6 +234,21 @@ class ByChunk(StreamTable):
         age = time.perf_counter() - chunk.arrived if chunk.count else 0.0
         return Removed(slots, self.flags[slots] & MATCHED != 0, chunk.count * age, age,
                        chunk.count)
+
+    # Ages
+
+    def ages(self) -> Ages:
+        filled = [chunk for chunk in self.queue if chunk.count]
+        if not filled:
+            return Ages()
+        now = time.perf_counter()
+        return Ages.of(now - filled[0].arrived,
+                       sum(chunk.count * (now - chunk.arrived) for chunk in filled), self.live)
+
+    def age_by(self, ages: Ages) -> None:
+        now = time.perf_counter()
+        for number, chunk in enumerate(chunk for chunk in self.queue if chunk.count):
+            chunk.arrived = now - (ages.others if number else ages.oldest)
 
     # Size
 

@@ -22,11 +22,12 @@ from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_key_kernels as kernels
 from semistream.joins.stream_table.by_key_kernels import FREE, HIGH, LIVE, NEWEST, OLDEST
 from semistream.joins.stream_table.flags import MATCHED, mark
-from semistream.joins.stream_table.interface import NO_LIMIT, StreamTable
+from semistream.joins.stream_table.interface import NO_LIMIT, Ages, StreamTable
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 APPEND_ROWS = 65_536  # the most tuples of one `append`
 TICK = 20e-6  # seconds, the unit of ages
+MOST_AGE = 80_000.0  # s; ticks wrap 5,900 s later
 SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
 
 Span = tuple[int, int]  # disk partitions, [first, last)
@@ -128,9 +129,8 @@ class ByKey(StreamTable):
         slots, rows = np.empty(count, np.int64), buffer.rows[:count]
         # one of its own for each batch: the heap is compacted batch by batch
         self._tick = max(self._now(), self._tick + 1)
-        arrived = (self._tick + 2**31) % 2**32 - 2**31
-        kernels.append(buffer.codes[rows], buffer.spans, arrived, self._share, self.head, self.key,
-                       self.link, self.flags, self.q, slots)
+        kernels.append(buffer.codes[rows], buffer.spans, _wrapped(self._tick), self._share,
+                       self.head, self.key, self.link, self.flags, self.q, slots)
         self.heap_at = self.store.put(buffer.incoming, rows, slots, self.heap_at)
         self.heap_live += int(buffer.sizes[:count].sum())
         return count
@@ -191,6 +191,22 @@ class ByKey(StreamTable):
         total, longest = kernels.ages(slots, self.link, self._now())
         return Removed(slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK,
                        len(slots))
+
+    # Ages
+
+    def ages(self) -> Ages:
+        if not self.live:
+            return Ages()
+        total, longest = kernels.ages(self.in_age_order(), self.link, self._now())
+        return Ages.of(longest * TICK, total * TICK, self.live)
+
+    def age_by(self, ages: Ages) -> None:
+        """The oldest tuple came in a batch of its own."""
+        if self.live:
+            oldest, others = (min(age, MOST_AGE) for age in ages)
+            self._opened_at -= others
+            arrived = int(self.link[self.oldest, kernels.ARRIVED]) - int((oldest - others) / TICK)
+            self.link[self.oldest, kernels.ARRIVED] = _wrapped(arrived)
 
     # What waits
 
@@ -263,5 +279,11 @@ class ByKey(StreamTable):
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
         """Take up waiting tuples; it is open. Raises ConfigError when they do not fit."""
         self.divide(min(values["capacity"], self.most))
-        for part in waiting.to_batches(max_chunksize=APPEND_ROWS):
-            self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec)
+        for parts in (waiting[:1], waiting[1:]):  # the oldest has an age of its own
+            for part in parts.to_batches(max_chunksize=APPEND_ROWS):
+                self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec)
+
+
+def _wrapped(tick: int) -> int:
+    """The int32 that stands for a tick."""
+    return (tick + 2**31) % 2**32 - 2**31

@@ -16,7 +16,7 @@ from semistream.joins.paged_store import PagedStore
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
-from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Found, StreamTable
+from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
 from semistream.joins.tuple_store import rows_in
 
 # tuples of a block; half a block of each partition is empty on average
@@ -252,6 +252,25 @@ class ByPartition(StreamTable):
         self.reach[p] = self.arrived[p] = self.first[p] = 0
         self.snapped[p] = -1 if self.snapped[p] else 0
         return removed
+
+    # Ages
+
+    def ages(self) -> Ages:
+        somewhere = self.waiting > 0
+        if not somewhere.any():
+            return Ages()
+        now = time.perf_counter()
+        return Ages.of(float(now - self.first[somewhere].min()),
+                       float(self.live * now - self.arrived[somewhere].sum()), self.live)
+
+    def age_by(self, ages: Ages) -> None:
+        """The oldest tuple is one of the first partition's."""
+        somewhere = np.flatnonzero(self.waiting)
+        if len(somewhere):
+            came = time.perf_counter() - ages.others
+            self.first[somewhere], self.arrived[somewhere] = came, self.waiting[somewhere] * came
+            self.first[somewhere[0]] -= ages.oldest - ages.others
+            self.arrived[somewhere[0]] -= ages.oldest - ages.others
 
     # What waits
 

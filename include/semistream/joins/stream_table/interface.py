@@ -28,6 +28,18 @@ class Found(NamedTuple):
     total: int  # all together
 
 
+class Ages(NamedTuple):
+    """Seconds since the arrival of tuples: of the oldest one, and the mean of the others."""
+
+    oldest: float = 0.0
+    others: float = 0.0
+
+    @classmethod
+    def of(cls, oldest: float, total: float, tuples: int) -> Ages:
+        """total: of so many tuples, the oldest included."""
+        return cls(oldest, (total - oldest) / (tuples - 1) if tuples > 1 else oldest)
+
+
 class StreamTable(ABC):
     """H_S and Q. A waiting tuple is known by its slot, an integer.
 
@@ -67,6 +79,14 @@ class StreamTable(ABC):
     def append(self, buffer: StreamBuffer, count: int) -> int:
         """Add the first `count` tuples of the buffer, which `fits` has let in. Returns how many
         there was room for."""
+
+    @abstractmethod
+    def ages(self) -> Ages:
+        """How long what waits has waited."""
+
+    @abstractmethod
+    def age_by(self, ages: Ages) -> None:
+        """What waits came out of a saved state: it has waited so long."""
 
     @abstractmethod
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
