@@ -272,14 +272,15 @@ def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_g
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 9)), max_size=60),
-       st.integers(1, 50), st.integers(1, 120))
-def test_the_most_frequent_that_have_room(values, tuples, size):
+       st.integers(1, 50), st.integers(1, 120), st.sampled_from([0, selection.FEW]))
+def test_the_most_frequent_that_have_room(values, tuples, size, few):
     frequencies, counts, sizes = np.array(values, np.int64).reshape(-1, 3).T
     best = sorted(range(len(values)), key=lambda i: -frequencies[i] / max(counts[i], 1))
     room = [i for i in range(len(best)) if counts[best[:i + 1]].sum() <= tuples
             and sizes[best[:i + 1]].sum() <= size]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "PORTION", 7)
+        patch.setattr(selection, "FEW", few)
         found = selection.most_frequent(
             len(values), lambda part: (frequencies[part], counts[part], sizes[part]), tuples, size)
     assert np.flatnonzero(found).tolist() == sorted(best[:len(room)])

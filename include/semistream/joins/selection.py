@@ -27,7 +27,7 @@ def per_tuple(frequencies: np.ndarray, tuples: np.ndarray) -> np.ndarray:
 
 def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
     """Which of n join values have the highest frequencies per tuple, as many as have room in so
-    many tuples and bytes, bool[n]; the first of equals. told: is asked for portions, three
+    many tuples and bytes, bool[n]; the first of equals. told: is asked for portions, at most three
     times."""
     room, cut = np.array([[tuples], [size]], float), 0  # cut: the rank of the first without room
     if n <= FEW:
