@@ -66,3 +66,11 @@ def test_numbers_are_not_larger_in_the_file_than_in_memory(tmp_path):
     table = COLUMNS.select(["random"])
     console(tmp_path / "t.parquet", table)
     assert (tmp_path / "t.parquet").stat().st_size < table.nbytes + 2000
+
+
+def test_a_page_has_as_many_numbers_as_fit_into_its_bytes(tmp_path):
+    rows = 120_000
+    table = pa.table({"n": np.random.default_rng(1).integers(-2**62, 2**62, rows)})
+    console(tmp_path / "t.parquet", table)
+    column = pq.read_metadata(tmp_path / "t.parquet").row_group(0).column(0)
+    assert column.total_uncompressed_size - 8 * rows < 100  # the header of one page

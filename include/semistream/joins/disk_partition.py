@@ -11,8 +11,8 @@ import pyarrow as pa
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import as_stored
 
-# fewer than one row in so many is taken page by page, rather than from the pages put together
-SCATTERED = 2
+# bytes that are put together in the time in which rows are taken from one more page
+TAKEN_BYTES = 128 << 10
 
 
 class DiskPartition:
@@ -46,7 +46,8 @@ class DiskPartition:
 
     def take(self, rows: np.ndarray) -> pa.RecordBatch:
         """The payload of these rows, which ascend."""
-        if len(self.read()) == 1 or SCATTERED * len(rows) > len(self.codes):
+        touched = min(len(self.read()), len(rows))
+        if len(self._pages) == 1 or touched * TAKEN_BYTES > self._spec.master.partition_bytes:
             return self.payload.take(pa.array(rows))
         ends = np.cumsum([0, *(p.num_rows for p in self._pages)])
         cuts = np.searchsorted(rows, ends)
