@@ -87,7 +87,9 @@ class ArrowList(StreamTable):
         return pa.concat_batches(self.batches).take(pa.array(tuples)).columns
 
     def mark(self, tuples):
+        before = np.count_nonzero(self.matched)
         self.matched[tuples] = True
+        return np.count_nonzero(self.matched) - before
 
     def pairs(self, codes):
         """The (rows, tuples) with equal codes."""
