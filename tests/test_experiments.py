@@ -529,6 +529,9 @@ def test_changes_over_a_parameter():
     falls = change("falls", "memory_percent", 5, 30, "x-hybridjoin", falls=0.7)
     assert falls.find(made).value == pytest.approx(2) and falls.find(made[:2]) is None
     assert falls.verdict(Number(0.9)) is Verdict.REPRODUCED
+    told = Finding(grows, grows.find(made), Verdict.NOT_REPRODUCED, [])
+    assert told.reason == "Models at the sizes and costs here: 0.70."
+    assert told.brief == "models at the sizes and costs here: 0.70"
     assert falls.verdict(Number(0.5)) is falls.verdict(Number(2)) is Verdict.NOT_REPRODUCED
 
 

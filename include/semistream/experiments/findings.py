@@ -47,7 +47,7 @@ class Finding:
                             f"{', '.join(map(str, others))}.")
             told.append(reason(self.claim, self.why,
                                self.number.predicted if self.number else None)
-                        or _sentence(self.claim.note))
+                        or _sentence(self.claim.note or self.by_models))
         if self.elsewhere:
             told.append("It is of the paper's |R|: of a Zipf stream a cache answers another share "
                         "where |R| is another.")
@@ -62,12 +62,21 @@ class Finding:
         if self.failed:
             if others := against(self.paper, self.claim):
                 told.append(f"the paper also states {', '.join(map(str, others))}")
-            told.append(brief(self.claim, self.why) or self.claim.note)
+            told.append(brief(self.claim, self.why) or self.claim.note or self.by_models)
         if self.elsewhere:
             told.append("of another |R|")
         if self.no_slices:
             told.append(ONE_SLICE)
         return "; ".join(filter(None, told))
+
+    @property
+    def by_models(self) -> str:
+        """What the models give, where they know of this machine only."""
+        if self.number is None or self.number.predicted is None:
+            return ""
+        given = self.number.predicted
+        figure = f"{given:.1%}" if self.claim.unit == "%" else f"{given:.2f}"
+        return f"models at the sizes and costs here: {figure}"
 
     @property
     def failed(self) -> bool:
