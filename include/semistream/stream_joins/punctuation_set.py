@@ -476,7 +476,7 @@ class PunctuationSet:
         rest = sorted(pids[~self.index["constant"][pids]].tolist(), key=arrived.__getitem__)
         if not rest:
             return pids
-        held = [pid for pid in self.forms if pid not in set(rest)]
+        held = [pid for pid in self.forms if pid not in rest]
         constants = np.setdiff1d(self._pids(OPEN, constant=True), pids)
         for pid in rest:
             p = self.forms[pid]
@@ -491,7 +491,7 @@ class PunctuationSet:
         self.closed_early |= bool((self.index["arrived"][pids] >= self.purged).any())
         constant = self.index["constant"][pids]
         mine, rest = pids[constant], pids[~constant]
-        constants = self._keys(mine)
+        constants, of = (self._keys(mine), mine) if self.exact else self.hashed.of(mine)
         alone = self._match_others(constants) == NONE
         others = [self.forms.pop(p) for p in rest.tolist()]
         if self.exact:
@@ -500,7 +500,6 @@ class PunctuationSet:
             self.intervals[0].insert(codes, codes, np.full(len(codes), CLOSED))
             self._release(pids)
         else:
-            of = self.hashed.of(mine)[1]
             self.index["state"][of[alone]] = SHUT
             self._note(self._shut, of[alone])
             self.forget(of[~alone])
