@@ -21,7 +21,7 @@ from semistream.streaming.sinks.base import (
     with_key,
 )
 from semistream.warehouse.bulk import bulk_insert, nulled
-from semistream.warehouse.connect import connect
+from semistream.warehouse.dialects import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.limits import said
 from semistream.warehouse.schema import load_commits, propagated, unmatched
@@ -75,15 +75,16 @@ class SqlSink:
         return None
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
+        ledger = self.ledger(entry["app"])
         key = ledger.load_id(entry)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
         lost = Counter[str]()
         for _, part in parts(joined):
             check_years(part, self.fact)
-            lost.update(nulled(part, dialect))
-        entry = entry | {"facts_checksum": stored_checksum(joined, dialect), "nulled": dict(lost),
-                         "unmatched_checksum": stored_checksum(rejected, dialect)}
+            lost.update(nulled(part, self.engine))
+        entry = entry | {"facts_checksum": stored_checksum(joined, self.engine),
+                         "nulled": dict(lost),
+                         "unmatched_checksum": stored_checksum(rejected, self.engine)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
 
         def insert(connection: Connection) -> None:
@@ -93,7 +94,7 @@ class SqlSink:
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, self.fact, first))
 
-        with said(self.fact):
+        with said(self.engine, self.fact):
             return ledger.load(entry, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
