@@ -39,8 +39,7 @@ FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
 SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of experiments' points
 EQUATIONS = ("-cost", "-phases", "-eq6")  # experiments on single equations
 APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
-FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/bulk.py",
-                   "include/semistream/warehouse/sqlite_rows.py"],
+FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start",
                                     "latency")},
          "console": ["include/semistream/files/join.py", "include/semistream/files/sink.py",

@@ -21,7 +21,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from semistream.errors import ConfigError
 from semistream.warehouse import bulk, connect, create_all, tables
 from semistream.warehouse.checksum import as_stored, checksum, row_hashes, signed
-from semistream.warehouse.connect import HANDLE
+from semistream.warehouse.dialects import mysql, sqlite
+from semistream.warehouse.dialects.sqlite import HANDLE
 
 ROWS = [
     {"k": "a", "i": 1, "s": "tab\there", "f": 1.5, "b": True, "d": dt.date(2024, 2, 29),
@@ -44,7 +45,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int64()), ("s", pa.string()), (
 
 @pytest.fixture(autouse=True)
 def few_rows_as_many_are(monkeypatch):
-    monkeypatch.setattr(bulk, "FEW_ROWS", 0)
+    monkeypatch.setattr(sqlite, "FEW_ROWS", 0)
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_sqlite_stores_what_executemany_would(tmp_path):
 @pytest.mark.parametrize("text_bytes", [1, 700, 4_000_000])
 def test_sqlite_s_values_are_read_as_its_module_reads_them(tmp_path, monkeypatch, text_bytes):
     """Whatever a column's storage classes are, however many texts a batch has room for."""
-    from semistream.warehouse import sqlite_rows
+    from semistream.warehouse.dialects import sqlite_rows
 
     monkeypatch.setattr(sqlite_rows, "TEXT_BYTES", text_bytes)
     engine = connect(f"sqlite:///{tmp_path / 'mixed.db'}")
@@ -195,7 +196,7 @@ def test_the_checksum_is_of_what_the_database_gives_back(warehouse):
     found = pa.schema([f for f in found if f.name in rows.schema.names])
     with warehouse.connect() as connection:
         batches = list(bulk.fetch(connection, select(*[table.c[n] for n in found.names]), found))
-    stored = as_stored(rows, warehouse.dialect.name)
+    stored = as_stored(rows, warehouse)
     assert checksum(stored) == signed(sum(map(checksum, batches)))
     assert len(set(row_hashes(stored).tolist())) == len(rows)
     assert checksum(stored) != checksum(stored.slice(1)) and checksum(rows.slice(0, 0)) == 0
@@ -229,7 +230,8 @@ def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dime
 
     with pytest.raises(ZeroDivisionError), warehouse.begin() as connection:
         made = iter([lambda c: c] * 6)  # the first 60,000 rows
-        monkeypatch.setattr(bulk, "_plain", lambda column: next(made, fails)(column))
+        for system in (mysql, sqlite):
+            monkeypatch.setattr(system, "plain", lambda column: next(made, fails)(column))
         bulk.bulk_insert(connection, dimension, many)
     with warehouse.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(dimension)) == 0
@@ -387,7 +389,7 @@ def test_rows_that_change_while_the_long_ones_are_read_are_an_error(mariadb, mon
     table = tables.ensure(engine, tables.dimension_table("m", rows.schema, ["k"]))
     with engine.begin() as connection:
         bulk.bulk_insert(connection, table, rows)
-    chunks, query = bulk._chunks, select(*(table.c[c] for c in rows.column_names))
+    chunks, query = mysql.chunks, select(*(table.c[c] for c in rows.column_names))
 
     def changing(connection, query, most, first=0):
         if first:
@@ -395,7 +397,7 @@ def test_rows_that_change_while_the_long_ones_are_read_are_an_error(mariadb, mon
                 other.execute(table.delete().where(table.c.k == 1))
         return chunks(connection, query, most, first or 1000)
 
-    monkeypatch.setattr(bulk, "_chunks", changing)
+    monkeypatch.setattr(mysql, "chunks", changing)
     with engine.connect() as connection:
         connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 1048576")
     engine.dispose()

@@ -71,13 +71,13 @@ class FileSink:
         return self
 
     def write(self, entry, spool):
-        name, dialect = entry["state_file"], self.warehouse.engine.dialect.name
+        name, engine = entry["state_file"], self.warehouse.engine
         key = self.warehouse.ledger(entry["app"]).load_id(entry)
         pq.write_table(with_key(spool.joined(), key), self.directory / f"{name}.joined")
         pq.write_table(rejected_rows(spool.unmatched(), key, self.warehouse.fact),
                        self.directory / f"{name}.unmatched")
-        return entry | {"data": name, "facts_checksum": stored_checksum(spool.joined(), dialect),
-                        "unmatched_checksum": stored_checksum(spool.unmatched(), dialect)}
+        return entry | {"data": name, "facts_checksum": stored_checksum(spool.joined(), engine),
+                        "unmatched_checksum": stored_checksum(spool.unmatched(), engine)}
 
     def commit(self, commit, entries):
         for entry in entries:

@@ -37,7 +37,7 @@ from semistream.published import CURRENT
 from semistream.sketches import METHODS
 from semistream.sketches.bounds import FAILURE
 from semistream.warehouse.bulk import fetch
-from semistream.warehouse.connect import connect
+from semistream.warehouse.dialects import connect
 from semistream.warehouse.tables import arrow_schema, existing_table
 
 FLOAT_DIGITS = 6  # decimals to which numbers of a floating type are summed

@@ -17,7 +17,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.config import Places
@@ -26,6 +25,7 @@ from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers, summary
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
+from semistream.warehouse.dialects import system_of
 from semistream.warehouse.proof import Proof, read_proof
 from semistream.warehouse.totals import Totals, read_totals
 
@@ -98,9 +98,7 @@ class Overview:
     def _read_warehouse(self, places: Places) -> Reading:
         url, before = places.warehouse_url, self._read
         engine = connect(url)
-        if engine.dialect.name != "sqlite":
-            event.listen(engine, "do_connect", lambda _dialect, _record, _args, given: given.update(
-                read_timeout=READ_SECONDS))
+        system_of(engine).limit_reads(engine, READ_SECONDS)
         try:
             if self._ready != url:
                 create_all(engine)

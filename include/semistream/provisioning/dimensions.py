@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
     Engine,
@@ -30,7 +31,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import mysql
 
 from semistream.column_format import ColumnFormat, key_forms
 from semistream.config import Job, surrogate_key
@@ -42,7 +42,8 @@ from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
 from semistream.progress import Progress, silent
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert, fetch, fetch_texts, nulled, say_nulled
-from semistream.warehouse.connect import connect
+from semistream.warehouse.dialects import connect, system_of
+from semistream.warehouse.dialects.rows import UNSIGNED
 from semistream.warehouse.identity import snapshot_source
 from semistream.warehouse.limits import said
 from semistream.warehouse.schema import masters, rejected_master
@@ -56,7 +57,6 @@ from semistream.warehouse.tables import (
 )
 from semistream.warehouse.types import (
     KEY_CHARACTERS,
-    UNSIGNED,
     outside_years,
     python_rows,
     sql_type,
@@ -118,15 +118,15 @@ def provision(job: Job, engine: Engine, progress: Progress = silent, *,
 def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
                progress: Progress) -> ProvisionResult:
     name, keys, schema = job.master.name, key_columns(job), rows.schema
-    sqlite = engine.dialect.name == "sqlite"
-    with said(dimension.name), engine.begin() as connection:
+    system = system_of(engine)
+    with said(engine, dimension.name), engine.begin() as connection:
         # names as long as the dimension's
         staging = _staging_table(f"new_{name}", schema, {*keys, *job.on.values()}, keys)
-        # SQLite writes rows that come in no order to random places of a table with a key
-        unsorted = _staging_table(f"raw_{name}", schema) if sqlite else staging
+        # rows that come in no order would be written to random places of a table with a key
+        unsorted = _staging_table(f"raw_{name}", schema) if system.one_writer else staging
         # of a provisioning that failed: it belongs to the connection, not to the transaction
         for table in {staging, unsorted}:
-            _drop_staging(connection, table)
+            system.drop_temporary(connection, table)
             table.create(connection)
         staged = _stage(connection, unsorted, rows, job, progress)
         read, reasons = staged.read, staged.reasons
@@ -143,9 +143,9 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
         forms = key_forms(dict.fromkeys((*keys, *job.on.values())), job.master.formats)
         _record(connection, name, dimension, schema.with_metadata({FORMS: json.dumps(forms)}), keys,
                 is_new or bool(updated or inserted))
-        _drop_staging(connection, staging)
+        system.drop_temporary(connection, staging)
     if staged.nulled:
-        log.warning("%s: %s", dimension.name, say_nulled(staged.nulled, engine.dialect.name))
+        log.warning("%s: %s", dimension.name, say_nulled(staged.nulled, engine))
     return ProvisionResult(read, inserted, updated, count - inserted - updated,
                            sum(reasons.values()), dict(reasons), dict(staged.nulled))
 
@@ -153,17 +153,9 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
 def _take_back(engine: Engine, name: str, dimension: Table) -> None:
     """Drop the table that a first provisioning made, which failed; it may have been wrong about the
     columns' types. A table that another process has filled meanwhile stays."""
-    with engine.begin() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            quote = connection.dialect.identifier_preparer.quote_identifier
-            connection.exec_driver_sql(f"LOCK TABLES {quote(dimension.name)} WRITE, "
-                                       f"{quote(masters.name)} READ")
+    with system_of(engine).locked(engine, dimension, masters) as connection:
         if _row(connection, name) is None:
             dimension.drop(connection, checkfirst=False)
-        if engine.dialect.name != "sqlite":
-            connection.exec_driver_sql("UNLOCK TABLES")
 
 
 def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
@@ -240,7 +232,8 @@ def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
     """The columns' types, BIGINT UNSIGNED ones by their largest number: most fit 64 bits with a
     sign, as keys of streams are."""
     unsigned = [table.c[name] for name in found.names
-                if isinstance(kind := table.c[name].type, mysql.BIGINT) and kind.unsigned]
+                if isinstance(kind := table.c[name].type, BigInteger)
+                and getattr(kind, "unsigned", False)]
     if not unsigned:
         return found
     with engine.connect() as connection:
@@ -335,7 +328,7 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
         _reject(connection, name, rejected)
         staged.first += rejected[:EXAMPLES - len(staged.first)]
         staged.reasons.update(r.reason for r in rejected)
-        staged.nulled.update(nulled(good, connection.dialect.name))
+        staged.nulled.update(nulled(good, connection))
         bulk_insert(connection, staging, good, replace=bool(staging.primary_key.columns))
         progress(f"reading {name}", staged.read, None)
     return staged
@@ -418,15 +411,7 @@ def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
     rows = select(*unsorted.columns).order_by(
         *[unsorted.c[k.name] for k in staging.primary_key], literal_column(arrival))
     connection.execute(insert(staging).prefix_with("OR REPLACE").from_select(names, rows))
-    _drop_staging(connection, unsorted)
-
-
-def _drop_staging(connection: Connection, staging: Table) -> None:
-    # "TEMPORARY": plain DROP TABLE commits MySQL's transaction.
-    what = ("TEMPORARY TABLE IF EXISTS " if isinstance(connection.dialect, mysql.dialect)
-            else "TABLE IF EXISTS temp.")
-    connection.exec_driver_sql(
-        f"DROP {what}{connection.dialect.identifier_preparer.format_table(staging)}")
+    system_of(connection).drop_temporary(connection, unsorted)
 
 
 def _record(connection: Connection, name: str, dimension: Table, schema: pa.Schema,

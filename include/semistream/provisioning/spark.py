@@ -31,7 +31,7 @@ from semistream.provisioning.dimensions import (
     open_dimension,
     read_dimension,
 )
-from semistream.warehouse.connect import connect
+from semistream.warehouse.dialects import connect
 
 TASK_ROWS = 250_000  # read, or written, by one task
 SAMPLE = 1000  # surrogate keys whose rows tell how wide they are

@@ -29,7 +29,7 @@ from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, insert,
 
 from semistream.quality.scope import Scope
 from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.limits import indexable
+from semistream.warehouse.dialects import system_of
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.proof import START
 from semistream.warehouse.schema import NAME, load_batches, unmatched
@@ -129,13 +129,12 @@ class Staging:
     def index(self, table: sa.Table, *columns: str) -> None:
         # a name of its own in the whole of an SQLite database
         Index(f"ix_{table.name}_{len(table.indexes)}"[:64],
-              *indexable([table.c[c] for c in columns])).create(self.engine)
+              *system_of(self.engine).indexable([table.c[c] for c in columns])).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:
-        """Tell SQLite how few rows it has; MySQL finds out by itself."""
-        if self.engine.dialect.name == "sqlite":
-            with self.engine.begin() as connection:
-                connection.exec_driver_sql(f"ANALYZE {table.name}")
+        """Let the database know how few rows it has."""
+        with self.engine.begin() as connection:
+            system_of(self.engine).analyze(connection, table)
 
 
 def drop_stale(engine: sa.Engine) -> None:

@@ -37,6 +37,7 @@ from semistream.quality.staging import Sources, Staging, copy_facts
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.quality.wrong_rows import WrongRows, stage_wrong_rows
 from semistream.warehouse.closing import Closing, closed_name, closing_of
+from semistream.warehouse.dialects import system_of
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import batch_of, drain_of
 from semistream.warehouse.proof import Position
@@ -402,11 +403,11 @@ def _sample(staging: Staging, side: Side, size: int) -> sa.Table:
     assert source is not None
     columns = list(source.columns)
     table = staging.table(f"sample_{side.name}", *(Column(c.name, c.type) for c in columns))
-    random = func.random() if staging.engine.dialect.name == "sqlite" else func.rand()
     keyed = select(*columns).where(*(source.c[n].is_not(None) for n in side.keys))
     with staging.engine.begin() as connection:
         connection.execute(table.insert().from_select(
-            [c.name for c in columns], keyed.order_by(random).limit(size)))
+            [c.name for c in columns],
+            keyed.order_by(system_of(staging.engine).random()).limit(size)))
     return table
 
 

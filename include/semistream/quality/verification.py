@@ -279,7 +279,7 @@ def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], repo
         lost = sum((Counter(json.loads(text)) for text in
                     connection.scalars(select(load_batches.c.nulled).where(mine))), Counter[str]())
     if lost:
-        staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine.dialect.name)}.")
+        staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
     if without:
         staging.reserve(f"{without:,} of the ledger's rows are of a version that kept no "
                              f"checksums: what they loaded is "

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Column, Engine, Table, inspect
 from sqlalchemy.exc import DBAPIError
 
-from semistream.warehouse.connect import connect
+from semistream.warehouse.dialects import connect
 from semistream.warehouse.migration import migrate
 from semistream.warehouse.schema import metadata
 from semistream.warehouse.tables import create_missing

@@ -15,10 +15,11 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy import Engine
 
 from semistream.compiled import njit
 from semistream.keys import canonical_type, codes, hash_long
-from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS
+from semistream.warehouse.dialects import system_of
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 ROWS = 16_384  # at a time, whose hashes stay in the cache while column after column is added
@@ -41,25 +42,13 @@ def signed(total: int | np.uint64) -> int:
     return (int(total) + 2**63) % 2**64 - 2**63
 
 
-def as_stored(rows: pa.RecordBatch | pa.Table, dialect: str) -> pa.Table:
+def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine) -> pa.Table:
     """Rows with the values that a database gives back of them, where these are others than were
-    written.
-
-    dialect: SQLAlchemy's name of it. SQLite has no decimals of many digits but their text; MySQL
-    has neither NaN nor infinity, and gets a 32-bit number as its shortest text.
-    """
+    written."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-    for i, field in enumerate(table.schema):
-        kind = field.type
-        if (dialect == "sqlite" and pa.types.is_decimal(kind)
-                and kind.precision > SQLITE_DECIMAL_DIGITS):
-            table = table.set_column(i, field.name, table.column(i).cast(pa.string()))
-        elif dialect != "sqlite" and pa.types.is_floating(kind):
-            column = table.column(i)
-            column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
-            column = (column.cast(pa.string()).cast(pa.float64())
-                      if pa.types.is_float32(kind) else column)
-            table = table.set_column(i, field.name, column)
+    given_back = system_of(of).given_back
+    for i, name in enumerate(table.column_names):
+        table = table.set_column(i, name, given_back(table.column(i)))
     return table
 
 

@@ -34,10 +34,11 @@ from sqlalchemy.sql import ColumnElement
 
 from semistream.config import AnyJob, StreamStreamJob, parse_total
 from semistream.errors import ConfigError
+from semistream.warehouse.dialects import System
 from semistream.warehouse.load_ids import partition_of
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.tables import index_name, index_options, quoted
-from semistream.warehouse.types import SQLITE_DECIMAL_DIGITS, ExactDecimal
+from semistream.warehouse.types import ExactDecimal
 
 AT_ONCE = 500  # keys in a statement
 
@@ -75,16 +76,15 @@ class Closing:
         Index(index_name(table.name, "key"), *columns, **index_options(columns))
         return table
 
-    def check(self, fact: Table, dialect: str) -> None:
-        """Raises ConfigError for decimals that SQLite keeps as texts, and cannot add up."""
+    def check(self, fact: Table, system: System) -> None:
+        """Raises ConfigError for decimals that the database keeps as texts, and cannot add up."""
         for name, total in self.totals:
             function, column = parse_total(total)
             kind = fact.c[column].type if column else None
-            if (dialect == "sqlite" and function != "count" and isinstance(kind, ExactDecimal)
-                    and kind.precision > SQLITE_DECIMAL_DIGITS):
-                raise ConfigError(f"totals.{name}", f"must be of decimals of at most "
-                                  f"{SQLITE_DECIMAL_DIGITS} digits in SQLite", total,
-                                  "Declare fewer digits, or use MySQL.")
+            if (function != "count" and isinstance(kind, ExactDecimal)
+                    and system.decimal_is_text(kind.precision)):
+                raise ConfigError(f"totals.{name}", f"must be of decimals of fewer digits in "
+                                  f"{system.title}", total, "Declare fewer digits, or use MySQL.")
 
     def sums(self, fact: Table) -> list[ColumnElement[Any]]:
         """What the fact table's rows of a key add up to, in the order of the totals."""

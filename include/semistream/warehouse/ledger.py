@@ -35,7 +35,6 @@ into the fact table (for a left join that includes unmatched tuples, except thos
 from __future__ import annotations
 
 import json
-import sqlite3
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -63,6 +62,7 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_rando
 
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
 from semistream.warehouse.schema import (
     load_apps,
@@ -74,24 +74,7 @@ from semistream.warehouse.schema import (
 )
 
 T = TypeVar("T")
-# Deadlock, lock wait timeout; server gone, lost, shutting down, not reachable, too many
-# connections; a statement ended by an administrator (1317) or by a limit on its time (1969
-# MariaDB's, 3024 MySQL's).
-MYSQL_TRANSIENT = frozenset(
-    {1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0, 1317, 1969, 3024})
 FILES_AT_ONCE = 10_000  # of the source, looked at
-SQLITE_TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-
-
-def is_transient(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed when it is tried again."""
-    if error.connection_invalidated:
-        return True
-    if isinstance(error.orig, sqlite3.Error):
-        # the rest of an extended code tells why
-        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in SQLITE_TRANSIENT
-    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
-    return code in MYSQL_TRANSIENT
 
 
 def retrying(work: Callable[[], T], seconds: float) -> T:
@@ -99,7 +82,8 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
     timeout, when a connection was lost or leads to a server that may not write (any more), or when
     its statement was ended."""
     attempts = Retrying(
-        retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and is_transient(e)),
+        retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and (
+            e.connection_invalidated or any(s.is_transient(e.orig) for s in SYSTEMS))),
         reraise=True, wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
     return attempts(work)
 

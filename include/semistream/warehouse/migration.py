@@ -17,12 +17,11 @@ find the new tables.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, Index, MetaData, Select, Table, func, inspect, select
 
 from semistream.errors import ConfigError
+from semistream.warehouse.dialects import system_of
 from semistream.warehouse.load_ids import key_of
 from semistream.warehouse.schema import load_apps, load_batches, metadata, row_key
 from semistream.warehouse.tables import ROW_KEY, existing_table
@@ -30,7 +29,7 @@ from semistream.warehouse.tables import ROW_KEY, existing_table
 log = logging.getLogger(__name__)
 FORMER_KEY = ("app", "batch", "drain", "partition")
 FORMER, NEXT = "_former", "_next"  # after the names of tables that are on their way out, and in
-LOCK, LOCK_SECONDS = "semistream_migration", 86_400
+LOCK = "semistream_migration"
 
 
 def migrate(engine: Engine) -> None:
@@ -44,33 +43,12 @@ def migrate(engine: Engine) -> None:
             return
     log.warning("%s is of a former version: its tables are written anew, which may take a while",
                 engine.url.render_as_string())
-    sqlite = engine.dialect.name == "sqlite"
-    with _alone(engine) as connection:
+    system = system_of(engine)
+    with system.alone(engine, LOCK) as connection:
         names = [name for name in _tables(connection) if name != load_batches.name]
         for name in [*names, load_batches.name]:
-            (_rewrite if sqlite else _replace)(connection, name)
+            (_rewrite if system.one_writer else _replace)(connection, name)
     log.warning("%s has the tables of this version now", engine.url.render_as_string())
-
-
-@contextmanager
-def _alone(engine: Engine) -> Iterator[Connection]:
-    """A connection while no other process migrates: on SQLite in one transaction, elsewhere by a
-    lock with a name."""
-    if engine.dialect.name == "sqlite":
-        with engine.begin() as connection:
-            # else the driver would begin with the first INSERT only
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-            yield connection
-        return
-    with engine.connect() as connection:
-        database = connection.scalar(select(func.database()))
-        lock = f"{LOCK} {database}"[:64]
-        connection.scalar(select(func.get_lock(lock, LOCK_SECONDS)))
-        try:
-            yield connection
-        finally:
-            if not connection.invalidated:
-                connection.scalar(select(func.release_lock(lock)))
 
 
 def _is_due(connection: Connection) -> bool:

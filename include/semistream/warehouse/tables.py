@@ -23,10 +23,12 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from semistream.config import surrogate_key
 from semistream.errors import ConfigError
-from semistream.warehouse.limits import check_table, said
+from semistream.warehouse.dialects import system_of
+from semistream.warehouse.limits import said
 from semistream.warehouse.schema import metadata as own
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.types import (
+    DECIMAL_DIGITS,
     KEY_CHARACTERS,
     LongString,
     arrow_type,
@@ -106,8 +108,9 @@ def ensure(engine: Engine, table: Table) -> Table:
     An index that it has and ``table`` has not stays. Raises ConfigError naming what does not fit,
     or what the database does not take.
     """
-    check_table(inspect(engine).dialect, table)
-    with said(table.name):
+    system = system_of(engine)
+    system.check_table(inspect(engine).dialect, table)
+    with said(engine, table.name):
         create_missing(engine, [table])
     indexes = {index["name"] for index in inspect(engine).get_indexes(table.name)}
     existing = {c.name: c.type for c in existing_table(engine, table.name).columns}
@@ -119,7 +122,7 @@ def ensure(engine: Engine, table: Table) -> Table:
                               "another table.")
         wanted = _family(arrow_type(column.name, column.type))
         found = _family(arrow_type(column.name, existing[column.name]))
-        if wanted != found and not (engine.dialect.name == "sqlite" and "decimal" in wanted):
+        if wanted != found and not (system.decimal_is_text(DECIMAL_DIGITS) and "decimal" in wanted):
             raise ConfigError(f"{table.name}.{column.name}", f"must be a column of type {wanted}",
                               found, "Change the column's type, or name another table.")
     for index in table.indexes:
@@ -177,10 +180,7 @@ def quoted(name: str) -> quoted_name:
 
 
 def _quote_reflected(inspector: Any, _table: Table, column: Any) -> None:
-    name = column["name"]
-    if inspector.dialect.name != "sqlite":
-        name = name.replace("``", "`")  # SQLAlchemy leaves it as in MySQL's CREATE TABLE
-    column["name"] = quoted(name)
+    column["name"] = quoted(system_of(inspector.dialect).reflected(column["name"]))
 
 
 def arrow_schema(table: Table) -> pa.Schema:

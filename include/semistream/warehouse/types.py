@@ -23,14 +23,12 @@ from sqlalchemy import (
     Time,
     types,
 )
-from sqlalchemy.dialects import mysql
 
 from semistream.errors import ConfigError
+from semistream.warehouse.dialects import SYSTEMS, system_of, with_variants
 
 KEY_CHARACTERS = 190  # the longest that MySQL indexes four of in utf8mb4 within InnoDB's 3072 bytes
-SQLITE_DECIMAL_DIGITS = 15  # the most that SQLite's NUMERIC, a double, keeps
 DECIMAL_DIGITS = 38  # the most of a decimal here; a column of more is text
-UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, days since 1970
 
 
@@ -49,10 +47,7 @@ class KeyString(types.TypeDecorator):
         self.length = length
 
     def load_dialect_impl(self, dialect: Any) -> Any:
-        if dialect.name not in ("mysql", "mariadb"):
-            return dialect.type_descriptor(String(self.length))
-        return dialect.type_descriptor(
-            mysql.VARCHAR(self.length, charset="utf8mb4", collation=_collation(dialect)))
+        return dialect.type_descriptor(system_of(dialect).key_string(dialect, self.length))
 
 
 class LongString(types.TypeDecorator):
@@ -62,14 +57,11 @@ class LongString(types.TypeDecorator):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Any) -> Any:
-        if dialect.name not in ("mysql", "mariadb"):
-            return dialect.type_descriptor(Text())
-        return dialect.type_descriptor(
-            mysql.LONGTEXT(charset="utf8mb4", collation=_collation(dialect)))
+        return dialect.type_descriptor(system_of(dialect).long_string(dialect))
 
 
 class ExactDecimal(types.TypeDecorator):
-    """A decimal that keeps every digit: SQLite has only doubles and text, so there a long one is
+    """A decimal that keeps every digit: where a database has only doubles and text, a long one is
     text."""
 
     impl = Numeric
@@ -80,13 +72,12 @@ class ExactDecimal(types.TypeDecorator):
         self.precision, self.scale = precision, scale
 
     def load_dialect_impl(self, dialect: Any) -> Any:
-        if dialect.name == "sqlite" and self.precision > SQLITE_DECIMAL_DIGITS:
+        if system_of(dialect).decimal_is_text(self.precision):
             return dialect.type_descriptor(String(self.precision + 2))
         return dialect.type_descriptor(Numeric(self.precision, self.scale))
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        if (value is not None and dialect.name == "sqlite"
-                and self.precision > SQLITE_DECIMAL_DIGITS):
+        if value is not None and system_of(dialect).decimal_is_text(self.precision):
             return f"{value:.{self.scale}f}"
         return value
 
@@ -94,13 +85,9 @@ class ExactDecimal(types.TypeDecorator):
         return Decimal(value) if isinstance(value, str) else value
 
 
-def _collation(dialect: Any) -> str:
-    return "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
-
-
 def big_integer() -> Any:
-    """A 64-bit integer that can also be an automatic primary key: in SQLite only INTEGER is one."""
-    return BigInteger().with_variant(Integer, "sqlite")
+    """A 64-bit integer that can also be an automatic primary key."""
+    return with_variants(BigInteger())
 
 
 def sql_type(field: pa.Field, key: bool = False) -> Any:
@@ -120,12 +107,11 @@ def sql_type(field: pa.Field, key: bool = False) -> Any:
     if pa.types.is_date(k):
         return Date()
     if pa.types.is_timestamp(k):
-        return DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+        return with_variants(DateTime())
     if pa.types.is_time(k):
-        return Time().with_variant(mysql.TIME(fsp=6), "mysql", "mariadb")
+        return with_variants(Time())
     if pa.types.is_binary(k):
-        return LargeBinary(KEY_CHARACTERS).with_variant(
-            mysql.VARBINARY(KEY_CHARACTERS), "mysql", "mariadb") if key else LargeBinary(2**32 - 1)
+        return with_variants(LargeBinary(KEY_CHARACTERS)) if key else LargeBinary(2**32 - 1)
     return KeyString() if key else LongString()
 
 
@@ -171,25 +157,19 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.TypeDecorator):
         return arrow_type(name, kind.impl)
-    if isinstance(kind, mysql.BIT):
-        bits = kind.length or 1
-        return pa.bool_() if bits == 1 else pa.int64() if bits < 64 else UNSIGNED
-    if isinstance(kind, mysql.TINYINT):
-        return pa.int16()  # also TINYINT(1), which may hold 5
+    for system in SYSTEMS:
+        if (own := system.arrow_type(kind)) is not None:
+            return own
     if isinstance(kind, Boolean):
         return pa.bool_()
     if isinstance(kind, BigInteger):
         return pa.int64()
     if isinstance(kind, SmallInteger):
-        return pa.int32() if getattr(kind, "unsigned", False) else pa.int16()
+        return pa.int16()
     if isinstance(kind, Integer):
-        # SQLite's INTEGER is as wide as it needs to be, and MySQL's UNSIGNED does not fit 32 bits.
-        return (pa.int32() if isinstance(kind, (mysql.INTEGER, mysql.MEDIUMINT))
-                and not kind.unsigned else pa.int64())
-    if isinstance(kind, mysql.YEAR):
-        return pa.int32()
+        return pa.int64()  # SQLite's is as wide as it needs to be
     if isinstance(kind, Float):
-        return pa.float32() if isinstance(kind, mysql.FLOAT) else pa.float64()
+        return pa.float64()
     if isinstance(kind, Numeric):
         if kind.precision and kind.precision > DECIMAL_DIGITS:
             return pa.string()

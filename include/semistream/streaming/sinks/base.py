@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+from sqlalchemy import Engine
 
 from semistream.warehouse.checksum import as_stored, checksum, signed
 
@@ -134,6 +135,6 @@ def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         first += part.num_rows
 
 
-def stored_checksum(rows: pa.Table, dialect: str) -> int:
+def stored_checksum(rows: pa.Table, of: Engine) -> int:
     """Of rows as the warehouse gives them back."""
-    return signed(sum(checksum(as_stored(part, dialect)) for _, part in parts(rows)))
+    return signed(sum(checksum(as_stored(part, of)) for _, part in parts(rows)))

@@ -115,7 +115,7 @@ class DeltaSink:
         assert spool.data is not None
         name, data = f"{entry['state_file']}.parquet", spool.data.close()
         rejected, staged = spool.unmatched(), {}
-        unmatched_checksum = stored_checksum(rejected, self.warehouse.engine.dialect.name)
+        unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
             if rows.num_rows:
                 staged[table.name] = f"{table.name}-{name}"

@@ -22,7 +22,7 @@ from semistream.streaming.sinks.base import (
 )
 from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.closing import Closing, closed_name
-from semistream.warehouse.connect import connect
+from semistream.warehouse.dialects import connect, system_of
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.limits import said
 from semistream.warehouse.load_ids import app_loads
@@ -80,15 +80,16 @@ class SqlSink:
         return None
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        ledger, dialect = self.ledger(entry["app"]), self.engine.dialect.name
+        ledger = self.ledger(entry["app"])
         key = ledger.load_id(entry)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
         final, lost = spool.final(), Counter[str]()
         for _, part in parts(joined):
             check_years(part, self.fact)
-            lost.update(nulled(part, dialect))
-        entry = entry | {"facts_checksum": stored_checksum(joined, dialect), "nulled": dict(lost),
-                         "unmatched_checksum": stored_checksum(rejected, dialect)}
+            lost.update(nulled(part, self.engine))
+        entry = entry | {"facts_checksum": stored_checksum(joined, self.engine),
+                         "nulled": dict(lost),
+                         "unmatched_checksum": stored_checksum(rejected, self.engine)}
         table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
 
         def insert(connection: Connection) -> None:
@@ -101,7 +102,7 @@ class SqlSink:
                 self.closing.close(connection, table, key, app_loads(ledger.number()),
                                    final)
 
-        with said(self.fact):
+        with said(self.engine, self.fact):
             return ledger.load(entry, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
@@ -116,7 +117,7 @@ class SqlSink:
             existing_table(self.engine, self.fact).drop(self.engine)
             ensure(self.engine, table)
         if self.closing is not None:
-            self.closing.check(table, self.engine.dialect.name)
+            self.closing.check(table, system_of(self.engine))
             ensure(self.engine, self.closing.table(table))
         return self
 

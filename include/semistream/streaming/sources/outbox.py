@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,13 +10,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Engine, func, select
 
 from semistream.errors import ConfigError
 from semistream.streaming.sources.base import RECOUNT_ROWS
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option
 from semistream.warehouse.bulk import fetch
-from semistream.warehouse.connect import connect
+from semistream.warehouse.dialects import connect, system_of
 from semistream.warehouse.tables import arrow_schema, existing_table
 
 
@@ -77,8 +76,6 @@ class OutboxReader(RangeReader):
         """The highest id below which no transaction is still writing.
 
         Ids are given out before commit, so that a lower id may appear after a higher one was seen.
-        The locking count waits for whoever holds a row up to that id; counted again without change,
-        after the lock was let go, nobody was about to insert.
         """
         engine, table, column = _outbox(self.options)
         try:
@@ -86,13 +83,7 @@ class OutboxReader(RangeReader):
                 newest = connection.execute(select(func.max(column))).scalar()
             if newest is None or newest <= start:
                 return start
-            if engine.dialect.name == "sqlite":  # one writer: ids become visible in order
-                return int(newest)
-            before = -1
-            while (count := _settled_count(engine, table.name, column.name, start,
-                                           newest)) != before:
-                before = count
-                time.sleep(0.02)
+            system_of(engine).await_writers(engine, table.name, column.name, start, newest)
             return int(newest)
         finally:
             engine.dispose()
@@ -108,19 +99,6 @@ class OutboxReader(RangeReader):
                 yield from fetch(connection, query, self.schema)
         finally:
             engine.dispose()
-
-
-def _settled_count(engine: Engine, table: str, column: str, start: int, newest: int) -> int:
-    quote = engine.dialect.identifier_preparer.quote
-    table, column = quote(table), quote(column)
-    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-        query = text(f"SELECT COUNT(*) FROM {table} WHERE {column} > :a AND {column} <= :b LOCK IN "
-                     f"SHARE MODE")
-        return int(_scalar(connection, query, {"a": start, "b": newest}))
-
-
-def _scalar(connection: Connection, query: Any, values: dict[str, Any]) -> Any:
-    return connection.execute(query, values).scalar()
 
 
 def _outbox(options: dict[str, str]) -> tuple[Engine, Any, Any]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numba import types
 
 from semistream.compiled import njit
-from semistream.warehouse.sqlite_library import library
+from semistream.warehouse.dialects.sqlite_library import library
 
 STATEMENT_ROWS = 16  # of one INSERT; beyond, more do not make it faster
 INTEGER, FLOAT, TEXT, BLOB, NULL = range(1, 6)  # SQLITE_INTEGER and so on: the storage classes

@@ -1,0 +1,58 @@
+"""The database systems that a warehouse can be in: a file each, and a line here."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sqlalchemy import URL, Connection, Dialect, Engine, make_url
+from sqlalchemy.exc import ArgumentError
+
+from semistream.errors import ConfigError
+from semistream.warehouse.dialects.mysql import Mysql
+from semistream.warehouse.dialects.protocol import System
+from semistream.warehouse.dialects.rows import BulkError
+from semistream.warehouse.dialects.sqlite import Sqlite
+
+__all__ = ["SYSTEMS", "BulkError", "System", "connect", "system_of", "with_variants"]
+
+SYSTEMS: list[System] = [Sqlite(), Mysql()]
+
+
+def system_of(of: Engine | Connection | Dialect) -> System:
+    """Return the system of an engine, a connection or a dialect."""
+    dialect = of if isinstance(of, Dialect) else of.dialect
+    return next(s for s in SYSTEMS if dialect.name in s.names)
+
+
+def connect(url: str) -> Engine:
+    """Return an engine on a warehouse URL; it opens no connection yet.
+
+    What it does on a full disk raises OSError, with the file of a database that is one. Raises
+    ConfigError for any other URL.
+    """
+    parsed = _parsed(url)
+    for system in SYSTEMS:
+        if parsed.get_backend_name() in system.names:
+            return system.engine(parsed)
+    starts, titles = (" or ".join(each) for each in zip(*((s.url, s.title) for s in SYSTEMS),
+                                                        strict=True))
+    raise ConfigError("WAREHOUSE_URL", f"must start with {starts}", parsed.render_as_string(),
+                      f"The warehouse is {titles}.")
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        shown = re.sub(":[^:]*@", ":***@", url)  # what may be a password
+        raise ConfigError("WAREHOUSE_URL", "must be a database URL", shown,
+                          "For instance sqlite:///var/warehouse.db.") from None
+
+
+def with_variants(kind: Any) -> Any:
+    """Return a general column type with what each system has in its place."""
+    for system in SYSTEMS:
+        if (own := system.variant(kind)) is not None:
+            kind = kind.with_variant(own, *system.names)
+    return kind
