@@ -143,13 +143,15 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
     nothing of what it says."""
     remedy = "Write lines of the form NAME: 'VALUE', and chmod 600 it."
     try:
-        if os.stat(path).st_mode & 0o077:
-            raise ConfigError(parameter, "must be a file that its owner alone may read", str(path),
-                              f"chmod 600 {path}")
-        values = _yaml(Path(path).read_text())
+        mode, text = os.stat(path).st_mode, Path(path).read_text()
     except OSError as e:
         raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path),
                           remedy) from None
+    if mode & 0o077:
+        raise ConfigError(parameter, "must be a file that its owner alone may read", str(path),
+                          f"chmod 600 {path}")
+    try:
+        values = _yaml(text)
     except ValueError:
         values = None
     if not isinstance(values,
