@@ -143,7 +143,7 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
     nothing of what it says."""
     remedy = "Write lines of the form NAME: 'VALUE', and chmod 600 it."
     try:
-        mode, text = os.stat(path).st_mode, Path(path).read_text()
+        mode, text = os.stat(path).st_mode, Path(path).read_text(errors="replace")
     except OSError as e:
         raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path),
                           remedy) from None
