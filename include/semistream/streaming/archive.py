@@ -23,8 +23,8 @@ LOAD = "load"  # the second argument of the process whose classes are archived
 
 
 def write_archive(path: Path) -> None:
-    """Raises subprocess.CalledProcessError where Spark fails, and OSError where the JVM has written
-    none."""
+    """Write the archive. Raises subprocess.CalledProcessError if Spark fails, and OSError if the
+    JVM has written no archive."""
     (new := path.with_name(f"{path.name}.new")).unlink(missing_ok=True)
     settings = {"spark.master": "local[2]", "spark.ui.enabled": "false",
                 "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
