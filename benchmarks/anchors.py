@@ -1,4 +1,4 @@
-"""What other systems take for a join a micro-batch: look-ups in a key-value store, and engines.
+"""Joins a micro-batch in other systems: look-ups in a key-value store, and query engines.
 
 RocksDB (MultiGet, a block cache of M, direct reads), LMDB and SQLite (page cache of M) look up each
 distinct key of a micro-batch. Polars' streaming engine and DataFusion join the micro-batch with R

@@ -52,8 +52,8 @@ class BoundPeer:
 
 @dataclass(frozen=True)
 class Reading:
-    """R read from the first partition to the last one, as the disk phase reads it. It counts R's
-    tuples."""
+    """R read from the first partition to the last one, as the disk phase reads it. The rate counts
+    R's tuples."""
 
     files: Files
     schema: pa.Schema

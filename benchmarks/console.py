@@ -98,7 +98,7 @@ class Case:
 
     @property
     def table(self) -> Path:
-        """R as files."""
+        """The directory of R's Parquet files."""
         return self.files.master_parquet(self.master, COLUMNS)
 
 

@@ -129,7 +129,7 @@ class Stream:
             [pa.array(keys), pa.array(ids), pa.array((ids % 97).astype(np.int32))], schema=STREAM)
 
     def expected(self, tuples: int) -> Answer:
-        """Return the answer of the join of the first tuples."""
+        """Return the expected answer of the join of the first so many tuples."""
         answer = Answer()
         for first in range(0, tuples, STEP):
             batch = self.batch(first, min(STEP, tuples - first))

@@ -165,7 +165,7 @@ class VariantPeer:
         self._pass_on(self.join.process(batch))
 
     def _pass_on(self, outputs: Iterator[JoinOutput]) -> None:
-        """Add what comes to the answer; only the join is timed."""
+        """Add the joined rows to the answer; only the join is timed."""
         while True:
             cpu = time.process_time()
             output = next(outputs, None)

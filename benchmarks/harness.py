@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass
 class Result:
-    """What a peer reports when its runs are over."""
+    """The report of a peer at the end of its runs."""
 
     answer: Answer
     expected: Answer

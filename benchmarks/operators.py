@@ -156,7 +156,8 @@ class OperatorPeer:
         self._pass_on(self.join.process(batch))
 
     def _pass_on(self, outputs: Iterator[JoinOutput]) -> None:
-        """Write what comes. Only the join and the writing are timed, not the checking."""
+        """Write the joined rows and add them to the answer. Only the join and the writing are
+        timed."""
         while True:
             start, cpu = time.perf_counter(), time.process_time()
             output = next(outputs, None)

@@ -52,7 +52,7 @@ class Program:
 
     def until(self, condition: Callable[[], object], timeout: float = 600) -> float:
         """Wait until a condition holds and return the seconds since the start. Raises RuntimeError
-        if the program or the time ends before."""
+        if the program ends or the time is over first."""
         while not condition():
             if self.process.poll() is not None or time.monotonic() - self.started > timeout:
                 raise RuntimeError(f"{self.name} did not get "

@@ -240,7 +240,7 @@ class Tpch:
 
 
 def _as_answered(joined: pa.Table) -> pa.Table:
-    """Return the columns that an answer reads, from order key, customer key and line number."""
+    """Rename order key, customer key and line number to the columns that an ``Answer`` takes."""
     return joined.rename_columns(STREAM.names).cast(STREAM).combine_chunks()
 
 

@@ -173,8 +173,8 @@ def _only(costs: Costs, term: str) -> Costs:
 
 def _memories(bench: Bench, points: Sequence[Point], name: str, factor: float,
               costs: Costs) -> Setting:
-    """Compare the memories at the rate that the first algorithm, which has no H_R, reaches with the
-    share of R that it needs here."""
+    """Compare the memories that two algorithms need for the same rate. The rate is the one that the
+    first, which has no H_R, reaches with the share of R that it needs here."""
     first, second = points
     work, _ = _at(bench, first, factor)
     memory = bench.needed(first) * factor

@@ -112,8 +112,8 @@ def key(point: Any) -> str:
 
 def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
           runs: Sequence[dict[str, Any]]) -> list[Finding]:
-    """Judge the claims. The number of a claim is that of the means; its interval is over the
-    numbers of the repetitions."""
+    """Judge the claims. A claim's number is computed from the means over the repetitions, and its
+    interval from the numbers of the single repetitions."""
     of = {key(p): p for p in points}
     findings = []
     for claim, number, beside in _numbers(experiment, runs):

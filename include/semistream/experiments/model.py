@@ -90,7 +90,7 @@ class At:
 
 @dataclass(frozen=True)
 class Stated:
-    """What a figure of a paper states about the ratio of two algorithms' service rates."""
+    """A statement of a figure in a paper about the ratio of two algorithms' service rates."""
 
     figure: str
     at: At
@@ -114,7 +114,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says. low, high: the range that reproduces it; worse: beyond this number not
+    """A claim of a paper. low, high: the range that reproduces it; worse: beyond this number not
     even the direction is the paper's."""
 
     text: str

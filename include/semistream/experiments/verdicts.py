@@ -1,4 +1,4 @@
-"""What whole repetitions say about a figure: a 95% interval, and a verdict if the whole interval
+"""Verdicts on figures from whole repetitions: a 95% interval, and a verdict if the whole interval
 agrees on it.
 
 The repetitions are separate processes, in random order. What varies between two of them, such as

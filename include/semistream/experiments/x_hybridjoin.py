@@ -79,7 +79,8 @@ def _error(by: str) -> Claim:
 
 
 def _better(rows: Sequence[Row]) -> Number | None:
-    """Return the expected count's error over the printed equation's."""
+    """Return the median error of Eq. 6 with the expected count, divided by that of Eq. 6 as
+    printed."""
     printed, expected = (error(rows, "w", by) for by in ("w_printed", "w_expected"))
     return (Number(expected.value / printed.value) if printed and expected
             and printed.value else None)

@@ -47,8 +47,8 @@ MOST_TOTAL = 2.0**62  # the most that a column's absolute values, as whole numbe
 
 @dataclass(frozen=True)
 class Side:
-    """What was read of a side: its rows, and how many of them match nothing because they have no
-    key or could not be parsed."""
+    """The input of a side: its rows, and how many of them match nothing because they have no key or
+    could not be parsed."""
 
     name: str
     rows: int
@@ -60,8 +60,8 @@ class Side:
 class JoinSize:
     """The estimated size. estimate: rows of the inner equijoin, or the sum of the column ``sum``
     over them; bound: the greatest error, with probability ``confidence``; memory_bytes: of both
-    sketches; enough_bytes: of both sketches with which a join of ``enough_for`` rows, or such a
-    sum, could be estimated, if these sketches are too small, else 0; ns_per_key: time inside the
+    sketches; enough_bytes: if the bound exceeds the estimate, the bytes of both sketches that could
+    estimate a join of ``enough_for`` rows, or such a sum, else 0; ns_per_key: time inside the
     sketches."""
 
     estimate: float

@@ -36,7 +36,7 @@ TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read from the warehouse at a time (``time.monotonic()``)."""
+    """A reading of the warehouse at a time (``time.monotonic()``)."""
 
     url: str = ""
     at: float = 0.0

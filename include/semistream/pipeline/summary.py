@@ -1,4 +1,4 @@
-"""What the UI page, the console and ``make load`` show of apps: totals, verifications, sweeps, the
+"""Data of apps for the UI page, the console and ``make load``: totals, verifications, sweeps, the
 summary of a load."""
 
 from __future__ import annotations

@@ -458,7 +458,7 @@ class Dimension:
 
     @property
     def is_small(self) -> bool:
-        """Whether one process publishes the dimension sooner than Spark does."""
+        """Return whether one process publishes the dimension sooner than Spark does."""
         return self.rows * len(self.schema) <= SMALL
 
     def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:

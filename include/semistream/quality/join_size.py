@@ -24,8 +24,8 @@ FAILURE = 1e-6  # probability that a bound does not hold
 
 
 class _Read(NamedTuple):
-    """What was read under one version of the master data: a sketch of the keys, the number of
-    tuples, the number of loads."""
+    """The input that was read under one version of the master data: a sketch of the keys, the
+    number of tuples, the number of loads."""
 
     sketch: SkimmedSketch
     tuples: int

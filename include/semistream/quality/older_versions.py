@@ -55,7 +55,8 @@ def stage_older(staging: Staging, scope: Scope, snapshots: Path) -> Older | None
 
 @dataclass(frozen=True)
 class Loads:
-    """What was loaded with a version. positions: batch times two, plus one for a drain."""
+    """The loads under one version of the master data. positions: batch times two, plus one for a
+    drain."""
 
     version: str
     positions: tuple[int, ...]

@@ -1,9 +1,9 @@
 """``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that it
 starts sooner.
 
-The JVM's own class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` it maps what it
-would else read, verify and link at each start. It leaves an archive of another JVM, or of other
-jars, alone.
+This uses the JVM's class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` the JVM maps
+classes that it would otherwise read, verify and link at each start. It ignores an archive of
+another JVM, or of other jars.
 """
 
 from __future__ import annotations

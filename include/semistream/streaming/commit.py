@@ -230,8 +230,8 @@ class Commits:
         return self._go_on(at)
 
     def _go_on(self, at: Position) -> Progress | None:
-        """Continue with what was processed last. Return None if a former version recorded it and
-        nothing waits, so that it is not needed."""
+        """Continue with the batch that was processed last and return its record. Return None if a
+        former version wrote the record and nothing waits, so that it is not needed."""
         try:
             progress = Progress.read(self.checkpoint)
         except StateError as e:
@@ -261,14 +261,14 @@ class Commits:
 
     @property
     def needs_plan(self) -> bool:
-        """Whether something is still to be finished with the plan that it was begun with."""
+        """Return whether something is still to be finished with the plan that it was begun with."""
         return self.pending is not None or not self.drained
 
     @property
     def drained(self) -> bool:
-        """Whether all loaded tuples are finished, so that no join state is needed. The state of two
-        streams is needed until they have ended, because it has their promises about later tuples.
-        """
+        """Return whether all loaded tuples are finished, so that no join state is needed. The state
+        of two streams is needed until they have ended, because it has their promises about later
+        tuples."""
         return self.last is not None and not self.waiting and (isinstance(self.job, Job)
                                                                or bool(self.last[1]))
 

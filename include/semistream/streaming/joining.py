@@ -31,10 +31,10 @@ Refused = Counter[tuple[int, str]]  # tuples rejected before the operator, by si
 
 
 class Finished(NamedTuple):
-    """What an operator has finished. joined: rows of ``output_schema``; unmatched: tuples of the
-    side, and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later
-    row has such values in the side's join columns; final: those of this partition's keys, as the
-    left stream's columns, that are final because of it."""
+    """The output of an operator. joined: rows of ``output_schema``; unmatched: tuples of the side,
+    and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
+    has such values in the side's join columns; final: those of this partition's keys, as the left
+    stream's columns, that are final because of it."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
@@ -53,7 +53,7 @@ class Joining(Protocol):
 
     @property
     def portable(self) -> bool:
-        """Whether another process can take the operator over in its present state."""
+        """Return whether another process can take the operator over in its present state."""
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Process tuples of a side."""
@@ -167,7 +167,8 @@ class OfTwoStreams:
 
     @property
     def portable(self) -> bool:
-        """False if tuples are on disk: these files belong to this process and vanish with it."""
+        """Return False if tuples are on disk: these files belong to this process and vanish with
+        it."""
         return not self.join.state.uses_disk
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
@@ -213,8 +214,9 @@ class OfTwoStreams:
                                self._final(propagated))
 
     def _final(self, said: Propagated) -> Final | None:
-        """Return the propagated keys as the left stream's columns. None if the right stream
-        propagates in an outer join: its keys may still come without a partner."""
+        """Return the keys that a propagated punctuation makes final, in the left stream's columns.
+        In an outer join, return None for a punctuation of the right stream: left tuples with its
+        keys may still come out without a partner."""
         spec = self.join.spec
         if said.side and spec.join_type != "inner":
             return None

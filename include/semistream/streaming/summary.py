@@ -1,4 +1,4 @@
-"""What a run of the app has done: the totals of its commits, and the summary at its end."""
+"""The result of a run of the app: the totals of its commits, and the summary at its end."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ operators = OperatorCache()
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of a micro-batch, or of the drain after it, are given.
+    """The input of all tasks of a micro-batch, or of the drain after it.
 
     states: name of the state file by partition; checkpoint: directory of the join states, shared by
     all workers; streams: schemas of the tuples; ids: each stream's id columns; readers: of each

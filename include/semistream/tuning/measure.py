@@ -73,8 +73,8 @@ def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: i
 
 
 def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[str, float]]:
-    """Return the combinations of `count` values of each size, each twice the one before, the best
-    one among them."""
+    """Return a grid around the best sizes: all combinations of `count` values of each size, each
+    twice the one before and one of them the best."""
     axes = []
     for name, size in best.sizes.items():
         low, high = bounds(name, case.workload, memory)
@@ -154,8 +154,8 @@ def settled(point: Point) -> bool:
 
 
 def error(point: Point) -> float:
-    """Return the relative error of the predicted rate; nan if there is no measured rate or it has
-    not settled, because the prediction is of the steady state."""
+    """Return the error of the predicted rate relative to the measured one; nan if there is no
+    measured rate or it has not settled, because the prediction is of the steady state."""
     return (point.predicted_rate / point.rate - 1
             if settled(point) and point.rate and point.predicted_rate else math.nan)
 

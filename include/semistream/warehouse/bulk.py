@@ -40,10 +40,8 @@ def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Sc
 def fetch_texts(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
                 rows: int = ROWS) -> Iterator[pa.RecordBatch]:
     """Stream a query's rows like ``fetch``, but with each value as its exact text, and bytes as
-    bytes.
-
-    For other people's tables, whose cells need not fit the types of their columns.
-    """
+    bytes. This is meant for other people's tables, whose cells need not fit the types of their
+    columns."""
     return system_of(connection).fetch_texts(connection, query, schema, rows)
 
 

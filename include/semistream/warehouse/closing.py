@@ -138,7 +138,7 @@ def closed_name(fact: str) -> str:
 
 
 def closing_of(job: AnyJob) -> Closing | None:
-    """Return the closing of a job, or None if the job has no totals."""
+    """Return the definition of a job's closed table, or None if the job has no totals."""
     if not isinstance(job, StreamStreamJob) or not job.totals:
         return None
     return Closing(tuple(job.on), tuple(job.totals.items()))

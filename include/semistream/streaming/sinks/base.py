@@ -53,7 +53,8 @@ class Sink(Protocol):
 
     @property
     def closing(self) -> Closing | None:
-        """What ``write`` does with keys that have become final; None: nothing."""
+        """The closing of keys that ``write`` performs when they have become final; None if it
+        performs none."""
 
     @staticmethod
     def accepts(setting: str) -> bool:

@@ -43,8 +43,8 @@ class NumberedSource(Source):
 
     def ids(self, first: int, last: int, ids: tuple[str, ...],
             warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (rows, their ids) of the numbers in (first, last], some at a time. By default the
-        number is the column id, as of a generator."""
+        """Yield (rows, their ids) of the numbers in (first, last], some at a time. The default is
+        for generated tuples, whose number is the column id."""
         for start in range(first, last, RECOUNT_ROWS):
             numbers = pa.array(range(start + 1, min(start + RECOUNT_ROWS, last) + 1), pa.int64())
             yield len(numbers), pa.record_batch([numbers],

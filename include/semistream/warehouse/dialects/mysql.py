@@ -79,7 +79,7 @@ REFUSED = {
 
 
 class Mysql:
-    """See `protocol.System`."""
+    """MySQL and MariaDB, see `protocol.System`."""
 
     title, url = "MySQL", "mysql+pymysql://"
     names: tuple[str, ...] = ("mysql", "mariadb")

@@ -1,5 +1,5 @@
-"""What a warehouse needs from a database system. Each system's file holds all that is special to
-it."""
+"""The operations that a warehouse needs from a database system. Each system's file holds everything
+that is special to it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ TOO_MANY_COLUMNS = ("too many columns", "expression tree is too large")  # in th
 
 
 class Sqlite:
-    """See `protocol.System`."""
+    """SQLite, see `protocol.System`."""
 
     title, url = "SQLite", "sqlite:///"
     names: tuple[str, ...] = ("sqlite",)
