@@ -123,8 +123,9 @@ def _interval(claim: Claim, rows: Sequence[dict[str, Any]], value: float) -> flo
 
 
 def at_full_size(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what a benchmark has measured of the claim at the paper's own |R| and M: the benchmark
-    in which most algorithms had settled, or else that had the most time."""
+    """Return what a benchmark has measured of the claim at the paper's own |R| and M. Of several
+    benchmarks, take the one in which most algorithms had settled, and of equal ones the one that
+    ran longest."""
     found = []
     for stated in claim.stated:
         at = stated.at

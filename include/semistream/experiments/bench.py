@@ -64,7 +64,8 @@ class Bench:
 
     @cached_property
     def pace(self) -> Callable[[], float]:
-        """The pace of this machine, relative to when the costs were measured if that is known."""
+        """A function that returns this machine's pace, relative to the time when the costs were
+        measured, if that is known."""
         if not self.paced:
             return lambda: 1.0
         known = [Costs.load(p).measured.get("pace") for p in kept_costs(self.kept)]

@@ -43,7 +43,7 @@ class Measured:
     components: dict[str, int] = field(default_factory=dict)  # memory
     memory_peak: int = 0
     rows: int = 0  # stream tuples measured
-    bytes_read: int = 0  # of R, meanwhile
+    bytes_read: int = 0  # of R during the measurement
     busy: float = 1.0  # share of the time that the operator was at work
 
 

@@ -255,7 +255,7 @@ class Study:
     told: Callable[[Row], str]  # a line on a point that was measured
     page: str  # the report's template
     note: str  # on how it was measured
-    answers: str  # what is the same for all, by the answers
+    answers: str  # a sentence on which answers are equal
 
 
 @dataclass(frozen=True)
@@ -263,13 +263,13 @@ class Experiment:
     name: str
     paper: str  # the authors' short title of it
     figure: str
-    about: str  # one line
+    about: str  # a description in one line
     # takes what may be asked, `Asked`; of these algorithms, `Point`s
     points: Callable[[Any, Sequence[str]], Sequence[Any]]
     algorithms: tuple[str, ...]
     claims: tuple[Claim, ...]
     plots: tuple[Plot, ...]
-    scale: float = 0.01  # by default
+    scale: float = 0.01  # the default
     least: float = 0.005  # scale at which every M still holds two disk buffers
     beside: bool = True  # whether our own algorithm may be shown too
     figures: Figures | None = None  # more columns

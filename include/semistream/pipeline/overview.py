@@ -66,7 +66,7 @@ class Overview:
                 "quality": read.quality, "tuning": read.tuning}
 
     def _look(self, places: Places) -> tuple[str, Reading]:
-        """Return why there is no current reading, or "", and the newest reading of this
+        """Return the reason why there is no current reading, or "", and the newest reading of this
         warehouse."""
         with self._mutex:
             if self._under_way is None or self._under_way.done():

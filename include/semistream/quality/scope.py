@@ -25,7 +25,7 @@ class Scope:
     """The scope: the batches of one app after `first` (None: from the beginning) up to `last`."""
 
     app: str
-    number: int  # of the app, in its load_ids
+    number: int  # the app's number in its load_ids
     first: Position | None
     last: Position
     # the last position at or before `first` after which no tuple waited
@@ -44,9 +44,9 @@ class Scope:
     business_key: tuple[str, ...]
     unique: bool  # whether a stream tuple matches one master row at most
     left: bool
-    version: str  # of the master data that the dimension table has
+    version: str  # the version of the master data that the dimension table has
     versions: dict[Position, str] = field(default_factory=dict)
-    waiting: int = 0  # at the end of `last`
+    waiting: int = 0  # tuples that wait after `last`
     max_unparsable: float = 0.01  # the share of the tuples read that may be unparsable
 
     def until(self, table: FromClause) -> ColumnElement[bool]:

@@ -44,7 +44,7 @@ from semistream.warehouse.schema import NAME, load_batches, unmatched
 from semistream.warehouse.tables import ROW_KEY, arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, big_integer
 
-ROWS_AGAIN = 1_000_000  # of loads that are joined again; the first load always is
+ROWS_AGAIN = 1_000_000  # the most rows of loads that are joined again; the first load always is
 NAMED, AT_ONCE = 1_000, 500  # rows named of each kind; rows looked up at a time
 SHOWN = 2_000  # characters of a row
 NULL_KEY = "null_key"  # equal to joins.output's, see staging.NO_MATCH

@@ -1,10 +1,9 @@
 """The streaming app: it reads micro-batches of one or two streams, joins and loads each exactly
 once, drains, stops.
 
-A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose
-key lies in the buckets of R that operator p owns. ``mapInArrow`` joins and loads the partition and
-returns one summary row. Rows cross from the JVM into Python once and never return. Files that the
-tasks read themselves never cross: then the Spark job has partitions and no rows.
+A micro-batch is partitioned by the key's bucket, so that partition p of P has every tuple whose key
+lies in the buckets of R that operator p owns (``exchange``). A task joins and loads its partition
+and returns one summary row. Joined rows never enter the JVM. The tasks, not Spark, read files.
 
 ``Load`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
 streams ``stream_stream_planning``) chooses the plan of the join, ``joining`` is what a task runs,

@@ -191,7 +191,7 @@ class OfTwoStreams:
         return self._finished(self._settle())
 
     def _settle(self) -> Iterator[StreamJoinOutput]:
-        """Apply the punctuations that hold after the micro-batch, then let the join use the
+        """Apply the punctuations that hold after the micro-batch, then let the join work during the
         pause."""
         for side, promises in enumerate(self.promises):
             for promise in promises:

@@ -102,7 +102,7 @@ class StopHandler:
         self._ask()
 
     def end(self) -> None:
-        """Return the signals to the former handlers."""
+        """Give the signals back to their former handlers."""
         with suppress(Exception):  # the JVM has ended
             for taken, handler in self._former:
                 self._signals.handle(taken, handler)

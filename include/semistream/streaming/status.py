@@ -118,8 +118,8 @@ class StatusFile:
             write_json(self.path, asdict(self._status), flush=False)
 
     def _fail(self, error: str) -> None:
-        """Write that the app failed. On a full disk overwrite the former status in place. The app's
-        own error is never hidden."""
+        """Write the status of a failed app. On a full disk, overwrite the former status in place.
+        An error in writing is ignored, so that the app's own error is not hidden."""
         try:
             self.update(state="failed", error=error)
         except OSError:

@@ -22,7 +22,7 @@ from semistream.keys import canonical_type, codes, hash_long
 from semistream.warehouse.dialects import system_of
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
-ROWS = 16_384  # at a time, whose hashes stay in the cache while column after column is added
+ROWS = 16_384  # rows hashed at a time, so that their hashes stay in the processor's cache
 ALL = np.empty(0, bool)  # in the place of bool[n] where no value is null
 
 

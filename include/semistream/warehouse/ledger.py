@@ -174,7 +174,7 @@ class Ledger:
         return (row.fact_table, row.job) if row else None
 
     def newest_sink(self) -> str | None:
-        """Return the sink, as it was set, of the newest commit."""
+        """Return the ``sink`` setting of the newest commit."""
         c = load_commits.c
         query = select(c.sink).where(c.app == self.app).order_by(
             c.batch.desc(), c.drain.desc()).limit(1)

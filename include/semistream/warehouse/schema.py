@@ -50,7 +50,7 @@ load_apps = Table(
     # the app's number in its load_ids; never assigned twice
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
-    Column("checkpoint", Text),  # its directory; null: of a former version
+    Column("checkpoint", Text),  # its directory; null: a former version
     sqlite_autoincrement=True,
 )
 
@@ -95,9 +95,9 @@ load_batches = Table(
     # represent them: NaN, in MySQL also the infinities; null: none
     Column("nulled", Text),
     Column("state_file", Text, nullable=False),  # the join state after this batch
-    # of the rows in the fact table, see checksum.py; null: loaded before there were any
+    # checksum of the rows in the fact table, see checksum.py; null: a version without checksums
     Column("facts_checksum", BigInteger),
-    Column("unmatched_checksum", BigInteger),  # of those in unmatched
+    Column("unmatched_checksum", BigInteger),  # of the rows in unmatched
     Column("key_sketch", LargeBinary),  # see sketches/sampled.py; null: none was kept
     Column("committed_at", DateTime, nullable=False),  # UTC
     Index("ix_load_batches_load", "app", "batch", "drain", "partition", unique=True),

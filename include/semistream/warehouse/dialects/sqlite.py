@@ -51,7 +51,7 @@ HANDLE = "sqlite3 *"  # key in a connection's ``info``; value None where the han
 BUSY_SECONDS = 120  # how long a writer waits for another one's transaction
 TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 DECIMAL_DIGITS = 15  # the most that NUMERIC, a double, keeps
-FEW_ROWS = 1_000  # for which ``executemany`` is as fast
+FEW_ROWS = 1_000  # for fewer, ``executemany`` is as fast
 TOO_MANY_COLUMNS = ("too many columns", "expression tree is too large")  # in the error's text
 
 
@@ -69,7 +69,7 @@ class Sqlite:
         """Return an engine. On a full disk, its statements raise OSError, which names the file."""
         if url.database and url.database != ":memory:":
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        sqlite_library.library()  # so that handles are known
+        sqlite_library.library()  # from here on, handles are known
         # IMMEDIATE: a transaction that will write waits for its turn at BEGIN; one that had
         # started with reading could only fail.
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS,
@@ -140,7 +140,7 @@ class Sqlite:
 
     def arrow_type(self, kind: Any) -> pa.DataType | None:
         """Return None for every type: an INTEGER of SQLite is 64 bits wide, like the general
-        one."""
+        integer type."""
         return None
 
     def reflected(self, name: str) -> str:
