@@ -115,7 +115,7 @@ class PunctuatedStream:
 
 
 class PunctuatedRunner:
-    """A runner of points. scale: of the streams' tuples."""
+    """A runner of points. scale: factor of the number of tuples of the streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale = scale

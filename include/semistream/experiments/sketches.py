@@ -86,7 +86,7 @@ class Stream:
 
 
 class SketchRunner:
-    """A runner of points. scale: of the synthetic streams' elements."""
+    """A runner of points. scale: factor of the number of elements of the synthetic streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale, self.places = scale, places

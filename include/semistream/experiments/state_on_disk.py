@@ -83,7 +83,7 @@ Round = dict[tuple[float, float], Timed | Exception]  # (state over M, results):
 
 
 class StateRunner:
-    """A runner of points. scale: of the streams' tuples."""
+    """A runner of points. scale: factor of the number of tuples of the streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)

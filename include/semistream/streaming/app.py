@@ -3,7 +3,8 @@ once, drains, stops.
 
 A micro-batch is partitioned by the key's bucket, so that partition p of P has every tuple whose key
 lies in the buckets of R that operator p owns (``exchange``). A task joins and loads its partition
-and returns one summary row. Joined rows never enter the JVM. The tasks, not Spark, read files.
+and returns one summary row. Joined rows never enter the JVM. Tasks, not Spark, read the files of
+all formats except those that only Spark knows.
 
 ``Load`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
 streams ``stream_stream_planning``) chooses the plan of the join, ``joining`` is what a task runs,
